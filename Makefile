@@ -1,0 +1,49 @@
+# Every command of the project. `make help` lists them; ./run does the work and needs no make.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast coverage ci lint format types soak simulate benchmark docs wheel clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: ## Run the main job: publish real flights, read them back
+	./run demo
+
+test: ## Run all tests (what CI runs last)
+	./run test
+
+test-fast: ## Run the tests that need no Java and no fresh environment
+	./run test -m "not spark and not slow"
+
+coverage: ## Run all tests, with branch coverage of the three folders
+	./run test --cov --cov-report=term-missing:skip-covered
+
+ci: ## Run what CI runs
+	bash .ci/run
+
+lint: ## Check style and types: ruff, ruff format, mypy
+	./run lint
+
+format: ## Rewrite the code in the project's format
+	./run python -m ruff check --fix
+	./run python -m ruff format
+
+types: ## Check types alone
+	./run python -m mypy
+
+soak: ## Kill publishers and readers 200 times: every flight exactly once
+	./run python -m tests.soak
+
+simulate: ## Replay a simulation: make simulate SEED=1
+	./run python -m tests.simulation $(if $(SEED),--seed $(SEED))
+
+benchmark: ## Measure source and sink against Spark's own Parquet
+	./run python -m benchmarks
+
+docs: ## Write the docs that are made from the code
+	./run python -m docs.generate
+
+wheel: ## Build wheel and sdist into dist/
+	./run python -m build
+
+clean: ## Remove what tools left behind; .venv stays
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov

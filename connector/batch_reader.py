@@ -1,0 +1,71 @@
+"""`spark.read`: all messages from one position to another, planned once.
+
+Invariants: the end is fixed when the batch is planned; what is read is what a streaming query
+from the same start to the same end would read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.message_columns import check_read_schema
+from pulsar_spark.connector.message_reader import read_messages
+from pulsar_spark.connector.micro_batch import MessageInputPartition, deal, row_ranges
+from pulsar_spark.connector.start_positions import StartPosition
+from pulsar_spark.connector.stream_reader import start_position
+from pulsar_spark.connector.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.options import Options
+
+
+class PulsarliteReader(DataSourceReader):
+    """Reads topics from `startingOffsets` (earliest) to `endingOffsets` (latest)."""
+
+    def __init__(self, options: Options, root: Root, schema: StructType) -> None:
+        check_read_schema(schema)
+        self._options, self._root, self._schema = options, root, schema
+        self._start = start_position(options, default="earliest")
+        self._end = end_position(options)
+        self._topics = SubscribedTopics(options, root)
+
+    def partitions(self) -> list[MessageInputPartition]:  # type: ignore[override]
+        self._topics.refresh()
+        for position in (self._start, self._end):
+            position.check_topics(self._topics.partitions)
+        ranges: dict[tuple[str, str], list[Any]] = {}
+        for partition, ledger in self._topics.partitions().items():
+            number = partition.partition
+            ledgers = ledger.ledgers(number)
+            start = self._start.cursor(ledger, number)
+            batch = self._end.cursor(ledger, number).difference(start, ledgers)
+            hidden = ledger.state.hidden(number)
+            batch = batch if hidden is None else batch.difference(hidden)
+            if batch:
+                rows = ranges.setdefault((partition.topic, ledger.folder), [])
+                rows.extend(row_ranges(batch, ledgers))
+        tasks = deal(
+            ranges,
+            self._root,
+            at_least=self._options["minPartitions"] or os.cpu_count() or 1,
+            fail_on_data_loss=self._options["failOnDataLoss"],
+        )
+        return tasks or [MessageInputPartition(self._root, ())]
+
+    def read(self, partition: MessageInputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        return read_messages(partition, self._schema)
+
+
+def end_position(options: Options) -> StartPosition:
+    """Where the options say that a batch ends: a cursor that holds all up to there."""
+    if options.has("endingTime"):
+        return StartPosition.parse_time("endingTime", options["endingTime"])
+    text = options["endingOffsets"]
+    if text.strip().lower() == "earliest":
+        text = "earliest"
+    return StartPosition.parse("endingOffsets", text, inclusive=False)

@@ -1,0 +1,85 @@
+"""`format("pulsarlite")`: options in, readers and writers out.
+
+Invariants: options are checked when the DataFrame is made, in the constructor and in `schema`; a
+topic that is not there is an error of that moment too; nothing here has effects on storage.
+Follows Spark's `KafkaSourceProvider`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.message_columns import read_schema
+from pulsar_spark.connector.start_positions import StartPosition
+from pulsar_spark.connector.subscribed_topics import SubscribedTopics, named_topics
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.options import Options, Scope
+from pulsar_spark.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_spark.connector.batch_reader import PulsarliteReader
+    from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
+    from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter, PulsarliteWriter
+
+
+class PulsarliteDataSource(DataSource):
+    """What Spark makes of `format("pulsarlite")`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """InvalidOptionError or InvalidTopicNameError for what can be seen in the options."""
+        self.parsed = Options.parse(options, environment=os.environ)
+        self.root = Root.of(self.parsed)
+        for text in (self.parsed["topic"], *self.parsed["topics"]):
+            if text:
+                TopicName.parse(text)
+        for name in ("startingOffsets", "endingOffsets"):
+            StartPosition.parse(name, self.parsed[name])
+        for name in ("startingTime", "endingTime"):
+            if self.parsed.has(name):
+                StartPosition.parse_time(name, self.parsed[name])
+        super().__init__(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """The name by which users ask for the format."""
+        return "pulsarlite"
+
+    def schema(self) -> StructType:
+        """That of a source without a user schema. TopicNotFoundError if a topic is not there."""
+        self.parsed.check_scope(Scope.READ)
+        named_topics(self.parsed)
+        SubscribedTopics(self.parsed, self.root).refresh()
+        return read_schema(include_properties=self.parsed["includeProperties"])
+
+    def reader(self, schema: StructType) -> PulsarliteReader:
+        from pulsar_spark.connector.batch_reader import PulsarliteReader
+
+        self.parsed.check_scope(Scope.BATCH_READ)
+        return PulsarliteReader(self.parsed, self.root, schema)
+
+    def streamReader(self, schema: StructType) -> PulsarliteStreamReader:  # noqa: N802 - Spark's
+        from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
+
+        self.parsed.check_scope(Scope.STREAM_READ)
+        return PulsarliteStreamReader(self.parsed, self.root, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> PulsarliteWriter:  # noqa: FBT001
+        from pulsar_spark.connector.stream_writer import PulsarliteWriter
+
+        self.parsed.check_scope(Scope.BATCH_WRITE)
+        return PulsarliteWriter(self.parsed, self.root, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
+    ) -> PulsarliteStreamWriter:
+        from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter
+
+        self.parsed.check_scope(Scope.STREAM_WRITE)
+        return PulsarliteStreamWriter(self.parsed, self.root, schema, overwrite=overwrite)

@@ -1,0 +1,384 @@
+"""The data files: Parquet whose rows are messages, read by the row.
+
+Invariants: a file is written once, and durable before a commit may name it; a ledger is a range
+of its rows; every page has a checksum, which reading verifies; a column in which a whole file has
+no value is not stored, and reads as nulls. Message ids are not stored: the log has them.
+
+Takes the place of Pulsar's BookKeeper ledgers and of its batch and compression framing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pulsar_spark.connector.object_store import ObjectStore, join
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
+    InvalidMessageError,
+    InvalidOptionError,
+    ObjectNotFoundError,
+    PulsarliteError,
+    StorageError,
+)
+from pulsar_spark.ledger_info import LedgerInfo
+
+FILE_VERSION = 1
+VERSION_KEY = "pulsarlite.version"
+COMPRESSION_KEY = "pulsarlite.compression"
+DATA_FOLDER = "data"
+
+ROW_GROUP_ROWS = 32_768
+"""Most rows of a row group."""
+BOUNDARY_ROWS = 4_096
+"""A partition that adds as many rows begins a row group of its own."""
+BATCH_ROWS = 8_192
+"""Most rows of a record batch that reading yields; a quarter of a full row group."""
+FEW_ROWS = 1_024
+"""A file of no more rows is written in the trimmed-down form."""
+FEW_KEYS_SHARE = 4
+"""Keys get a dictionary if there are at least as many rows to each distinct one."""
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+MESSAGE_SCHEMA = pa.schema(
+    {
+        "key": pa.string(),
+        "ordering_key": pa.binary(),
+        "value": pa.binary(),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "producer_name": pa.string(),
+        "sequence_id": pa.int64(),
+        "publish_time": _TIME,
+        "event_time": _TIME,
+        "deliver_at": _TIME,
+        "schema_version": pa.int64(),
+        "sticky_key_hash": pa.int32(),
+    }
+)
+"""What can be stored of a message. A file has these columns, or some, in this order."""
+
+# Pulsar's CompressionType -> Parquet's codec and its level.
+_CODECS: dict[str, tuple[str, int | None]] = {
+    "ZSTD": ("zstd", 1),
+    "LZ4": ("lz4", None),
+    "ZLIB": ("gzip", 1),
+    "SNAPPY": ("snappy", None),
+    "NONE": ("none", None),
+}
+COMPRESSION_TYPES = tuple(_CODECS)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A written file: its path in the topic's folder, its rows, its bytes on disk."""
+
+    path: str
+    rows: int
+    size_bytes: int
+
+
+class LedgerFileWriter:
+    """Writes one data file. Rows keep the order in which they are given.
+
+    Give the rows of one partition after those of another; each `write` tells from which row on
+    its rows lie. Small partitions share a row group, large ones begin their own. Nothing is
+    visible before `close`; `abort`, or leaving it open, leaves nothing behind.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        *,
+        compression: str = "ZSTD",
+        path: str | None = None,
+    ) -> None:
+        if compression not in _CODECS:
+            raise InvalidOptionError(
+                f"compressionType {compression!r} is not known. Known are "
+                f"{', '.join(COMPRESSION_TYPES)}."
+            )
+        self.path = path or new_data_path()
+        self._compression = compression
+        self._output = store.open_output(join(folder, self.path))
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._partition = -1
+        self._schema: pa.Schema | None = None
+        self.rows = 0
+
+    def write(self, messages: pa.Table | pa.RecordBatch, partition: int = 0) -> int:
+        """Append rows, whose columns are some of MESSAGE_SCHEMA's; the first one's row number.
+
+        Every write has the same columns. InvalidMessageError if a column is not a message's.
+        """
+        if isinstance(messages, pa.RecordBatch):
+            messages = pa.Table.from_batches([messages])
+        messages = self._as_messages(messages)
+        first_row = self.rows
+        if partition != self._partition and self._waiting_rows >= BOUNDARY_ROWS:
+            self._flush(self._waiting_rows)
+        self._partition = partition
+        self._waiting.append(messages)
+        self._waiting_rows += messages.num_rows
+        self.rows += messages.num_rows
+        while self._waiting_rows > ROW_GROUP_ROWS:
+            self._flush(ROW_GROUP_ROWS)
+        return first_row
+
+    def close(self) -> DataFile:
+        """Make the file durable and visible. ValueError if it would hold no row."""
+        if not self.rows:
+            self.abort()
+            raise ValueError("a data file holds at least one message")
+        if self._writer is None:
+            self._open(pa.concat_tables(self._waiting), whole=True)
+        if self._waiting_rows:
+            self._flush(self._waiting_rows)
+        if self._writer is not None:
+            self._writer.close()
+        return DataFile(self.path, self.rows, self._output.close())
+
+    def abort(self) -> None:
+        """Give up what was written. Harmless after `close`."""
+        if self._writer is not None:
+            with suppress(pa.ArrowException, OSError, ValueError):
+                self._writer.close()
+        self._output.abort()
+
+    def __enter__(self) -> LedgerFileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+    def _as_messages(self, messages: pa.Table) -> pa.Table:
+        if self._schema is None:
+            names = set(messages.column_names)
+            if unknown := sorted(names - set(MESSAGE_SCHEMA.names)):
+                raise InvalidMessageError(
+                    f"Columns {unknown} are none of a message's: {MESSAGE_SCHEMA.names}."
+                )
+            self._schema = pa.schema([field for field in MESSAGE_SCHEMA if field.name in names])
+        if messages.schema.equals(self._schema):
+            return messages
+        try:
+            return messages.select(self._schema.names).cast(self._schema)
+        except (pa.ArrowException, KeyError) as error:
+            raise InvalidMessageError(
+                f"Columns {messages.schema.names} don't fit those of a message: {error}"
+            ) from error
+
+    def _flush(self, rows: int) -> None:
+        waiting = pa.concat_tables(self._waiting)
+        if self._writer is None:
+            self._open(waiting, whole=False)
+        if self._writer is not None:
+            group = waiting.slice(0, rows).select(self._writer.schema.names)
+            self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        self._waiting_rows -= rows
+        self._waiting = [waiting.slice(rows)] if self._waiting_rows else []
+
+    def _open(self, sample: pa.Table, *, whole: bool) -> None:
+        """Begin the file; `sample` is what it begins with, or the whole of it."""
+        few = whole and sample.num_rows <= FEW_ROWS
+        schema = sample.schema
+        if whole:
+            nulls = {n for n in sample.column_names if sample[n].null_count == sample.num_rows}
+            schema = pa.schema([field for field in schema if field.name not in nulls])
+            if not schema.names:
+                schema = sample.schema
+        codec, level = _CODECS[self._compression]
+        self._writer = pq.ParquetWriter(
+            self._output.sink,
+            schema,
+            compression=codec,
+            compression_level=level,
+            use_dictionary=[] if few else _columns_of_few_values(sample, schema),
+            write_statistics=["publish_time"] if few else _columns_with_statistics(schema),
+            store_schema=False,
+            write_page_checksum=True,
+        )
+        self._writer.add_key_value_metadata(
+            {VERSION_KEY: str(FILE_VERSION), COMPRESSION_KEY: self._compression}
+        )
+
+
+class LedgerFileReader:
+    """Reads messages of one topic's ledgers; keeps the last few files open.
+
+    Not for several threads at once.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
+        self._store, self._folder, self._topic = store, folder, topic
+        self._keep_open = keep_open
+        self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+
+    def read(
+        self,
+        ledger: LedgerInfo,
+        columns: Sequence[str],
+        first_row: int = 0,
+        n_rows: int | None = None,
+        *,
+        batch_rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch]:
+        """The ledger's rows from its `first_row`-th on, in order, as batches of `columns`.
+
+        Only the row groups and columns needed are read. ObjectNotFoundError if the file is gone
+        (refresh the log: it was merged, or trimmed); CorruptFileError if it is damaged;
+        FutureVersionError if a newer version wrote it.
+        """
+        count = ledger.messages - first_row if n_rows is None else n_rows
+        if first_row < 0 or count < 0 or first_row + count > ledger.messages:
+            raise IndexError(
+                f"rows {first_row} to {first_row + count} of a ledger of {ledger.messages}"
+            )
+        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+        with self._damage_named(ledger.file):
+            file = self._open(ledger.file)
+            start = ledger.first_row + first_row
+            if start + count > file.metadata.num_rows:
+                raise CorruptFileError(
+                    f"File {ledger.file} of topic {self._topic} has {file.metadata.num_rows} "
+                    f"rows, and the log says that ledger {ledger.ledger_id} ends at row "
+                    f"{start + count}. Restore the file from a copy."
+                )
+            yield from _rows(file, schema, start, count, batch_rows)
+
+    def read_table(self, ledger: LedgerInfo, columns: Sequence[str]) -> pa.Table:
+        """All rows of the ledger."""
+        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+        return pa.Table.from_batches(self.read(ledger, columns), schema)
+
+    def close(self) -> None:
+        while self._files:
+            self._files.popitem()[1].close(force=True)
+
+    def _open(self, path: str) -> pq.ParquetFile:
+        if path in self._files:
+            self._files.move_to_end(path)
+            return self._files[path]
+        source = self._store.open_input(join(self._folder, path))
+        file = pq.ParquetFile(
+            source, page_checksum_verification=True, pre_buffer=self._store.remote
+        )
+        _check_version(file.metadata.metadata or {}, path, self._topic)
+        self._files[path] = file
+        while len(self._files) > self._keep_open:
+            self._files.popitem(last=False)[1].close(force=True)
+        return file
+
+    @contextmanager
+    def _damage_named(self, path: str) -> Iterator[None]:
+        """Turn what Arrow says about a file into our errors, which name it."""
+        try:
+            yield
+        except PulsarliteError as error:
+            if isinstance(error, ObjectNotFoundError):
+                raise ObjectNotFoundError(
+                    f"File {path} of topic {self._topic} is not there (any more)."
+                ) from error
+            raise
+        except (pa.ArrowException, OSError) as error:
+            self._files.pop(path, None)
+            if isinstance(error, OSError) and error.errno:
+                raise StorageError(
+                    f"Could not read file {path} of topic {self._topic}: {error}."
+                ) from error
+            raise CorruptFileError(
+                f"File {path} of topic {self._topic} is damaged: {error}. Restore the file from "
+                "a copy; the messages in it can't be read."
+            ) from error
+
+
+def new_data_path() -> str:
+    """A name that no other data file has, relative to the topic's folder."""
+    return f"{DATA_FOLDER}/{uuid.uuid4().hex}.parquet"
+
+
+def _rows(
+    file: pq.ParquetFile, schema: pa.Schema, start: int, count: int, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    stored = [name for name in schema.names if name in file.schema_arrow.names]
+    group_start = 0
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        first = max(start, group_start)
+        last = min(start + count, group_start + rows)
+        if first < last:
+            if stored:
+                table = file.read_row_group(group, columns=stored, use_threads=False)
+                table = table.slice(first - group_start, last - first)
+                for batch in table.to_batches(max_chunksize=batch_rows):
+                    yield _shaped(batch, schema)
+            else:
+                for place in range(first, last, batch_rows):
+                    yield _nulls(min(batch_rows, last - place), schema)
+        group_start += rows
+        if group_start >= start + count:
+            return
+
+
+def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with exactly the schema's columns, in its order."""
+    if batch.schema.equals(schema):
+        return batch
+    arrays = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            array = batch.column(index)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _nulls(rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, f.type) for f in schema], schema=schema)
+
+
+def _columns_of_few_values(sample: pa.Table, schema: pa.Schema) -> list[str]:
+    few = [name for name in ("producer_name", "schema_version") if name in schema.names]
+    if "key" in schema.names:
+        head = sample["key"].slice(0, ROW_GROUP_ROWS)
+        if pc.count_distinct(head).as_py() * FEW_KEYS_SHARE <= len(head):
+            few.append("key")
+    return few
+
+
+def _columns_with_statistics(schema: pa.Schema) -> list[str]:
+    useful = ("sequence_id", "publish_time", "event_time", "deliver_at")
+    return [name for name in useful if name in schema.names]
+
+
+def _check_version(metadata: dict[bytes, bytes], path: str, topic: str) -> None:
+    text = metadata.get(VERSION_KEY.encode(), b"").decode(errors="replace")
+    if not text.isdecimal():
+        raise CorruptFileError(
+            f"File {path} of topic {topic} is not a data file of Pulsarlite: it has no "
+            f"{VERSION_KEY}. Something else wrote it; restore the file from a copy."
+        )
+    if int(text) > FILE_VERSION:
+        raise FutureVersionError(
+            f"File {path} of topic {topic} has format version {text}; this Pulsarlite knows up "
+            f"to {FILE_VERSION}. Update Pulsarlite to read it."
+        )

@@ -1,0 +1,348 @@
+"""A topic on disk: its state, kept up with the log, and the one way to commit to it.
+
+Invariants: a commit takes effect at the instant its log file comes into being, and once; what was
+confirmed is durable; the state moves forward only; a log file in a place that was emptied before
+(left by a writer that slept through a clean-up) is never applied. See `log_pointer` for how that
+is known.
+
+Follows Pulsar's `ManagedLedgerImpl`; the log stands where Pulsar has ZooKeeper and a bookie quorum.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pulsar_spark.connector.log_pointer import LOG_GRACE_MS, LogPointer, PointerFile
+from pulsar_spark.connector.log_snapshot import decode_snapshot, encode_snapshot, snapshot_file
+from pulsar_spark.connector.object_store import ObjectStore, join
+from pulsar_spark.connector.sequence_ids import read_sequence_ids
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FileReclaimedError,
+    InvalidOptionError,
+    PulsarliteError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from pulsar_spark.ledger_commit import Application, Commit, log_file
+from pulsar_spark.ledger_info import LedgerList
+from pulsar_spark.ledger_log import TopicState
+from pulsar_spark.publication import AlreadyCommitted, NewLedger, Publication, check_term
+
+SNAPSHOT_EVERY = 64
+"""Commits between snapshots, at least."""
+SNAPSHOT_LEDGERS = 64
+"""Beyond that, a commit between snapshots for each so many ledgers: a snapshot costs by ledger."""
+IDLE_POINTER_LOOK_S = 1.0
+"""How often a reader that finds no news looks at the pointer too."""
+TAIL_AT_ONCE = 63
+"""Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
+LOST_RACE_PAUSE_S = 0.02
+"""Longest pause on an object store after each lost race; times the races lost, up to 50."""
+
+Build = Callable[[TopicState, str, int], Commit | AlreadyCommitted | None]
+
+_log = logging.getLogger(__name__)
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class ManagedLedger:
+    """One topic. Safe for several threads of one process; `state` is for reading only."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        topic: str | None = None,
+        clock: Callable[[], int] = wall_clock_ms,
+        log_grace_ms: int = LOG_GRACE_MS,
+    ) -> None:
+        """Of no use before `open` or `create`, which make it."""
+        self.store, self.folder, self.topic = store, folder, topic or folder
+        self.clock = clock
+        self._state = TopicState(self.topic)
+        self._pointer_file = PointerFile(store, folder, log_grace_ms)
+        self._pointer_looked_s = 0.0
+        self._snapshot = -1
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(
+        cls, store: ObjectStore, folder: str, *, topic: str | None = None, cached: bool = True,
+        clock: Callable[[], int] = wall_clock_ms, log_grace_ms: int = LOG_GRACE_MS,
+    ) -> ManagedLedger:  # fmt: skip
+        """The topic in that folder, as of now. TopicNotFoundError if there is none.
+
+        `topic` is its name in errors. With `cached`, a process that opened it before gets the
+        same object, brought up to date, and pays for the news only.
+        """
+        key = (os.getpid(), store, folder)
+        ledger = _cache.get(key) if cached else None
+        if ledger is not None and ledger.catch_up():
+            return ledger
+        ledger = cls(store, folder, topic, clock, log_grace_ms)
+        ledger._load()
+        if cached:
+            _cache[key] = ledger
+        return ledger
+
+    @classmethod
+    def create(
+        cls, store: ObjectStore, folder: str, partitions: int,
+        settings: Mapping[str, Any] | None = None, *, topic: str | None = None,
+        clock: Callable[[], int] = wall_clock_ms, log_grace_ms: int = LOG_GRACE_MS,
+    ) -> ManagedLedger:  # fmt: skip
+        """A new topic. TopicExistsError if there is one already, whoever made it."""
+        if partitions < 1:
+            raise InvalidOptionError(f"A topic has at least one partition, not {partitions}.")
+        ledger = cls(store, folder, topic, clock, log_grace_ms)
+
+        def first(state: TopicState, commit_id: str, now_ms: int) -> Commit:
+            if state.number >= 0:
+                raise TopicExistsError(
+                    f"Topic {ledger.topic} exists already. Open it, or choose another name."
+                )
+            return Commit(
+                0, commit_id, now_ms, partitions=partitions,
+                settings=dict(settings) if settings else None,
+            )  # fmt: skip
+
+        ledger.commit(first)
+        return ledger
+
+    @property
+    def state(self) -> TopicState:
+        """As of the last `refresh` or commit. Ask anew after each: it may be another object."""
+        return self._state
+
+    def ledgers(self, partition: int) -> LedgerList:
+        return self._state.ledgers(partition)
+
+    def refresh(self) -> bool:
+        """Take in what was committed since; whether there was anything."""
+        with self._lock:
+            before = self._state.number
+            self._follow()
+            return self._state.number != before
+
+    def catch_up(self) -> bool:
+        """Refresh; False if the topic is not the one it was (deleted, and made again)."""
+        with self._lock:
+            last = self.store.get(self._path(self._state.number))
+            if last is None:
+                if self._pointer().removed < self._state.number:
+                    return False
+            elif self._state.commit_id.encode() not in last:
+                return False
+            self._follow()
+            return True
+
+    def append(
+        self,
+        ledgers: Sequence[NewLedger],
+        *,
+        application: tuple[str, int] | Application | None = None,
+        term: int | None = None,
+        deduplicate: bool | None = None,
+    ) -> Commit | AlreadyCommitted:
+        """Publish ledgers whose files are written; AlreadyCommitted if they had been before.
+
+        `application` is (id, version): published once, however often it is tried. With
+        `deduplicate` (the topic's setting `deduplication` by default) a message whose sequence id
+        its producer has used before is hidden. FencedError if a higher term has committed,
+        FileReclaimedError if a file was given up meanwhile.
+        """
+        if isinstance(application, tuple):
+            application = Application(*application)
+        publication = Publication(
+            ledgers,
+            application,
+            term,
+            deduplicate,
+            lambda ledger: read_sequence_ids(self.store, self.folder, self.topic, ledger),
+        )
+        files = {ledger.file for ledger in ledgers}
+
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | AlreadyCommitted:
+            proposal = publication.commit_on(state, commit_id, now_ms)
+            if isinstance(proposal, Commit):
+                self._check_files(files)
+            return proposal
+
+        committed = self.commit(build)
+        assert committed is not None
+        return committed
+
+    def grow(self, partitions: int, *, term: int | None = None) -> Commit | None:
+        """Have at least so many partitions; None if it has them."""
+
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+            check_term(state, term)
+            if partitions <= state.partitions:
+                return None
+            return Commit(state.number + 1, commit_id, now_ms, term=term, partitions=partitions)
+
+        grown = self.commit(build)
+        return grown if isinstance(grown, Commit) else None
+
+    def change_settings(self, settings: Mapping[str, Any]) -> Commit | None:
+        """Set these settings and keep the others; None if they are so already."""
+
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+            wanted = {**state.settings, **settings}
+            if wanted == state.settings:
+                return None
+            return Commit(state.number + 1, commit_id, now_ms, settings=wanted)
+
+        changed = self.commit(build)
+        return changed if isinstance(changed, Commit) else None
+
+    def commit(self, build: Build) -> Commit | AlreadyCommitted | None:
+        """Commit what `build(state, commit_id, now_ms)` proposes, on the state as it is by then.
+
+        `build` is called again after every lost race. What it returns other than a Commit is
+        returned as it is: there is nothing to do.
+        """
+        with self._lock:
+            commit_id = uuid.uuid4().hex
+            lost = 0
+            while True:
+                proposal = build(self._state, commit_id, self.clock())
+                if not isinstance(proposal, Commit):
+                    return proposal
+                if self._try(proposal):
+                    self._snapshot_if_due()
+                    return proposal
+                lost += 1
+                if self.store.remote:
+                    pause_s = LOST_RACE_PAUSE_S * min(lost, 50)
+                    time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
+
+    def write_snapshot(self) -> None:
+        """Store the state as of now, and let the pointer name it."""
+        with self._lock:
+            number = self._state.number
+            data = encode_snapshot(self._state)
+            self.store.put_if_absent(join(self.folder, snapshot_file(number)), data)
+            self._note(self._pointer_file.move(number, self.clock()))
+
+    def _try(self, proposal: Commit) -> bool:
+        """Whether the proposal was committed. If not, the state has gone on."""
+        path, data = self._path(proposal.number), proposal.to_json()
+        if not self.store.put_if_absent(path, data) and self.store.get(path) != data:
+            self._follow()
+            return False
+        # It is ours, perhaps by a request that seemed to fail. Had the place been emptied before?
+        if self._pointer().removed >= proposal.number:
+            self._load()
+            if self.store.get(path) == data:
+                self.store.delete(path)
+            return False
+        self._state.apply(proposal)
+        return True
+
+    def _follow(self) -> None:
+        """Apply the commits after the state, or load anew where the log was cleaned up past it."""
+        while True:
+            found = self._tail(self._state.number + 1)
+            if not found and not self._pointer_due():
+                return
+            if self._pointer().removed > self._state.number:
+                self._load()
+                return
+            for data in found:
+                number = self._state.number + 1
+                self._state.apply(Commit.from_json(data, self._path(number), number))
+            if len(found) < TAIL_AT_ONCE:
+                return
+
+    def _tail(self, number: int) -> list[bytes]:
+        """The log files from `number` on, up to the first that is not there."""
+        found: list[bytes] = []
+        ahead = 1
+        while len(found) < TAIL_AT_ONCE:
+            first = number + len(found)
+            asked = (self._path(place) for place in range(first, first + ahead))
+            for data in self.store.get_many(asked):
+                if data is None:
+                    return found
+                found.append(data)
+            ahead *= 2
+        return found
+
+    def _load(self) -> None:
+        """Start from the newest snapshot, or from the first commit, and go on to the end."""
+        while True:
+            pointer = self._pointer()
+            state = TopicState(self.topic)
+            if pointer.snapshot >= 0:
+                name = join(self.folder, snapshot_file(pointer.snapshot))
+                data = self.store.get(name)
+                if data is None:
+                    if self._pointer() != pointer:
+                        continue
+                    raise CorruptFileError(
+                        f"Snapshot {name} of topic {self.topic} is missing. Restore it."
+                    )
+                state = decode_snapshot(data, self.topic, name, pointer.snapshot)
+            if state.number >= self._state.number:
+                self._state = state
+            self._follow()
+            if self._state.number >= 0:
+                return
+            if self._pointer().snapshot < 0:
+                raise TopicNotFoundError(
+                    f"Topic {self.topic} does not exist in {self.store.root}. Create it, publish "
+                    "to it, or check the name and serviceUrl."
+                )
+
+    def _check_files(self, files: set[str]) -> None:
+        """Every file has to be there: one given up so long ago that nobody remembers is not."""
+        paths = {join(self.folder, file): file for file in files}
+        for path, size in self.store.sizes(paths).items():
+            if size is None:
+                raise FileReclaimedError(
+                    f"File {paths[path]} of topic {self.topic} is not there, so it can't be "
+                    "committed: it was given up, or never written. Write the messages again."
+                )
+            if not size:
+                raise CorruptFileError(
+                    f"File {paths[path]} of topic {self.topic} is empty and can't be committed."
+                )
+
+    def _snapshot_if_due(self) -> None:
+        """A snapshot now and then; whatever goes wrong with it, the commit stands."""
+        every = max(SNAPSHOT_EVERY, self._state.ledger_count // SNAPSHOT_LEDGERS)
+        if self._state.number - max(self._snapshot, 0) < every:
+            return
+        try:
+            self.write_snapshot()
+        except (PulsarliteError, OSError, ArithmeticError, LookupError, ValueError) as error:
+            _log.warning("No snapshot of topic %s at %s: %s", self.topic, self._state.number, error)
+
+    def _pointer_due(self) -> bool:
+        return time.monotonic() - self._pointer_looked_s >= IDLE_POINTER_LOOK_S
+
+    def _pointer(self) -> LogPointer:
+        self._pointer_looked_s = time.monotonic()
+        return self._note(self._pointer_file.read())
+
+    def _note(self, pointer: LogPointer) -> LogPointer:
+        self._snapshot = max(self._snapshot, pointer.snapshot)
+        return pointer
+
+    def _path(self, number: int) -> str:
+        return join(self.folder, log_file(number))
+
+
+_cache: dict[tuple[int, ObjectStore, str], ManagedLedger] = {}

@@ -1,0 +1,146 @@
+"""The columns of a message as Spark sees them, read and written, declared once.
+
+Invariants: a reader's columns are computed from the log, or stored; both have the Arrow type that
+Spark expects of the Spark type, so that batches pass unchanged; a user's schema may pick among
+them, in any order, and is refused at once where it names another.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
+
+_PROPERTIES: Final = MapType(StringType(), StringType())
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumn:
+    """A column of a source. `stored` ones come from the data files, others from the log."""
+
+    name: str
+    type: DataType
+    nullable: bool
+    stored: bool
+    meaning: str
+
+    @property
+    def field(self) -> StructField:
+        return StructField(self.name, self.type, self.nullable)
+
+
+READ_COLUMNS: Final = (
+    ReadColumn("ledger_id", LongType(), False, False, "message id: the ledger"),
+    ReadColumn("entry_id", LongType(), False, False, "message id: the entry in its ledger"),
+    ReadColumn("partition", IntegerType(), False, False, "message id: the topic's partition"),
+    ReadColumn("batch_index", IntegerType(), False, False, "message id: the place in its entry"),
+    ReadColumn("topic", StringType(), False, False, "full name, without partition"),
+    ReadColumn("key", StringType(), True, True, "partition key; null without one"),
+    ReadColumn("ordering_key", BinaryType(), True, True, "key of order, where it is not `key`"),
+    ReadColumn("value", BinaryType(), True, True, "payload; null is a tombstone"),
+    ReadColumn("properties", _PROPERTIES, True, True, "only with includeProperties or by schema"),
+    ReadColumn("producer_name", StringType(), True, True, "who published it, if it was said"),
+    ReadColumn("sequence_id", LongType(), True, True, "the producer's number for it, if given"),
+    ReadColumn("publish_time", TimestampType(), False, True, "when it was published, by its clock"),
+    ReadColumn("event_time", TimestampType(), True, True, "when it happened, if the user said"),
+    ReadColumn("deliver_at", TimestampType(), True, True, "not to be delivered before"),
+    ReadColumn("schema_version", LongType(), True, True, "version of the topic's schema"),
+    ReadColumn("redelivery_count", IntegerType(), False, False, "0 for a Reader"),
+)
+_READ_BY_NAME: Final = {column.name: column for column in READ_COLUMNS}
+
+_TEXT_OR_BYTES: Final = (BinaryType(), StringType())
+_INTEGERS: Final = (LongType(), IntegerType())
+
+WRITE_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
+    "value": _TEXT_OR_BYTES,
+    "key": _TEXT_OR_BYTES,
+    "ordering_key": _TEXT_OR_BYTES,
+    "properties": (_PROPERTIES,),
+    "event_time": (TimestampType(),),
+    "deliver_at": (TimestampType(),),
+    "topic": (StringType(),),
+    "producer_name": (StringType(),),
+    "sequence_id": _INTEGERS,
+}
+"""Column of a sink -> the types that it may have."""
+
+
+def read_schema(*, include_properties: bool) -> StructType:
+    """The schema of a source to which the user gave none."""
+    names = [column for column in READ_COLUMNS if column.name != "properties" or include_properties]
+    return StructType([column.field for column in names])
+
+
+def check_read_schema(schema: StructType) -> None:
+    """InvalidOptionError if a user's schema names what a message does not have."""
+    if not schema.fields:
+        raise InvalidOptionError("The schema is empty: name at least one column.")
+    for field in schema.fields:
+        column = _READ_BY_NAME.get(field.name)
+        if column is None:
+            known = ", ".join(_READ_BY_NAME)
+            raise InvalidOptionError(
+                f"The schema's column {field.name} is none of a message's."
+                f"{_nearest(field.name, _READ_BY_NAME)} There are {known}."
+            )
+        if field.dataType != column.type:
+            raise InvalidOptionError(
+                f"The schema's column {field.name} is {field.dataType.simpleString()}, and "
+                f"Pulsarlite has it as {column.type.simpleString()}: cast it after reading."
+            )
+
+
+def stored_columns(schema: StructType) -> list[str]:
+    """Those of a schema's columns that lie in the data files."""
+    return [name for name in schema.fieldNames() if _READ_BY_NAME[name].stored]
+
+
+def check_write_schema(schema: StructType) -> None:
+    """InvalidMessageError if rows of this schema can't become messages."""
+    known = ", ".join(WRITE_COLUMNS)
+    for field in schema.fields:
+        types = WRITE_COLUMNS.get(field.name)
+        if types is None:
+            raise InvalidMessageError(
+                f"Column {field.name} is none of a message's."
+                f"{_nearest(field.name, WRITE_COLUMNS)} A sink takes {known}: rename the column, "
+                "drop it, or put it into value (for instance with to_json)."
+            )
+        if not any(_same_type(field.dataType, allowed) for allowed in types):
+            expected = " or ".join(allowed.simpleString() for allowed in types)
+            raise InvalidMessageError(
+                f"Column {field.name} is {field.dataType.simpleString()} and has to be "
+                f"{expected}: cast it."
+            )
+    if "value" not in schema.fieldNames():
+        raise InvalidMessageError(
+            f"There is no column value, the payload. The rows have {schema.fieldNames()}; a "
+            f"sink takes {known}."
+        )
+
+
+def _same_type(one: DataType, other: DataType) -> bool:
+    """Whether they hold the same values; a map may or may not allow nulls."""
+    if isinstance(one, MapType) and isinstance(other, MapType):
+        return one.keyType == other.keyType and one.valueType == other.valueType
+    return one == other
+
+
+def _nearest(name: str, known: object) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)  # type: ignore[call-overload]
+    return f" Did you mean {near[0]}?" if near else ""

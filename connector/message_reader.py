@@ -1,0 +1,199 @@
+"""The task's side of a source: rows of the data files become Arrow batches for Spark.
+
+Invariants: a batch has exactly the schema that Spark asked for; only the columns asked for are
+read; ids are computed from the log's batch sizes, and constants are made once and sliced; a file
+that was merged away meanwhile is looked up in the log again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.ledger_file import BATCH_ROWS, LedgerFileReader
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.message_columns import stored_columns
+from pulsar_spark.connector.micro_batch import MessageInputPartition, RowRange, TopicRows
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import DataLossError, ObjectNotFoundError
+from pulsar_spark.ledger_info import LedgerInfo
+
+MERGED_AWAY_RETRIES = 3
+
+_log = logging.getLogger(__name__)
+
+
+def read_messages(partition: MessageInputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The messages of one task, in order, as batches of that schema.
+
+    CorruptFileError names a damaged file; DataLossError a ledger that was trimmed meanwhile.
+    """
+    columns = _Columns(schema)
+    for topic in partition.topics:
+        reader = LedgerFileReader(partition.root.store, topic.folder, topic.topic)
+        try:
+            for rows in topic.ranges:
+                yield from _read_range(
+                    partition.root, topic, rows, reader, columns, partition.fail_on_data_loss
+                )
+        finally:
+            reader.close()
+
+
+def _read_range(
+    root: Root,
+    topic: TopicRows,
+    rows: RowRange,
+    reader: LedgerFileReader,
+    columns: _Columns,
+    fail_on_data_loss: bool,
+) -> Iterator[pa.RecordBatch]:
+    ledger, done = rows.ledger, 0
+    for attempt in range(MERGED_AWAY_RETRIES + 1):
+        try:
+            for batch in columns.read(reader, topic.topic, ledger, rows, done):
+                done += batch.rows
+                yield batch.messages
+            return
+        except ObjectNotFoundError:
+            if attempt == MERGED_AWAY_RETRIES:
+                raise
+        moved = ManagedLedger.open(root.store, topic.folder, topic=topic.topic)
+        found = moved.ledgers(ledger.partition).get(ledger.ledger_id)
+        if found is None:
+            lost = (
+                f"Ledger {ledger.ledger_id} of {topic.topic}, partition {ledger.partition}, was "
+                "trimmed while it was being read"
+            )
+            if fail_on_data_loss:
+                raise DataLossError(
+                    f"{lost}. Keep messages longer, or set failOnDataLoss to false to go on."
+                )
+            _log.warning("%s; failOnDataLoss is false, so its messages are left out", lost)
+            return
+        ledger = found
+
+
+class _Batch:
+    """A record batch, and how many rows of the file it came from."""
+
+    __slots__ = ("messages", "rows")
+
+    def __init__(self, messages: pa.RecordBatch, rows: int) -> None:
+        self.messages, self.rows = messages, rows
+
+
+class _Columns:
+    """The columns of one schema: how each is had for some rows of a ledger."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._stored = stored_columns(schema)
+        self._constants: dict[tuple[str, Any], pa.Array] = {}
+
+    def read(
+        self, reader: LedgerFileReader, topic: str, ledger: LedgerInfo, rows: RowRange, done: int
+    ) -> Iterator[_Batch]:
+        """Batches of the range, without its first `done` rows."""
+        first, count = rows.first_row + done, rows.rows - done
+        mask = rows.selected()
+        ids = _Ids(ledger, first, count)
+        made: dict[str, Callable[[int, int], pa.Array]] = {
+            "entry_id": ids.entry_ids,
+            "batch_index": ids.batch_indexes,
+        }
+        constants: dict[str, Any] = {
+            "ledger_id": ledger.ledger_id,
+            "partition": ledger.partition,
+            "topic": topic,
+            "redelivery_count": 0,
+        }
+        at = 0
+        for batch in self._stored_batches(reader, ledger, first, count):
+            size = batch if isinstance(batch, int) else batch.num_rows
+            arrays = []
+            for field in self._schema:
+                if field.name in made:
+                    array = made[field.name](at, size)
+                elif field.name in constants:
+                    array = self._constant(field, constants[field.name], size)
+                else:
+                    assert isinstance(batch, pa.RecordBatch)
+                    array = batch.column(field.name)
+                    if array.null_count == size:
+                        array = self._constant(field, None, size)
+                arrays.append(array)
+            messages = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            if mask is not None:
+                start = done + at
+                messages = messages.filter(pa.array(mask[start : start + size]))
+            at += size
+            yield _Batch(messages, size)
+
+    def _stored_batches(
+        self, reader: LedgerFileReader, ledger: LedgerInfo, first: int, count: int
+    ) -> Iterator[pa.RecordBatch | int]:
+        if self._stored:
+            yield from reader.read(ledger, self._stored, first, count)
+        else:
+            for at in range(0, count, BATCH_ROWS):
+                yield min(BATCH_ROWS, count - at)
+
+    def _constant(self, field: pa.Field, value: Any, size: int) -> pa.Array:
+        """The value `size` times; made once for the longest batch, and sliced."""
+        known = self._constants.get((field.name, value))
+        if known is None or len(known) < size:
+            rows = max(size, BATCH_ROWS)
+            if value is None:
+                known = pa.nulls(rows, field.type)
+            else:
+                known = pa.repeat(pa.scalar(value, field.type), rows)
+            self._constants[field.name, value] = known
+        return known if len(known) == size else known.slice(0, size)
+
+
+class _Ids:
+    """Entry ids and batch indexes of consecutive messages of a ledger."""
+
+    def __init__(self, ledger: LedgerInfo, first: int, count: int) -> None:
+        self._first, self._count = first, count
+        self._runs = _runs_within(ledger.batch_sizes.runs, first, count)
+        self._entry_ids: NDArray[np.int64] | None = None
+        self._batch_indexes: NDArray[np.int32] | None = None
+
+    def entry_ids(self, at: int, size: int) -> pa.Array:
+        if self._entry_ids is None:
+            self._entry_ids = np.concatenate(
+                [entry + np.arange(start, stop) // each for entry, each, start, stop in self._runs]
+            )
+        return pa.array(self._entry_ids[at : at + size])
+
+    def batch_indexes(self, at: int, size: int) -> pa.Array:
+        if self._batch_indexes is None:
+            self._batch_indexes = np.concatenate(
+                [(np.arange(start, stop) % each).astype(np.int32) for _, each, start, stop in self._runs]
+            )
+        return pa.array(self._batch_indexes[at : at + size])
+
+
+def _runs_within(
+    runs: Sequence[tuple[int, int]], first: int, count: int
+) -> list[tuple[int, int, int, int]]:
+    """(first entry, batch size, start, stop) of each run; start and stop are rows of the run."""
+    found = []
+    entry = row = 0
+    for each, entries in runs:
+        rows = each * entries
+        start, stop = max(first - row, 0), min(first + count - row, rows)
+        if start < stop:
+            found.append((entry, each, start, stop))
+        entry += entries
+        row += rows
+    return found

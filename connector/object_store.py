@@ -1,0 +1,194 @@
+"""Where the bytes lie: one narrow interface over a local folder and the object stores.
+
+Invariants: a path is relative to the root and never leaves it; a file is written once and whole,
+under a name that did not exist (`put_if_absent`, `open_output`), or replaced only by whoever saw
+what it replaces (`compare_and_swap`); what a call has confirmed survives a power cut.
+
+Nothing here knows of topics or logs. Stands where Pulsar has BookKeeper and ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pulsar_spark.errors import InvalidOptionError, StorageError
+
+REMOTE_SCHEMES = ("s3", "s3a", "gs", "az")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """A stored file: its path from the root, its length, when it was last written."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A file's content, and the token by which `compare_and_swap` knows it again."""
+
+    data: bytes
+    token: str
+
+
+class Output(ABC):
+    """A data file being written. It gets its name at `close`, and then is durable.
+
+    Left by an exception, or never closed, it leaves nothing behind under its name.
+    """
+
+    @property
+    @abstractmethod
+    def sink(self) -> Any:
+        """The pyarrow NativeFile to write to."""
+
+    @abstractmethod
+    def close(self) -> int:
+        """Make it durable and visible; its size in bytes. StorageError if the name is taken."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget what was written. Harmless after `close`."""
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class ObjectStore(ABC):
+    """Named blobs under one root. Every path is relative to it, with `/` between its parts."""
+
+    root: str
+
+    @property
+    @abstractmethod
+    def remote(self) -> bool:
+        """True where a call is a request over the network, and polls should be few."""
+
+    @abstractmethod
+    def get(self, path: str) -> bytes | None:
+        """The content, or None if there is no such file."""
+
+    def get_many(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        """`get` of many paths, in their order."""
+        return map(self.get, paths)
+
+    @abstractmethod
+    def get_versioned(self, path: str) -> Versioned | None:
+        """The content with its token, or None if there is no such file."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create the file whole and durable, or return False if that name is taken."""
+
+    @abstractmethod
+    def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
+        """Replace what `token` names (None: nothing), or return False if that has changed."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Length in bytes, or None if there is no such file."""
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
+        """`size` of many paths."""
+        return {path: self.size(path) for path in paths}
+
+    def exists(self, path: str) -> bool:
+        return self.size(path) is not None
+
+    @abstractmethod
+    def files(self, folder: str) -> Iterator[ObjectInfo]:
+        """The files directly in the folder, in no order; none if there is no such folder."""
+
+    @abstractmethod
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders directly in the folder, sorted."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove the file; one that is not there is fine."""
+
+    @abstractmethod
+    def open_input(self, path: str) -> Any:
+        """A pyarrow NativeFile for random access. ObjectNotFoundError if there is none."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> Output:
+        """A new file to stream into, for what is too large for `put_if_absent`."""
+
+
+def checked_path(path: str) -> str:
+    """The path itself, or StorageError if it could lead out of the root."""
+    parts = path.split("/")
+    if not path or any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        raise StorageError(
+            f"Path {path!r} is refused: it has to stay inside the root, as names joined by "
+            "single slashes, none of them empty, '.' or '..'."
+        )
+    return path
+
+
+def join(*parts: str) -> str:
+    """Parts of a path with a slash between them; empty ones are left out."""
+    return "/".join(part for part in parts if part)
+
+
+_opened: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
+
+
+def open_store(root: str, options: Mapping[str, str] | None = None) -> ObjectStore:
+    """The store at a root: a folder, `file://`, `s3://`, `gs://` or `az://`.
+
+    `options` are those of the object store (`aws_endpoint`, `aws_region`, `allow_http`, ...),
+    which come on top of the environment's; a folder has none. Stores are kept for each process:
+    a client that was used before a fork hangs after it. InvalidOptionError if the root is none
+    of these.
+    """
+    given = tuple(sorted((options or {}).items()))
+    key = (os.getpid(), root, given)
+    if key not in _opened:
+        _opened[key] = _open(root, dict(given))
+    return _opened[key]
+
+
+def _open(root: str, options: dict[str, str]) -> ObjectStore:
+    from pulsar_spark.connector.local_store import LocalStore
+
+    if not root.strip():
+        raise InvalidOptionError("serviceUrl is empty. Give a folder, or s3://bucket/prefix.")
+    if "://" not in root and not root.startswith("file:"):
+        return LocalStore(root)
+    url = urlsplit(root)
+    if url.scheme == "file":
+        if url.netloc not in ("", "localhost") or not url.path.startswith("/"):
+            raise InvalidOptionError(
+                f"serviceUrl {root!r} names the host {url.netloc!r}. A folder is written "
+                "file:///absolute/path, with three slashes, or as a plain path."
+            )
+        return LocalStore(unquote(url.path))
+    if url.scheme in REMOTE_SCHEMES:
+        from pulsar_spark.connector.remote_store import RemoteStore
+
+        return RemoteStore(root, options)
+    raise InvalidOptionError(
+        f"serviceUrl {root!r} has the scheme {url.scheme!r}. Known are a folder's path, "
+        "file://, s3://, gs:// and az://."
+    )

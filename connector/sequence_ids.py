@@ -1,0 +1,56 @@
+"""The sequence ids in a data file, by producer: what deduplication looks at when ranges overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.ledger_file import LedgerFileReader
+from pulsar_spark.connector.object_store import ObjectStore
+from pulsar_spark.publication import NewLedger, SequenceRange
+
+Rows = NDArray[np.int64]
+
+
+def sequences_of(messages: pa.Table | pa.RecordBatch) -> dict[str, tuple[Rows, Rows]]:
+    """By producer, (rows, sequence ids) of the messages that have both, shape (n,), int64."""
+    if not {"producer_name", "sequence_id"} <= set(messages.schema.names):
+        return {}
+    producers, ids = messages.column("producer_name"), messages.column("sequence_id")
+    known = pc.and_(pc.is_valid(producers), pc.is_valid(ids))
+    rows = np.flatnonzero(np.asarray(known))
+    names = producers.filter(known).dictionary_encode()
+    values = ids.filter(known).to_numpy().astype(np.int64)
+    if isinstance(names, pa.ChunkedArray):
+        names = names.unify_dictionaries().combine_chunks()
+    codes = names.indices.to_numpy() if len(names) else np.empty(0, np.int32)
+    return {
+        name: (rows[codes == code], values[codes == code])
+        for code, name in enumerate(names.dictionary.to_pylist() if len(names) else ())
+    }
+
+
+def sequence_ranges(messages: pa.Table | pa.RecordBatch) -> dict[str, SequenceRange]:
+    """By producer, the range of sequence ids: what a NewLedger brings along."""
+    return {
+        producer: SequenceRange(
+            int(ids.min()), int(ids.max()), distinct=len(np.unique(ids)) == len(ids)
+        )
+        for producer, (_, ids) in sequences_of(messages).items()
+    }
+
+
+def read_sequence_ids(
+    store: ObjectStore, folder: str, topic: str, ledger: NewLedger
+) -> Mapping[str, tuple[Rows, Rows]]:
+    """The same out of a written file, for one ledger; rows count from the ledger's first."""
+    reader = LedgerFileReader(store, folder, topic)
+    try:
+        columns = ("producer_name", "sequence_id")
+        return sequences_of(reader.read_table(ledger.numbered(0), columns))
+    finally:
+        reader.close()

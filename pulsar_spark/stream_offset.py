@@ -1,0 +1,163 @@
+"""A micro-batch offset: for each topic partition, what has been planned so far, as cursors.
+
+Invariants: a micro-batch is the difference of its two offsets, and needs nothing but them and the
+ledgers; equal offsets have equal text (keys sorted); cursors only grow from one offset to the
+next within an epoch; what `start` lacks, or has from another epoch, begins at `end`'s origin.
+The symbolic offset, with which every query begins, resolves nothing and is always the same.
+
+Takes the place of Spark's `KafkaSourceOffset`; a number per partition can't say which messages
+of a batch were acknowledged, so here it is Pulsar's cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.ledger_info import LedgerList
+from pulsar_spark.position import Position
+from pulsar_spark.position_set import PositionSet
+
+VERSION: Final = 1
+FIRST_ATTEMPT: Final = 0
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; `topic` is the full name, without a partition suffix."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-partition-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """Where one partition is: the cursor from which its epoch began, and one per attempt.
+
+    `floor` is the subscription's mark-delete position as last heard of; what lies at or below it
+    belongs to no micro-batch any more. A Reader has one attempt and no floor.
+    """
+
+    origin: Cursor
+    attempts: Mapping[int, Cursor]
+    epoch: int = 0
+    floor: Position | None = None
+
+    @staticmethod
+    def beginning(origin: Cursor, epoch: int = 0) -> PartitionOffset:
+        return PartitionOffset(origin, {FIRST_ATTEMPT: origin}, epoch)
+
+    @property
+    def cursor(self) -> Cursor:
+        """That of the first attempt, which is a Reader's only one."""
+        return self.attempts[FIRST_ATTEMPT]
+
+    def planned(self, cursor: Cursor) -> PartitionOffset:
+        """With the first attempt's cursor moved on."""
+        return PartitionOffset(
+            self.origin, {**self.attempts, FIRST_ATTEMPT: cursor}, self.epoch, self.floor
+        )
+
+    def batch_since(self, start: PartitionOffset | None, ledgers: LedgerList) -> PositionSet:
+        """The messages of the micro-batch from `start` (None: from the origin) to this offset."""
+        same_epoch = start is not None and start.epoch == self.epoch
+        batch = PositionSet()
+        for attempt, end in self.attempts.items():
+            begin = self.origin
+            if same_epoch and start is not None:
+                begin = start.attempts.get(attempt, self.origin)
+            batch = batch.union(end.difference(begin, ledgers))
+        return batch if self.floor is None else batch.after(self.floor)
+
+    def to_json_value(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "attempts": {
+                str(attempt): _cursor_value(cursor)
+                for attempt, cursor in sorted(self.attempts.items())
+            },
+            "epoch": self.epoch,
+            "origin": _cursor_value(self.origin),
+        }
+        return value if self.floor is None else value | {"floor": str(self.floor)}
+
+    @staticmethod
+    def from_json_value(value: Mapping[str, Any]) -> PartitionOffset:
+        floor = value.get("floor")
+        return PartitionOffset(
+            _cursor(value["origin"]),
+            {int(attempt): _cursor(cursor) for attempt, cursor in value["attempts"].items()},
+            int(value["epoch"]),
+            None if floor is None else Position.parse(floor),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """All partitions of one streaming source. `partitions` is None for the symbolic offset."""
+
+    partitions: Mapping[TopicPartition, PartitionOffset] | None = field(default_factory=dict)
+
+    @property
+    def is_symbolic(self) -> bool:
+        return self.partitions is None
+
+    def get(self, partition: TopicPartition) -> PartitionOffset | None:
+        return (self.partitions or {}).get(partition)
+
+    def items(self) -> Iterator[tuple[TopicPartition, PartitionOffset]]:
+        """By topic and partition, ascending."""
+        return iter(sorted((self.partitions or {}).items()))
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Canonical: two equal offsets give the same text, keys sorted at every level."""
+        if self.partitions is None:
+            return {"initial": True, "version": VERSION}
+        topics: dict[str, dict[str, Any]] = {}
+        for (topic, partition), offset in self.items():
+            topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
+        ordered = {topic: dict(sorted(parts.items())) for topic, parts in topics.items()}
+        return {"topics": ordered, "version": VERSION}
+
+    @staticmethod
+    def from_json_value(value: Any) -> StreamOffset:
+        """Read `to_json_value`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
+        if not isinstance(value, dict) or not isinstance(value.get("version"), int):
+            raise CorruptFileError(
+                "An offset in the checkpoint is not one of Pulsarlite: it has no version. Was "
+                "the checkpoint made by another source? Start with a new checkpoint folder."
+            )
+        if value["version"] > VERSION:
+            raise FutureVersionError(
+                f"An offset in the checkpoint has version {value['version']}, and this "
+                f"Pulsarlite reads up to {VERSION}: update it to the one that wrote it."
+            )
+        if value.get("initial"):
+            return StreamOffset(None)
+        try:
+            return StreamOffset(
+                {
+                    TopicPartition(topic, int(partition)): PartitionOffset.from_json_value(offset)
+                    for topic, partitions in value["topics"].items()
+                    for partition, offset in partitions.items()
+                }
+            )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise CorruptFileError(f"An offset in the checkpoint is damaged: {error!r}.") from error
+
+
+def _cursor_value(cursor: Cursor) -> Any:
+    """`ledger:entry` for a cursor without holes, else the cursor's own form."""
+    if cursor.individually_deleted.is_empty:
+        return str(cursor.mark_delete_position)
+    return cursor.to_json_value()
+
+
+def _cursor(value: Any) -> Cursor:
+    if isinstance(value, str):
+        return Cursor(Position.parse(value))
+    return Cursor.from_json_value(value)

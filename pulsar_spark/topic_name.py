@@ -1,0 +1,299 @@
+"""What a topic is called: parsing, parts, partitions, and the folder that a name stands for.
+
+Invariants: a `TopicName` is valid once it exists, and `TopicName.parse(str(name)) == name`; two
+names have the same `storage_path` only if they are partitions of one topic, and that path never
+leaves the root. Follows Pulsar's `TopicName`, `NamespaceName`, `NamedEntity`, `TopicNameUtils`
+and `RetryMessageUtil` of 4.3: no V1 names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote_plus, unquote_plus
+
+from pulsar_spark.errors import InvalidTopicNameError
+
+PERSISTENT: Final = "persistent"
+NON_PERSISTENT: Final = "non-persistent"
+PUBLIC_TENANT: Final = "public"
+DEFAULT_NAMESPACE: Final = "default"
+PARTITIONED_TOPIC_SUFFIX: Final = "-partition-"
+MAX_FOLDER_NAME_BYTES: Final = 255
+"""What common file systems allow for one part of a path."""
+
+_NAMED_ENTITY = re.compile(r"[-=:.\w]*", re.ASCII)
+_MAX_INT: Final = 2**31 - 1
+_NO_BREAK_SPACES: Final = "\u0085\u00a0\u2007\u202f"
+_RESERVED_SUBSCRIPTION = "pulsar.dedup"
+_REPLICATOR_PREFIX = "pulsar.repl"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NamespaceName:
+    """`tenant/namespace`."""
+
+    tenant: str
+    local_name: str
+
+    def __post_init__(self) -> None:
+        if not self.tenant or not self.local_name:
+            raise InvalidTopicNameError(f"Invalid namespace format. namespace: {self}")
+        _check_named_entity(self.tenant)
+        _check_named_entity(self.local_name)
+
+    @staticmethod
+    def parse(text: str) -> NamespaceName:
+        """Read `tenant/namespace`. InvalidTopicNameError says what it should have been."""
+        if not text:
+            raise InvalidTopicNameError(f"Invalid null namespace: {text}")
+        parts = text.rstrip("/").split("/")  # Java's split drops empty parts at the end
+        try:
+            tenant, local_name = parts
+            return NamespaceName(tenant, local_name)
+        except ValueError as error:
+            raise InvalidTopicNameError(
+                "Invalid namespace format. expected <tenant>/<namespace> but got: " + text
+            ) from error
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.local_name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """`domain://tenant/namespace/local name`; one of a partition ends in `-partition-N`."""
+
+    domain: str
+    namespace: NamespaceName
+    local_name: str
+    partition_index: int = field(init=False, compare=False, default=-1)
+    """The N of `-partition-N`; -1 if the name is not that of a partition."""
+
+    def __post_init__(self) -> None:
+        if self.domain not in (PERSISTENT, NON_PERSISTENT):
+            raise InvalidTopicNameError(f"Invalid topic domain: '{self.domain}'")
+        if _is_blank(self.local_name):
+            raise InvalidTopicNameError(
+                f"Invalid topic name: {self}. Topic local name must not be blank."
+            )
+        if "/" in self.local_name:
+            raise InvalidTopicNameError(f"Invalid topic name: {self}. '/' in the local name.")
+        if not _is_unicode(self.local_name):
+            raise InvalidTopicNameError("Invalid topic name: it holds a lone surrogate.")
+        object.__setattr__(self, "partition_index", _partition_index(self.local_name))
+
+    @staticmethod
+    def parse(text: str) -> TopicName:
+        """Read `topic`, `tenant/namespace/topic` or `domain://tenant/namespace/topic`.
+
+        InvalidTopicNameError says what is wrong with any other text.
+        """
+        complete = text if "://" in text else _complete(text)
+        domain, rest = complete.split("://", 1)
+        known = domain.lower()
+        if known not in (PERSISTENT, NON_PERSISTENT):
+            raise InvalidTopicNameError(f"Invalid topic domain: '{domain}'")
+        parts = rest.split("/", 3)
+        if len(parts) > 3:
+            raise _v1_name(complete)
+        if len(parts) < 3:
+            raise InvalidTopicNameError(f"Invalid topic name: {complete}")
+        tenant, namespace, local_name = parts
+        return TopicName(known, NamespaceName(tenant, namespace), local_name)
+
+    @staticmethod
+    def from_persistence_naming(text: str) -> TopicName:
+        """Read what `persistence_naming` gave: `tenant/namespace/domain/encoded name`."""
+        parts = text.split("/")
+        if len(parts) != 4:
+            raise InvalidTopicNameError(f"Invalid managedLedger name: {text}")
+        tenant, namespace, domain, encoded = parts
+        return TopicName(domain, NamespaceName(tenant, namespace), unquote_plus(encoded))
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.namespace}/{self.local_name}"
+
+    @property
+    def tenant(self) -> str:
+        return self.namespace.tenant
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.domain == PERSISTENT
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether the name is that of one partition (Pulsar's `isPartitioned`)."""
+        return self.partition_index >= 0
+
+    @property
+    def partitioned_topic_name(self) -> str:
+        """The name without its partition; the name itself if there is none."""
+        text = str(self)
+        return text.rpartition(PARTITIONED_TOPIC_SUFFIX)[0] if self.is_partition else text
+
+    @property
+    def partitioned_topic(self) -> TopicName:
+        """The topic that this is a partition of; itself if it is none."""
+        return TopicName.parse(self.partitioned_topic_name) if self.is_partition else self
+
+    def partition(self, index: int) -> TopicName:
+        """Partition `index` of this topic; -1 gives the topic itself."""
+        if index == -1 or self.local_name.endswith(f"{PARTITIONED_TOPIC_SUFFIX}{index}"):
+            return self
+        if not 0 <= index <= _MAX_INT:
+            raise InvalidTopicNameError(f"{self} has no partition {index}")
+        local_name = f"{self.local_name}{PARTITIONED_TOPIC_SUFFIX}{index}"
+        return TopicName(self.domain, self.namespace, local_name)
+
+    @property
+    def encoded_local_name(self) -> str:
+        """The local name as Java's URLEncoder writes it."""
+        return url_encode(self.local_name)
+
+    @property
+    def lookup_name(self) -> str:
+        """`domain/tenant/namespace/encoded name`, Pulsar's REST path as well."""
+        return f"{self.domain}/{self.namespace}/{self.encoded_local_name}"
+
+    @property
+    def persistence_naming(self) -> str:
+        """`tenant/namespace/domain/encoded name`, Pulsar's name of the managed ledger."""
+        return f"{self.namespace}/{self.domain}/{self.encoded_local_name}"
+
+    @property
+    def schema_name(self) -> str:
+        """`tenant/namespace/encoded name` of the partitioned topic."""
+        return f"{self.namespace}/{self.partitioned_topic.encoded_local_name}"
+
+    @property
+    def storage_path(self) -> str:
+        """The topic's folder below the root; partitions share their topic's.
+
+        `.` and `..`, which a tenant, a namespace and a topic may be called, are written with
+        `%2E`, which no other name gives. InvalidTopicNameError if a part is too long for a
+        folder's name.
+        """
+        topic = self.partitioned_topic
+        parts = (topic.domain, topic.tenant, topic.namespace.local_name, topic.encoded_local_name)
+        return "/".join(_folder_name(part) for part in parts)
+
+
+def to_full_topic_name(text: str) -> str:
+    """The full name of a topic, checked but otherwise as given (Pulsar's TopicNameUtils).
+
+    Stricter than `TopicName.parse`, which forgives empty parts of a short name.
+    """
+    if "://" in text:
+        domain, rest = text.split("://", 1)
+        if domain.lower() not in (PERSISTENT, NON_PERSISTENT):
+            raise InvalidTopicNameError(f"Invalid topic domain: '{domain}'")
+        parts = _split_by_slash(rest, 4)
+        if len(parts) == 4:
+            raise _v1_name(text)
+        if len(parts) != 3:
+            raise InvalidTopicNameError(
+                f"{text} is invalid. Expected format: '<domain>://tenant/namespace/topic'"
+            )
+        full = text
+    else:
+        parts = _split_by_slash(text)
+        if len(parts) not in (1, 3):
+            raise InvalidTopicNameError(f"{text} is invalid")
+        full = f"{PERSISTENT}://" + (
+            text if len(parts) == 3 else f"{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/{text}"
+        )
+    if len(parts) == 3:
+        NamespaceName(parts[0], parts[1])
+    if _is_blank(parts[-1]):
+        raise InvalidTopicNameError(f"{text} has blank local topic")
+    return full
+
+
+def check_subscription_name(name: str) -> None:
+    """InvalidTopicNameError if a subscription can't be called that."""
+    if _is_blank(name):
+        raise InvalidTopicNameError("Empty subscription name")
+    if name == _RESERVED_SUBSCRIPTION or name.startswith(_REPLICATOR_PREFIX):
+        raise InvalidTopicNameError(
+            f"Subscription name {name!r} is reserved: choose one that is not "
+            f"{_RESERVED_SUBSCRIPTION!r} and doesn't start with {_REPLICATOR_PREFIX!r}"
+        )
+
+
+def default_retry_letter_topic(topic: str, subscription: str) -> str:
+    """Where retries go when the user names no topic. `topic` is a full name, used as it is."""
+    return f"{topic}-{subscription}-RETRY"
+
+
+def default_dead_letter_topic(topic: str, subscription: str) -> str:
+    """Where dead letters go when the user names no topic. `topic` is a full name."""
+    return f"{topic}-{subscription}-DLQ"
+
+
+def url_encode(text: str) -> str:
+    """As Java's `URLEncoder.encode(text, UTF_8)`: space is `+`, `*` stays, `~` does not."""
+    return quote_plus(text, safe="*", errors="replace").replace("~", "%7E")
+
+
+def _complete(short: str) -> str:
+    parts = [part for part in short.split("/") if part]
+    if len(parts) == 3:
+        return f"{PERSISTENT}://{short}"
+    if len(parts) == 1:
+        return f"{PERSISTENT}://{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/{parts[0]}"
+    raise InvalidTopicNameError(
+        f"Invalid short topic name '{short}', it should be in the format of "
+        "<tenant>/<namespace>/<topic> or <topic>"
+    )
+
+
+def _v1_name(text: str) -> InvalidTopicNameError:
+    return InvalidTopicNameError(
+        "V1 topic names (with cluster component) are no longer supported. Please use the V2 "
+        f"format: '<domain>://tenant/namespace/topic'. Got: {text}"
+    )
+
+
+def _split_by_slash(text: str, limit: int = 0) -> list[str]:
+    """Parts between slashes; only the last may be empty, and not when the limit cuts it."""
+    parts = text.split("/", limit - 1 if limit else -1)
+    if any(not part for part in parts[:-1]) or (len(parts) == limit and not parts[-1]):
+        raise InvalidTopicNameError(f"Invalid topic name {text}")
+    return parts
+
+
+def _partition_index(local_name: str) -> int:
+    """N if the text after the last `-partition-` is N in its one decimal form, else -1."""
+    _, suffix, number = local_name.rpartition(PARTITIONED_TOPIC_SUFFIX)
+    if not suffix or not number.isascii() or not number.isdecimal() or len(number) > 10:
+        return -1
+    index = int(number)
+    return index if str(index) == number and index <= _MAX_INT else -1
+
+
+def _folder_name(part: str) -> str:
+    if part in (".", ".."):
+        return part.replace(".", "%2E")
+    if len(part) > MAX_FOLDER_NAME_BYTES:  # all parts are ASCII by now
+        raise InvalidTopicNameError(
+            f"Invalid topic name: {part[:40]}... takes {len(part)} bytes as a folder's name, of "
+            f"which there may be {MAX_FOLDER_NAME_BYTES}: choose a shorter one"
+        )
+    return part
+
+
+def _check_named_entity(name: str) -> None:
+    if not _NAMED_ENTITY.fullmatch(name):
+        raise InvalidTopicNameError(f"Invalid named entity: {name}")
+
+
+def _is_blank(text: str) -> bool:
+    """Java's `isBlank`: no-break spaces are no white space there."""
+    return all(mark.isspace() and mark not in _NO_BREAK_SPACES for mark in text)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= mark <= "\udfff" for mark in text)

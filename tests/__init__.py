@@ -1,0 +1,1 @@
+"""The tests, in rings: core, scenarios, simulation, then connector and state on real Spark."""

@@ -1,0 +1,64 @@
+"""The layers: core, connector, state; arrows point to the core only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.architecture.rules import Violation, core_violations, import_violations
+from tests.architecture.sources import FOLDERS, modules
+
+WIRING_MODULES = {"connector/broker_query.py"}
+"""The one place where connector and state meet: it wires a broker query."""
+
+CORE_FACE = {"pulsar_spark/__init__.py", "pulsar_spark/__main__.py"}
+"""The doors of the package: they name the connector, and load it only when it is asked for."""
+
+BY_FOLDER = {
+    "connector": "a second copy of its classes would be loaded: import pulsar_spark.connector",
+    "state": "a second copy of its classes would be loaded: import pulsar_spark.state",
+}
+
+
+def test_the_core_knows_no_spark_reads_no_clock_and_opens_nothing() -> None:
+    check(v for file, text in modules("pulsar_spark") for v in core_violations(file, text))
+
+
+def test_the_core_imports_neither_connector_nor_state() -> None:
+    remedy = "arrows point to the core: take what you need as an argument"
+    forbidden = {"pulsar_spark.connector": remedy, "pulsar_spark.state": remedy}
+    check(
+        violation
+        for file, text in modules("pulsar_spark")
+        if file not in CORE_FACE
+        for violation in import_violations(file, text, forbidden)
+    )
+
+
+def test_connector_and_state_meet_in_the_wiring_module_only() -> None:
+    remedy = f"only {', '.join(sorted(WIRING_MODULES))} may: go through it"
+    check(
+        violation
+        for folder, other in (("connector", "state"), ("state", "connector"))
+        for file, text in modules(folder)
+        if file not in WIRING_MODULES
+        for violation in import_violations(file, text, {f"pulsar_spark.{other}": remedy})
+    )
+
+
+def test_no_folder_is_imported_by_its_own_name() -> None:
+    everywhere = (*FOLDERS, "tests", "benchmarks", "docs", "pyspark_pulsarlite.py")
+    check(
+        violation
+        for file, text in modules(*everywhere)
+        for violation in import_violations(file, text, BY_FOLDER)
+    )
+
+
+def test_the_core_has_modules_to_check() -> None:
+    assert {file for file, _ in modules("pulsar_spark")} >= CORE_FACE
+    assert any(file.startswith("connector/") for file, _ in modules("connector"))
+
+
+def check(violations: Iterable[Violation]) -> None:
+    found = list(violations)
+    assert not found, "\n" + "\n".join(map(str, found))

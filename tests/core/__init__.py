@@ -1,0 +1,1 @@
+"""The core alone: no Java, no files but golden ones, seconds."""

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_spark.batch_message_container import BatchLimits, batch_key, key_based_batches
+from tests.core.partition import repeatable
+from tests.vectors.values import _cut_plainly
+
+
+@repeatable
+@given(
+    st.lists(st.integers(0, 30), max_size=60),
+    st.integers(-1, 6),
+    st.integers(-1, 40),
+    st.integers(1, 50),
+)
+def test_cutting_at_once_is_cutting_message_by_message(
+    sizes: list[int], max_messages: int, max_bytes: int, max_message_size: int
+) -> None:
+    limits = BatchLimits(max_messages, max_bytes, max_message_size)
+    closed, left_open = _cut_plainly(sizes, limits)
+    wanted = [len(batch) for batch in [*closed, left_open] if batch]
+    assert limits.cut(np.array(sizes, np.int64)).tolist() == wanted
+
+
+def test_a_message_larger_than_the_limit_goes_alone() -> None:
+    assert BatchLimits(10, 100).cut(np.array([50, 500, 50, 50])).tolist() == [1, 1, 2]
+
+
+def test_a_million_messages_are_cut_in_the_time_of_a_thousand_batches() -> None:
+    sizes = np.full(1_000_000, 100)
+    start = time.perf_counter()
+    assert BatchLimits().cut(sizes).tolist() == [1000] * 1000
+    assert time.perf_counter() - start < 1.0
+
+
+def test_keys_make_batches_in_the_order_of_their_highest_sequence_id() -> None:
+    keys = [batch_key("a", None), batch_key(None, None), batch_key("x", b"o"), batch_key("a", None)]
+    batches = key_based_batches(keys, [0, 1, 2, 3])
+    assert [(b.sequence_id, b.messages) for b in batches] == [(1, (1,)), (2, (2,)), (3, (0, 3))]

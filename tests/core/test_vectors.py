@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vectors.check import KINDS, check_document, check_file, kind_of, main
+from tests.vectors.differences import RULES
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+
+
+def document_of(kind: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(
+        gzip.decompress((VECTORS / f"{kind}.json.gz").read_bytes())
+    )
+    return document
+
+
+def failures(stem: str, document: Any) -> list[str]:
+    return [case.name for case in check_document(stem, document) if case.problems]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_case_that_pulsar_recorded_holds(kind: str) -> None:
+    cases = list(check_file(VECTORS / f"{kind}.json.gz"))
+    assert cases
+    assert [(case.name, case.problems) for case in cases if case.problems] == []
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_file_is_recognised_by_its_content_alone(kind: str) -> None:
+    document = document_of(kind)
+    assert kind_of("hidden", document) == kind
+    assert kind_of(f"{kind}-hidden", {}) == kind
+    only_cases = {"cases": document["cases"]}
+    assert kind_of("hidden", only_cases) == kind
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_wrong_case_fails_whichever_field_is_wrong(kind: str) -> None:
+    document = document_of(kind)
+    for section, records in document.items():
+        if not isinstance(records, list) or not records:
+            continue
+        shapes = {tuple(sorted(record)): record for record in records}
+        for record in shapes.values():
+            for wrong, what in _spoilt(record):
+                spoilt = {section: [wrong]}
+                assert failures(kind, spoilt), f"{kind}.{section}: {what} is not looked at"
+
+
+def _spoilt(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """The record with one thing more, and with one recorded answer changed."""
+    yield {**record, "a field that nobody knows": 1}, "an unknown field"
+    inputs = {"a", "b", "key", "key_repeat_of", "kind", "name", "config", "rule", "acked", "named"}
+    inputs |= {"input", "hex", "consumer_topic", "subscription", "message_sizes", "messages"}
+    inputs |= {"container", "cumulative_up_to", "max_message_size", "max_bytes", "batch_size"}
+    inputs |= {"batching_max_messages", "batching_max_bytes", "start_index", "partitions"}
+    inputs |= {"router", "batching", "partition_switch_ms", "and_left", "and_right", "unsorted"}
+    for name in record.keys() - inputs:
+        wrong = copy.deepcopy(record)
+        if name == "steps":
+            step = wrong["steps"][-1]
+            for field in step.keys() & {"str", "size", "ranges", "state"}:
+                spoilt = copy.deepcopy(wrong)
+                spoilt["steps"][-1][field] = _other(step[field])
+                yield spoilt, f"{name}.{field}"
+            continue
+        wrong[name] = _other(wrong[name])
+        yield wrong, name
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value}0"
+    if isinstance(value, list):
+        return [*value, 77]
+    if isinstance(value, dict):
+        return {name: _other(part) for name, part in value.items()} or {"x": 1}
+    return "something"
+
+
+def test_every_field_of_a_cursors_state_counts() -> None:
+    document = document_of("cursor_acks")
+    case = next(case for case in document["cases"] if case["name"] == "holes then fill")
+    for field in case["steps"][-1]["state"]:
+        wrong = copy.deepcopy(case)
+        state = wrong["steps"][-1]["state"]
+        state[field] = _other(state[field])
+        assert failures("cursor_acks", {"cases": [wrong]}), f"{field} is not looked at"
+
+
+def test_each_case_that_differs_on_purpose_is_in_the_table_and_no_other() -> None:
+    found = defaultdict(list)
+    for case in check_file(VECTORS / "cursor_acks.json.gz"):
+        for rule in case.on_purpose:
+            found[rule].append(case.name)
+    assert {rule: sorted(names) for rule, names in found.items()} == {
+        name: sorted(rule.cases) for name, rule in RULES.items()
+    }
+
+
+def test_pulsar_must_not_lose_anything_for_no_reason() -> None:
+    document = document_of("cursor_acks")
+    case = next(case for case in document["cases"] if case["name"] == "holes then fill")
+    state = case["steps"][1]["state"]
+    state["individually_deleted"] = "[(3:0..3:1]]"
+    state["ranges_open_closed"], state["non_contiguous_ranges"] = [[3, 0, 3, 1]], 1
+    (checked,) = check_document("cursor_acks", {"cases": [case]})
+    assert "for no reason in the table" in " ".join(checked.problems)
+
+
+def test_a_kind_that_is_not_known_yet_is_reported_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dreams.json.gz").write_bytes(gzip.compress(b'{"cases": [{"x": 1}]}'))
+    (tmp_path / "torn.json.gz").write_bytes(gzip.compress(b"{}" * 99)[:20])
+    (tmp_path / "list.json.gz").write_bytes(gzip.compress(b"[]"))
+    paths = [str(tmp_path / f"{name}.json.gz") for name in ("dreams", "torn", "list", "absent")]
+    good = str(VECTORS / "partition_router_unkeyed.json.gz")
+    assert main([*paths, good]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "dreams.json.gz: file: is of a kind that is not known yet" in lines
+    assert lines[-1] == "76 passed, 4 failed"
+
+
+def test_all_passed_gives_exit_status_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(VECTORS / "partition_router_unkeyed.json.gz")]) == 0
+    assert capsys.readouterr().out == "76 passed, 0 failed\n"

@@ -1,0 +1,1 @@
+"""The launcher `./run`, and how a Java is found."""

@@ -1,0 +1,20 @@
+"""The defaults of `pulsar_spark.session`, and that each can be overridden."""
+
+from __future__ import annotations
+
+from pulsar_spark.connector.session import DEFAULTS, configuration
+
+
+def test_every_default_can_be_overridden() -> None:
+    for name in DEFAULTS:
+        assert configuration({name: "mine"})[name] == "mine"
+
+
+def test_none_leaves_a_setting_out() -> None:
+    assert "spark.ui.enabled" not in configuration({"spark.ui.enabled": None})
+
+
+def test_values_are_written_as_spark_reads_them() -> None:
+    found = configuration({"spark.ui.enabled": True, "spark.sql.shuffle.partitions": 8})
+    assert found["spark.ui.enabled"] == "true"
+    assert found["spark.sql.shuffle.partitions"] == "8"

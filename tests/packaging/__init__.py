@@ -1,0 +1,1 @@
+"""Wheel, sdist and editable install, each outside the repository."""

@@ -1,0 +1,107 @@
+"""Wheel, sdist, editable install and a checkout without links, each used outside the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.distribution import build, checkout_to, contents, environment_with, run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="paths of a POSIX virtual environment"),
+]
+
+LOOK = """
+import importlib.util, json, pkgutil, sys
+import pulsar_spark, pulsar_spark.connector, pulsar_spark.state
+import pyspark_pulsarlite
+top = [m.name for m in pkgutil.iter_modules()]
+print(json.dumps({
+    "files": [m.__file__ for m in (pulsar_spark, pulsar_spark.connector, pulsar_spark.state)],
+    "spark_finds": [name for name in top if name.startswith("pyspark_")],
+    "top_level": [n for n in ("connector", "state", "tests") if importlib.util.find_spec(n)],
+    "version": pulsar_spark.__version__,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository as a clone has it, links included."""
+    return checkout_to(tmp_path_factory.mktemp("packaging") / "checkout")
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path) -> Path:
+    return build(checkout, "--wheel")
+
+
+def look(python: Path, outside: Path) -> dict[str, list[str]]:
+    """What an environment sees of Pulsarlite, from a folder outside the repository."""
+    found: dict[str, list[str]] = json.loads(run(python, "-c", LOOK, cwd=outside))
+    return found
+
+
+def test_the_wheel_holds_every_module_once_and_nothing_else(checkout: Path, wheel: Path) -> None:
+    expected = {
+        "pyspark_pulsarlite.py",
+        "pulsar_spark/py.typed",
+        "pulsar_spark/connector/log4j2.properties",
+    }
+    for folder, package in (
+        ("pulsar_spark", "pulsar_spark"),
+        ("connector", "pulsar_spark/connector"),
+        ("state", "pulsar_spark/state"),
+    ):
+        expected |= {f"{package}/{path.name}" for path in (checkout / folder).glob("*.py")}
+    assert contents(wheel) == expected
+
+
+def test_an_installed_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
+    python = environment_with(wheel, tmp_path / "env")
+    found = look(python, tmp_path)
+    assert all(Path(file).is_relative_to(tmp_path / "env") for file in found["files"])
+    assert found["spark_finds"] == ["pyspark_pulsarlite"]
+    assert found["top_level"] == []
+    assert (tmp_path / "env" / "bin" / "pulsarlite").exists()
+
+
+def test_the_sdist_builds_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
+    expected = contents(wheel)
+    sdist = build(checkout_to(tmp_path / "checkout"), "--sdist")
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
+        archive.extractall(tmp_path)
+    assert not [name for name in names if "/tests/" in name or "/pulsar_spark/connector" in name]
+    assert contents(build(tmp_path / names[0].split("/")[0], "--wheel")) == expected
+
+
+def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    expected = contents(wheel)
+    folder = checkout_to(tmp_path / "checkout")
+    for name in ("connector", "state"):
+        (folder / "pulsar_spark" / name).unlink()
+        (folder / "pulsar_spark" / name).write_text(f"../{name}")
+    assert contents(build(folder, "--wheel")) == expected
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["with-links", "without-links"])
+def test_an_editable_install_sees_the_folders(tmp_path: Path, *, links: bool) -> None:
+    folder = checkout_to(tmp_path / "checkout")
+    if not links:
+        for name in ("connector", "state"):
+            (folder / "pulsar_spark" / name).unlink()
+            (folder / "pulsar_spark" / name).write_text(f"../{name}")
+    python = environment_with(folder, tmp_path / "env", "--editable")
+    found = look(python, tmp_path)
+    assert {Path(file).resolve().parent for file in found["files"]} == {
+        folder / name for name in ("pulsar_spark", "connector", "state")
+    }
+    (folder / "connector" / "newly_made.py").write_text("ANSWER = 42\n")
+    code = "from pulsar_spark.connector.newly_made import ANSWER; print(ANSWER)"
+    assert run(python, "-c", code, cwd=tmp_path) == "42\n"

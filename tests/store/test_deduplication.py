@@ -1,0 +1,161 @@
+"""A message that its producer has published before is never seen twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.sequence_ids import sequence_ranges, sequences_of
+from pulsar_spark.ledger_commit import Commit
+from pulsar_spark.publication import AlreadyCommitted, SequenceRange
+from tests.store.stores import FOLDER, HookedStore, messages, values_of, write
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> ManagedLedger:
+    store = HookedStore(open_store(str(tmp_path)))
+    return ManagedLedger.create(store, FOLDER, 2, {"deduplication": True})
+
+
+def other(topic: ManagedLedger) -> ManagedLedger:
+    return ManagedLedger.open(topic.store, FOLDER, cached=False)
+
+
+def hooks(topic: ManagedLedger) -> HookedStore:
+    assert isinstance(topic.store, HookedStore)
+    return topic.store
+
+
+def send(
+    topic: ManagedLedger, first: int, last: int, producer: str = "p", partition: int = 0,
+    batch: int = 1000, **how: Any,
+) -> Any:  # fmt: skip
+    """Publish the sequence ids first to last, each with a value of the same name."""
+    values = [f"{producer}{number}" for number in range(first, last + 1)]
+    return topic.append(write(topic, {partition: messages(values, producer, first)}, batch), **how)
+
+
+def names(first: int, last: int, producer: str = "p") -> list[str]:
+    return [f"{producer}{number}" for number in range(first, last + 1)]
+
+
+def test_a_new_message_costs_no_look_at_the_file(topic: ManagedLedger) -> None:
+    send(topic, 0, 9)
+    send(topic, 10, 19)
+    assert not any(call == "open_input" for call, _ in hooks(topic).calls)
+    assert values_of(topic) == names(0, 19)
+    assert topic.state.highest_sequence_id(0, "p") == 19
+
+
+def test_what_was_published_before_is_hidden_and_the_rest_is_seen(topic: ManagedLedger) -> None:
+    send(topic, 0, 9)
+    commit = send(topic, 5, 14, batch=4)
+    assert isinstance(commit, Commit)
+    assert values_of(topic) == values_of(other(topic)) == names(0, 14)
+    assert commit.hidden[0]["individually_deleted"] == {"1": "0 1/4[0]"}
+
+
+def test_an_all_duplicate_publication_is_already_committed(topic: ManagedLedger) -> None:
+    send(topic, 0, 9)
+    assert isinstance(send(topic, 3, 7), AlreadyCommitted)
+    assert len(topic.ledgers(0)) == 1
+
+
+def test_an_all_duplicate_application_version_is_still_recorded(topic: ManagedLedger) -> None:
+    send(topic, 0, 9)
+    commit = send(topic, 3, 7, application=("query", 4))
+    assert isinstance(commit, Commit)
+    assert commit.ledgers == ()
+    assert isinstance(send(topic, 10, 11, application=("query", 4)), AlreadyCommitted)
+    assert values_of(other(topic)) == names(0, 9)
+
+
+def test_duplicates_are_looked_for_again_after_a_lost_race(topic: ManagedLedger) -> None:
+    rival = other(topic)
+    hooks(topic).before("put_if_absent", ".json", lambda: send(rival, 0, 4))
+    commit = send(topic, 3, 8)
+    assert isinstance(commit, Commit)
+    assert commit.ledgers[0].ledger_id == 1
+    assert values_of(other(topic)) == names(0, 8)
+
+
+def test_a_race_lost_to_the_same_messages_publishes_nothing(topic: ManagedLedger) -> None:
+    rival = other(topic)
+    hooks(topic).before("put_if_absent", ".json", lambda: send(rival, 0, 4))
+    assert isinstance(send(topic, 0, 4), AlreadyCommitted)
+    assert values_of(other(topic)) == names(0, 4)
+
+
+def test_a_repeated_sequence_id_within_one_commit_is_seen_once(topic: ManagedLedger) -> None:
+    twice = pa.concat_tables([messages(names(0, 4), "p", 0), messages(names(2, 6), "p", 2)])
+    topic.append(write(topic, {0: twice}, batch=3))
+    assert values_of(topic) == names(0, 6)
+
+
+def test_a_repetition_in_two_files_of_one_commit_is_seen_once(topic: ManagedLedger) -> None:
+    first = write(topic, {0: messages(names(0, 4), "p", 0)})
+    second = write(topic, {0: messages(names(3, 9), "p", 3)})
+    topic.append([*first, *second])
+    assert values_of(other(topic)) == names(0, 9)
+
+
+def test_within_a_commit_the_order_of_sequence_ids_is_free(topic: ManagedLedger) -> None:
+    second = write(topic, {0: messages(names(5, 9), "p", 5)})
+    first = write(topic, {0: messages(names(0, 4), "p", 0)})
+    topic.append([*second, *first])
+    assert sorted(values_of(topic)) == names(0, 9)
+
+
+def test_producers_and_partitions_count_on_their_own(topic: ManagedLedger) -> None:
+    send(topic, 0, 4)
+    send(topic, 0, 4, producer="q")
+    send(topic, 0, 4, partition=1)
+    assert values_of(topic) == [*names(0, 4), *names(0, 4, "q")]
+    assert values_of(topic, 1) == names(0, 4)
+
+
+def test_two_producers_in_one_ledger_are_told_apart(topic: ManagedLedger) -> None:
+    send(topic, 0, 4)
+    mixed = pa.concat_tables([messages(names(3, 6), "p", 3), messages(names(0, 2, "q"), "q", 0)])
+    topic.append(write(topic, {0: mixed}))
+    assert values_of(topic) == [*names(0, 6), *names(0, 2, "q")]
+
+
+def test_messages_without_a_sequence_id_are_never_duplicates(topic: ManagedLedger) -> None:
+    for _ in range(2):
+        topic.append(write(topic, {0: messages(["same"])}))
+    assert values_of(topic) == ["same", "same"]
+
+
+def test_without_the_setting_nothing_is_looked_at(tmp_path: Path) -> None:
+    topic = ManagedLedger.create(open_store(str(tmp_path)), FOLDER, 1)
+    send(topic, 0, 4)
+    send(topic, 0, 4)
+    assert values_of(topic) == names(0, 4) * 2
+    assert isinstance(send(topic, 0, 4, deduplicate=True), Commit)
+    assert isinstance(send(topic, 0, 4, deduplicate=True), AlreadyCommitted)
+
+
+def test_what_is_hidden_survives_a_snapshot_and_goes_with_its_ledger(topic: ManagedLedger) -> None:
+    from pulsar_spark.connector.ledger_store import LedgerStore
+
+    send(topic, 0, 9)
+    send(topic, 5, 14)
+    topic.write_snapshot()
+    assert values_of(other(topic)) == names(0, 14)
+    LedgerStore(topic).trim({0: 2})
+    topic.write_snapshot()
+    assert other(topic).state.hidden(0) is None
+
+
+def test_ranges_tell_whether_an_id_occurs_twice() -> None:
+    rows = pa.table({"producer_name": ["p", "q", "p", None, "q"], "sequence_id": [3, 7, 1, 5, 7]})
+    assert sequence_ranges(rows) == {"p": SequenceRange(1, 3), "q": SequenceRange(7, 7, False)}
+    assert {k: v[0].tolist() for k, v in sequences_of(rows).items()} == {"p": [0, 2], "q": [1, 4]}
+    assert sequences_of(rows.slice(0, 0)) == {}
+    assert sequences_of(pa.table({"value": [b""]})) == {}

@@ -1,0 +1,33 @@
+"""Writers that are killed with SIGKILL lose nothing that was confirmed."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(*arguments: str) -> None:
+    command = [sys.executable, "-m", "tests.store.killed_writers", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_change_of_the_disk_loses_nothing(tmp_path: Path) -> None:
+    run("steps", str(tmp_path))
+
+
+@pytest.mark.slow
+def test_writers_killed_at_random_lose_nothing_and_leave_no_gap(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"again: python -m tests.store.killed_writers random FOLDER {seed} 4")
+    run("random", str(tmp_path), str(seed), "4")

@@ -1,0 +1,198 @@
+"""Checks of hashes, routers, ack sets, range sets and batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pulsar_spark import ack_set, hashing
+from pulsar_spark.batch_message_container import BatchLimits, batch_key, key_based_batches
+from pulsar_spark.message_router import (
+    RoundRobinPartitionMessageRouter,
+    SinglePartitionMessageRouter,
+    partitions_of_keys,
+)
+from pulsar_spark.position import Position
+from pulsar_spark.range_set import RangeSet
+from tests.vectors.case import Case
+
+
+def check_key_hash(case: Case) -> None:
+    kind = case.take("kind")
+    if kind == "utf8":
+        text = case.take("key", None)
+        if text is None:
+            unit = case.take("key_repeat_of")
+            text = unit * (case.record["byte_len"] // len(unit.encode("utf-8", "replace")))
+        key = text.encode("utf-8", "replace")
+        _check_text_hash(case, text)
+    else:
+        key = bytes.fromhex(case.take("key_hex"))
+    case.expect("key_hex", key.hex())
+    case.expect("byte_len", len(key))
+    unsigned, masked = hashing.murmur3_32(key), hashing.murmur3_32_hash_of_bytes(key)
+    case.expect("murmur3_raw_unsigned", unsigned)
+    case.expect("murmur3_raw_signed", unsigned - 2**32 if unsigned >> 31 else unsigned)
+    case.expect("murmur3_masked31", masked)
+    many = hashing.murmur3_32_hash_many(pa.array([None, key, key], pa.binary()))
+    case.compare("murmur3 of many", [0, masked, masked], many.tolist())
+    slot = hashing.sticky_key_slot(masked, consistent_hashing=False)
+    case.expect("sticky_slot_auto_split", slot)
+    case.expect("sticky_slot_consistent_hashing", hashing.sticky_key_slot(masked))
+    case.expect("java_string_hash_from_bytes", hashing.java_string_hash_of_bytes(key))
+
+
+def _check_text_hash(case: Case, text: str) -> None:
+    murmur, java = hashing.murmur3_32_hash(text), hashing.java_string_hash(text)
+    case.expect("murmur3_client_string", murmur)
+    case.expect("java_string_hashcode_raw", hashing.java_string_hash_code(text))
+    case.expect("java_string_hash_masked31", java)
+    if not any("\ud800" <= mark <= "\udfff" for mark in text):  # Arrow holds Unicode only
+        many = hashing.java_string_hash_many(pa.array([None, text, "x", text]))
+        case.compare("java hash of many", [0, java, ord("x"), java], many.tolist())
+    router = RoundRobinPartitionMessageRouter(3)
+    for name, hashed in (("partition_murmur3", murmur), ("partition_javastring", java)):
+        recorded = case.take(name, {})
+        for partitions, partition in recorded.items():
+            what = f"{name} of {partitions}"
+            count = int(partitions)
+            found = router.choose_partition(count, key_hash=hashed, clock_ms=7, message_number=5)
+            case.compare(what, partition, found)
+            single = SinglePartitionMessageRouter(0).choose_partition(count, key_hash=hashed)
+            case.compare(f"{what}, single", partition, single)
+            from_array = partitions_of_keys(np.array([hashed]), count)
+            case.compare(f"{what}, many", [partition], from_array.tolist())
+
+
+def check_router(case: Case) -> None:
+    router, partitions = case.take("router"), case.take("partitions")
+    sequence = case.take("unkeyed_sequence", [])
+    if router == "SinglePartition":
+        single = SinglePartitionMessageRouter(case.take("partition_index"))
+        found = [single.choose_partition(partitions) for _ in sequence]
+        case.compare("unkeyed_sequence", sequence, found)
+        return
+    case.compare("router", router, "RoundRobin")
+    robin = RoundRobinPartitionMessageRouter(
+        case.take("start_index"),
+        case.take("batching"),
+        case.take("partition_switch_ms", 10),
+    )
+    numbers = range(len(sequence))
+    found = [robin.choose_partition(partitions, message_number=number) for number in numbers]
+    case.compare("unkeyed_sequence", sequence, found)
+    if not robin.batching:
+        many = robin.choose_partitions(partitions, len(sequence)).tolist()
+        case.compare("unkeyed_sequence, many", sequence, many)
+    for place in case.take("unkeyed_at", []):
+        clock_ms = place["clock_ms"]
+        found_at = robin.choose_partition(partitions, clock_ms=clock_ms)
+        recorded = {"clock_ms": clock_ms, "partition": found_at}
+        case.compare(f"unkeyed_at {clock_ms}", place, recorded)
+        many = robin.choose_partitions(partitions, 2, clock_ms=clock_ms).tolist()
+        case.compare(f"unkeyed_at {clock_ms}, many", [place["partition"]] * 2, many)
+
+
+def check_ack_set(case: Case) -> None:
+    if "and_left" in case.record:
+        left = ack_set.from_words(case.take("and_left"))
+        bits = left & ack_set.from_words(case.take("and_right"))
+        case.expect("and_result", ack_set.to_words(bits))
+    else:
+        batch_size = case.take("batch_size")
+        bits = ack_set.full(batch_size)
+        if "cumulative_up_to" in case.record:
+            bits = ack_set.without_up_to(bits, case.take("cumulative_up_to"))
+        else:
+            acked = case.take("acked")
+            bits = ack_set.without(bits, range(batch_size) if acked == "all" else acked)
+        case.compare("words read back", bits, ack_set.from_words(ack_set.to_words(bits)))
+    case.expect("ack_set", ack_set.to_words(bits))
+    case.expect("remaining", ack_set.remaining(bits))
+    case.expect("empty", bits == 0)
+    case.expect("next_set_bit_0", ack_set.next_set_bit(bits))
+
+
+def check_range_set(case: Case) -> None:
+    ranges = RangeSet()
+    for number, record in enumerate(case.take("steps")):
+        step = Case(f"step {number}", record)
+        op = step.take("op")
+        if op == "add_open_closed":
+            a, b, c, d = step.take("range")
+            ranges = ranges.add_open_closed(Position(a, b), Position(c, d))
+        elif op == "remove_at_most":
+            ranges = ranges.remove_at_most(Position(*step.take("position")))
+        elif op == "contains":
+            step.expect("result", ranges.contains(step.take("position")))
+        else:
+            step.problems.append(f"op {op} is not known")
+        ranges.positions.check()
+        step.expect("str", str(ranges))
+        step.expect("size", len(ranges))
+        step.expect("empty", ranges.positions.is_empty)
+        step.expect("ranges", [[*part.lower, *part.upper] for part in ranges])
+        for name, part in (("first", ranges.first), ("last", ranges.last), ("span", ranges.span)):
+            step.expect(name, str(part) if part else "null")
+        case.problems += [f"{step.name} {op}: {text}" for text in step.close().problems]
+
+
+def check_batching(case: Case) -> None:
+    container = case.take("container")
+    if container == "key_based":
+        _check_key_based(case)
+        return
+    case.compare("container", container, "default")
+    limits = BatchLimits(
+        case.take("batching_max_messages"),
+        case.take("batching_max_bytes"),
+        case.take("max_message_size"),
+    )
+    sizes = case.take("message_sizes")
+    plain = _cut_plainly(sizes, limits)
+    batches, start = [], 0
+    for count in limits.cut(np.array(sizes, np.int64)).tolist():
+        batches.append(list(range(start, start + count)))
+        start += count
+    last = batches[-1] if batches else []
+    is_open = bool(last) and not limits.is_full(len(last), sum(sizes[i] for i in last))
+    for how, found in (("", (batches[:-1], last) if is_open else (batches, [])), ("plain", plain)):
+        case.compare(f"batches {how}", case.take("batches_closed_by_size"), found[0])
+        case.compare(f"left open {how}", case.take("left_open"), found[1])
+
+
+def _cut_plainly(sizes: list[int], limits: BatchLimits) -> tuple[list[list[int]], list[int]]:
+    """(closed, open), message by message as Pulsar's producer does it."""
+    closed: list[list[int]] = []
+    batch: list[int] = []
+    held = 0
+    for place, size in enumerate(sizes):
+        if batch and not limits.have_enough_space(len(batch), held, size):
+            closed.append(batch)
+            batch, held = [], 0
+        batch, held = [*batch, place], held + size
+        if limits.is_full(len(batch), held):
+            closed.append(batch)
+            batch, held = [], 0
+    return closed, batch
+
+
+def _check_key_based(case: Case) -> None:
+    messages: list[dict[str, Any]] = case.take("messages")
+    keys = []
+    for message in messages:
+        ordering_key = message["ordering_key"]
+        keys.append(
+            batch_key(message["key"], None if ordering_key is None else ordering_key.encode())
+        )
+    sequence_ids = [message["seq"] for message in messages]
+    found = [
+        {
+            "sequence_id_on_wire": batch.sequence_id,
+            "seqs": [sequence_ids[place] for place in batch.messages],
+        }
+        for batch in key_based_batches(keys, sequence_ids)
+    ]
+    case.expect("batches_in_send_order", found)
