@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
+from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.message_columns import check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition, deal, row_ranges
-from pulsar_spark.connector.start_positions import StartPosition
-from pulsar_spark.connector.stream_reader import start_position
+from pulsar_spark.connector.start_positions import end_position, start_position
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.options import Options
@@ -34,15 +34,17 @@ class PulsarliteReader(DataSourceReader):
         self._end = end_position(options)
         self._topics = SubscribedTopics(options, root)
 
-    def partitions(self) -> list[MessageInputPartition]:  # type: ignore[override]
+    def partitions(self) -> list[MessageInputPartition]:
         self._topics.refresh()
         for position in (self._start, self._end):
-            position.check_topics(self._topics.partitions)
+            position.check_topics(self._topics.partitions())
         ranges: dict[tuple[str, str], list[Any]] = {}
         for partition, ledger in self._topics.partitions().items():
             number = partition.partition
             ledgers = ledger.ledgers(number)
             start = self._start.cursor(ledger, number)
+            fail = self._options["failOnDataLoss"]
+            start = check_present(ledger, partition, start, fail=fail)
             batch = self._end.cursor(ledger, number).difference(start, ledgers)
             hidden = ledger.state.hidden(number)
             batch = batch if hidden is None else batch.difference(hidden)
@@ -59,13 +61,3 @@ class PulsarliteReader(DataSourceReader):
 
     def read(self, partition: MessageInputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         return read_messages(partition, self._schema)
-
-
-def end_position(options: Options) -> StartPosition:
-    """Where the options say that a batch ends: a cursor that holds all up to there."""
-    if options.has("endingTime"):
-        return StartPosition.parse_time("endingTime", options["endingTime"])
-    text = options["endingOffsets"]
-    if text.strip().lower() == "earliest":
-        text = "earliest"
-    return StartPosition.parse("endingOffsets", text, inclusive=False)

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.start_positions import StartPosition
-from pulsar_spark.connector.subscribed_topics import SubscribedTopics, named_topics
+from pulsar_spark.connector.start_positions import end_position, start_position
+from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
@@ -37,11 +37,9 @@ class PulsarliteDataSource(DataSource):
         for text in (self.parsed["topic"], *self.parsed["topics"]):
             if text:
                 TopicName.parse(text)
-        for name in ("startingOffsets", "endingOffsets"):
-            StartPosition.parse(name, self.parsed[name])
-        for name in ("startingTime", "endingTime"):
-            if self.parsed.has(name):
-                StartPosition.parse_time(name, self.parsed[name])
+        start_position(self.parsed, default="latest")
+        end_position(self.parsed)
+        _ = self.root.store  # of a kind that is known
         super().__init__(dict(options))
 
     @classmethod
@@ -52,8 +50,10 @@ class PulsarliteDataSource(DataSource):
     def schema(self) -> StructType:
         """That of a source without a user schema. TopicNotFoundError if a topic is not there."""
         self.parsed.check_scope(Scope.READ)
-        named_topics(self.parsed)
-        SubscribedTopics(self.parsed, self.root).refresh()
+        topics = SubscribedTopics(self.parsed, self.root)
+        topics.refresh()
+        for position in (start_position(self.parsed, default="latest"), end_position(self.parsed)):
+            position.check_topics(topics.partitions())
         return read_schema(include_properties=self.parsed["includeProperties"])
 
     def reader(self, schema: StructType) -> PulsarliteReader:
@@ -65,10 +65,9 @@ class PulsarliteDataSource(DataSource):
     def streamReader(self, schema: StructType) -> PulsarliteStreamReader:  # noqa: N802 - Spark's
         from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
 
-        self.parsed.check_scope(Scope.STREAM_READ)
         return PulsarliteStreamReader(self.parsed, self.root, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> PulsarliteWriter:  # noqa: FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> PulsarliteWriter:
         from pulsar_spark.connector.stream_writer import PulsarliteWriter
 
         self.parsed.check_scope(Scope.BATCH_WRITE)
@@ -77,7 +76,7 @@ class PulsarliteDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
-        overwrite: bool,  # noqa: FBT001
+        overwrite: bool,
     ) -> PulsarliteStreamWriter:
         from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter
 

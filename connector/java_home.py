@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.errors import JavaNotFoundError
 
 OLDEST_JAVA = 17
 VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
@@ -43,12 +43,6 @@ while [ "$left" -gt 0 ]; do
 done
 exec {java} "$@"
 """
-
-
-class JavaNotFoundError(PulsarliteError):
-    """No Java that Spark can run on was found."""
-
-    condition = "JAVA_NOT_FOUND"
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,16 @@ _CODECS: dict[str, tuple[str, int | None]] = {
 }
 COMPRESSION_TYPES = tuple(_CODECS)
 
+# Lengths apart from bytes, and differences of numbers that mostly rise: less work both ways than
+# what Parquet does by default, which leaves it all to the compression.
+_ENCODINGS = {
+    "value": "DELTA_LENGTH_BYTE_ARRAY",
+    "sequence_id": "DELTA_BINARY_PACKED",
+    "publish_time": "DELTA_BINARY_PACKED",
+    "event_time": "DELTA_BINARY_PACKED",
+    "deliver_at": "DELTA_BINARY_PACKED",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
@@ -211,6 +221,7 @@ class LedgerFileWriter:
             compression=codec,
             compression_level=level,
             use_dictionary=[] if few else _columns_of_few_values(sample, schema),
+            column_encoding={name: _ENCODINGS[name] for name in schema.names if name in _ENCODINGS},
             write_statistics=["publish_time"] if few else _columns_with_statistics(schema),
             store_schema=False,
             write_page_checksum=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_columns import stored_columns
 from pulsar_spark.connector.micro_batch import MessageInputPartition, RowRange, TopicRows
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import DataLossError, ObjectNotFoundError
 from pulsar_spark.ledger_info import LedgerInfo
 
@@ -45,6 +47,7 @@ def read_messages(partition: MessageInputPartition, schema: StructType) -> Itera
                 )
         finally:
             reader.close()
+    spare_the_garbage_collector()
 
 
 def _read_range(
@@ -170,30 +173,50 @@ class _Ids:
 
     def entry_ids(self, at: int, size: int) -> pa.Array:
         if self._entry_ids is None:
-            self._entry_ids = np.concatenate(
-                [entry + np.arange(start, stop) // each for entry, each, start, stop in self._runs]
-            )
+            self._entry_ids = np.concatenate([run.entry_ids() for run in self._runs])
         return pa.array(self._entry_ids[at : at + size])
 
     def batch_indexes(self, at: int, size: int) -> pa.Array:
         if self._batch_indexes is None:
-            self._batch_indexes = np.concatenate(
-                [(np.arange(start, stop) % each).astype(np.int32) for _, each, start, stop in self._runs]
-            )
+            self._batch_indexes = np.concatenate([run.batch_indexes() for run in self._runs])
         return pa.array(self._batch_indexes[at : at + size])
 
 
-def _runs_within(
-    runs: Sequence[tuple[int, int]], first: int, count: int
-) -> list[tuple[int, int, int, int]]:
-    """(first entry, batch size, start, stop) of each run; start and stop are rows of the run."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Rows start to stop of consecutive entries of one size; the first entry has id `entry`."""
+
+    entry: int
+    size: int
+    start: int
+    stop: int
+
+    def entry_ids(self) -> NDArray[np.int64]:
+        first, last = self._entries()
+        ids = np.arange(self.entry + first, self.entry + last, dtype=np.int64)
+        return np.repeat(ids, self.size)[self._rows()]
+
+    def batch_indexes(self) -> NDArray[np.int32]:
+        first, last = self._entries()
+        return np.tile(np.arange(self.size, dtype=np.int32), last - first)[self._rows()]
+
+    def _entries(self) -> tuple[int, int]:
+        return self.start // self.size, -(-self.stop // self.size)
+
+    def _rows(self) -> slice:
+        before = self.start // self.size * self.size
+        return slice(self.start - before, self.stop - before)
+
+
+def _runs_within(runs: Sequence[tuple[int, int]], first: int, count: int) -> list[_Run]:
+    """The runs that hold `count` rows of a ledger from row `first` on."""
     found = []
     entry = row = 0
-    for each, entries in runs:
-        rows = each * entries
+    for size, entries in runs:
+        rows = size * entries
         start, stop = max(first - row, 0), min(first + count - row, rows)
         if start < stop:
-            found.append((entry, each, start, stop))
+            found.append(_Run(entry, size, start, stop))
         entry += entries
         row += rows
     return found

@@ -23,6 +23,7 @@ from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.sequence_ids import sequence_ranges
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.hashing import java_string_hash_many, murmur3_32_hash_many
 from pulsar_spark.ledger_info import BatchSizes
@@ -66,11 +67,13 @@ def write_messages(
                     if name not in writers:
                         writers[name] = _TopicWriter(TopicName.parse(name), options, root)
                     writers[name].add(rows, TopicName.parse(topic).partition_index)
-        return [writer.close() for writer in writers.values()]
+        written = [writer.close() for writer in writers.values()]
     except BaseException:
         for writer in writers.values():
             writer.abort()
         raise
+    spare_the_garbage_collector()
+    return written
 
 
 class _TopicWriter:

@@ -134,8 +134,8 @@ def _by_topic(pieces: Iterable[tuple[tuple[str, str], RowRange]]) -> Iterator[To
             mine[-1] = replace(mine[-1], rows=mine[-1].rows + piece.rows)
         else:
             mine.append(piece)
-    for (topic, folder), ranges in grouped.items():
-        yield TopicRows(topic, folder, tuple(ranges))
+    for (name, folder), ranges in grouped.items():
+        yield TopicRows(name, folder, tuple(ranges))
 
 
 def _adjoin(one: RowRange, other: RowRange) -> bool:

@@ -1,14 +1,16 @@
 """Where an offset lies: in Spark's checkpoint if it is small, else in a file that it names.
 
 Invariants: an offset in the checkpoint stays below 64 KB (Spark keeps a hundred of them, and
-prints each three times in its progress); a spilled one is named after its contents, so writing
-it twice is harmless, and it is durable before the checkpoint names it.
+prints each three times in its progress); a spilled one is named after its owner and contents, so
+writing it twice is harmless, and no query deletes what another one's checkpoint names; it is
+durable before the checkpoint names it. The owner is a checkpoint's, and is known from its offsets.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections import deque
 from typing import Any
 
@@ -31,7 +33,8 @@ class OffsetStore:
     def __init__(self, root: Root) -> None:
         self._root = root
         self._last: tuple[dict[str, Any], StreamOffset] | None = None
-        self._spilled: deque[str] = deque()
+        self._owner = uuid.uuid4().hex
+        self._spilled: deque[str] | None = None
 
     def save(self, offset: StreamOffset) -> dict[str, Any]:
         """The JSON value for the checkpoint."""
@@ -46,7 +49,7 @@ class OffsetStore:
         """Read `save`. CorruptFileError or FutureVersionError if it can't be."""
         if self._last is not None and self._last[0] == value:
             return self._last[1]
-        path = value.get("spilled") if isinstance(value, dict) else None
+        path = value.get("spilled")
         if path is None:
             return StreamOffset.from_json_value(value)
         if value.get("version", 0) > VERSION:
@@ -54,25 +57,39 @@ class OffsetStore:
                 f"A spilled offset has version {value['version']}, and this Pulsarlite reads up "
                 f"to {VERSION}: update it to the one that wrote the checkpoint."
             )
-        data = self._root.store.get(path)
-        if data is None or hashlib.sha256(data).hexdigest() not in path:
+        data = self._root.store.get(str(path))
+        owner, _, name = str(path).rpartition("/")[2].partition("-")
+        if data is None or name != f"{hashlib.sha256(data).hexdigest()}.json":
             state = "missing" if data is None else "damaged"
             raise CorruptFileError(
                 f"Offset file {path}, which the checkpoint names, is {state}. Restore it from a "
                 "copy, or start with a new checkpoint."
             )
+        self._owner = owner
         return StreamOffset.from_json_value(json.loads(data))
 
     def release(self, committed: dict[str, Any]) -> None:
         """Spark has committed that offset: delete spilled ones that nothing asks for any more."""
-        while len(self._spilled) > SPILLED_KEPT and self._spilled[0] != committed.get("spilled"):
-            self._root.store.delete(self._spilled.popleft())
+        spilled = self._spilled or deque()
+        while len(spilled) > SPILLED_KEPT and spilled[0] != committed.get("spilled"):
+            self._root.store.delete(spilled.popleft())
 
     def _spill(self, offset: StreamOffset, data: bytes) -> dict[str, Any]:
         topic = TopicName.parse(next(iter(offset.items()))[0].topic)
-        name = f"{hashlib.sha256(data).hexdigest()}.json"
-        path = join(topic.storage_path, "offsets", name)
+        folder = join(topic.storage_path, "offsets")
+        path = join(folder, f"{self._owner}-{hashlib.sha256(data).hexdigest()}.json")
+        if self._spilled is None:
+            self._spilled = self._spilled_before(folder)
         self._root.store.put_if_absent(path, data)
         if path not in self._spilled:
             self._spilled.append(path)
         return {"spilled": path, "version": VERSION}
+
+    def _spilled_before(self, folder: str) -> deque[str]:
+        """What earlier runs of this query spilled, oldest first."""
+        mine = (
+            each
+            for each in self._root.store.files(folder)
+            if each.path.rpartition("/")[2].startswith(f"{self._owner}-")
+        )
+        return deque(each.path for each in sorted(mine, key=lambda each: each.modified_ms))

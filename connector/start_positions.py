@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError
 from pulsar_spark.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.message_id import MessageId
+from pulsar_spark.options import Options
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
@@ -29,7 +30,10 @@ Ids = Mapping[TopicPartition, str]
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """One of: `at` earliest or latest, ids by partition, a time. Pickles."""
+    """One of: `at` earliest or latest, ids by partition, a time. Pickles.
+
+    Partitions for which there is no id are at `at`.
+    """
 
     at: str = "earliest"
     ids: Ids | None = None
@@ -41,28 +45,20 @@ class StartPosition:
         """Read the option `name`: earliest, latest, or JSON of ids by topic and partition."""
         if text.strip().lower() in ("earliest", "latest"):
             return StartPosition(text.strip().lower())
-        try:
-            by_topic = json.loads(text)
-            ids = {
-                TopicPartition(str(TopicName.parse(topic)), int(partition)): str(given)
-                for topic, partitions in by_topic.items()
-                for partition, given in partitions.items()
-            }
-            for given in ids.values():
-                if given not in ("earliest", "latest"):
-                    MessageId.parse(given)
-        except PulsarliteError:
-            raise
-        except (ValueError, AttributeError, TypeError) as error:
-            raise InvalidOptionError(
-                f"Option {name} can't be {text!r} ({error}). It takes earliest, latest, or JSON "
-                'such as {"flights": {"0": "7:12:0", "1": "earliest"}}, ids by partition.'
-            ) from None
-        return StartPosition(ids=ids, inclusive=inclusive)
+        return StartPosition(
+            "earliest", _ids(name, text, "earliest", "latest"), inclusive=inclusive
+        )
+
+    @staticmethod
+    def parse_end(name: str, text: str) -> StartPosition:
+        """Read the option `name`: latest, or JSON of the last ids to read."""
+        if text.strip().lower() == "latest":
+            return StartPosition("latest")
+        return StartPosition("latest", _ids(name, text, "latest"), inclusive=False)
 
     @staticmethod
     def parse_time(name: str, text: str) -> StartPosition:
-        """Read the option `name`: milliseconds since 1970, or ISO 8601 (UTC if it names no zone)."""
+        """Read the option `name`: milliseconds since 1970, or ISO 8601 (UTC without a zone)."""
         if text.strip().lstrip("-").isdecimal():
             return StartPosition(time_ms=int(text))
         try:
@@ -79,28 +75,43 @@ class StartPosition:
     def cursor(self, ledger: ManagedLedger, partition: int) -> Cursor:
         """Everything before the position, in that partition as it is now."""
         ledgers = ledger.ledgers(partition)
+        trimmed = ledger.state.trimmed_up_to(partition)
         if self.time_ms is not None:
-            return Cursor(before_time(ledger, ledgers, self.time_ms))
+            return Cursor(before_time(ledger, ledgers, trimmed, self.time_ms))
         given = self.at
         if self.ids is not None:
-            given = self.ids.get(TopicPartition(ledger.topic, partition), "earliest")
+            given = self.ids.get(TopicPartition(ledger.topic, partition), self.at)
         if given == "latest":
-            return Cursor(last_position(ledgers, ledger.state.trimmed_up_to(partition)))
+            return Cursor(last_position(ledgers, trimmed))
         if given == "earliest":
-            return Cursor(first_position(ledgers, ledger.state.trimmed_up_to(partition)))
-        return before_id(MessageId.parse(given), ledgers, inclusive=self.inclusive)
+            return Cursor(first_position(ledgers, trimmed))
+        return before_id(MessageId.parse(given), ledgers, trimmed, inclusive=self.inclusive)
 
-    def check_topics(self, partitions: Callable[[], Mapping[TopicPartition, object]]) -> None:
+    def check_topics(self, read: Collection[TopicPartition]) -> None:
         """InvalidOptionError if ids are given for a partition that is not read."""
-        if self.ids:
-            known = partitions()
-            for named in self.ids:
-                if named not in known:
-                    texts = ", ".join(str(each) for each in known)
-                    raise InvalidOptionError(
-                        f"Message ids are given for {named}, which is not read here. Read are "
-                        f"{texts}."
-                    )
+        for named in self.ids or ():
+            if named not in read:
+                raise InvalidOptionError(
+                    f"Message ids are given for {named}, which is not read here. Read are "
+                    f"{', '.join(str(each) for each in read)}."
+                )
+
+
+def start_position(options: Options, default: str) -> StartPosition:
+    """Where the options say that reading begins."""
+    if options.has("startingTime"):
+        return StartPosition.parse_time("startingTime", options["startingTime"])
+    text = options["startingOffsets"] if options.has("startingOffsets") else default
+    return StartPosition.parse(
+        "startingOffsets", text, inclusive=options["startMessageIdInclusive"]
+    )
+
+
+def end_position(options: Options) -> StartPosition:
+    """Where the options say that a batch ends: a cursor that holds all up to there."""
+    if options.has("endingTime"):
+        return StartPosition.parse_time("endingTime", options["endingTime"])
+    return StartPosition.parse_end("endingOffsets", options["endingOffsets"])
 
 
 def first_position(ledgers: LedgerList, trimmed: Position) -> Position:
@@ -116,15 +127,22 @@ def last_position(ledgers: LedgerList, trimmed: Position) -> Position:
     return Position(last.ledger_id, last.entries - 1)
 
 
-def before_id(message_id: MessageId, ledgers: LedgerList, *, inclusive: bool) -> Cursor:
-    """All before the message, and with it too unless it is `inclusive`."""
+def before_id(
+    message_id: MessageId, ledgers: LedgerList, trimmed: Position, *, inclusive: bool
+) -> Cursor:
+    """All before the message, and with it too unless it is `inclusive`.
+
+    If it was trimmed away, the cursor lies below `trimmed`, from which the loss is known.
+    """
     position = message_id.position
     if position <= EARLIEST:
-        return Cursor()
+        return Cursor(first_position(ledgers, trimmed))
     ledger = ledgers.get(position.ledger_id)
     if ledger is None or position.entry_id >= ledger.entries:
         before = ledgers.last_before(position.ledger_id + (ledger is not None))
-        return Cursor(EARLIEST if before is None else Position(before.ledger_id, before.entries - 1))
+        if before is None:
+            return Cursor(min(position.previous if inclusive else position, trimmed))
+        return Cursor(Position(before.ledger_id, before.entries - 1))
     size = ledger.batch_sizes.size_of(position.entry_id)
     done = message_id.batch_index if inclusive else message_id.batch_index + 1
     if message_id.batch_index < 0:
@@ -135,7 +153,9 @@ def before_id(message_id: MessageId, ledgers: LedgerList, *, inclusive: bool) ->
     return cursor.acknowledge_cumulative(position, min(done, size) - 1, size)
 
 
-def before_time(ledger: ManagedLedger, ledgers: LedgerList, time_ms: int) -> Position:
+def before_time(
+    ledger: ManagedLedger, ledgers: LedgerList, trimmed: Position, time_ms: int
+) -> Position:
     """The newest entry that was published before that time (its first message was)."""
     newest: LedgerInfo | None = None
     for each in reversed(list(ledgers)):
@@ -143,7 +163,7 @@ def before_time(ledger: ManagedLedger, ledgers: LedgerList, time_ms: int) -> Pos
             newest = each
             break
     if newest is None:
-        return first_position(ledgers, EARLIEST)
+        return first_position(ledgers, trimmed)
     if newest.max_publish_time_ms < time_ms:
         return Position(newest.ledger_id, newest.entries - 1)
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
@@ -156,3 +176,29 @@ def before_time(ledger: ManagedLedger, ledgers: LedgerList, time_ms: int) -> Pos
     micros = pc.cast(times, "int64").to_numpy()[firsts]
     earlier = (micros < time_ms * 1000).nonzero()[0]
     return Position(newest.ledger_id, int(earlier[-1]) if len(earlier) else -1)
+
+
+def _ids(name: str, text: str, *words: str) -> Ids:
+    """Read JSON of ids by topic and partition; one of `words` may stand in place of an id."""
+    try:
+        ids = {
+            TopicPartition(str(TopicName.parse(topic)), int(partition)): str(given)
+            for topic, partitions in json.loads(text).items()
+            for partition, given in partitions.items()
+        }
+        for partition, given in ids.items():
+            if given not in words:
+                _check_partition(MessageId.parse(given), partition)
+    except PulsarliteError:
+        raise
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidOptionError(
+            f"Option {name} can't be {text!r} ({error}). It takes {' or '.join(words)}, or JSON "
+            f'such as {{"flights": {{"0": "7:12:0", "1": "{words[0]}"}}}}, ids by topic and partition.'
+        ) from None
+    return ids
+
+
+def _check_partition(message_id: MessageId, partition: TopicPartition) -> None:
+    if message_id.partition not in (-1, partition.partition):
+        raise ValueError(f"{message_id} is an id of partition {message_id.partition}")

@@ -10,8 +10,8 @@ Follows Spark's `KafkaMicroBatchStream`. What Spark calls, and when: ARCHITECTUR
 
 from __future__ import annotations
 
-import logging
 import os
+import sys
 import time
 from typing import Any
 
@@ -25,17 +25,21 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.admission import Admission, Waiting
+from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.message_columns import check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition, deal, row_ranges
 from pulsar_spark.connector.offset_store import OffsetStore
-from pulsar_spark.connector.start_positions import StartPosition, first_position, last_position
+from pulsar_spark.connector.start_positions import (
+    StartPosition,
+    last_position,
+    start_position,
+)
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
-from pulsar_spark.errors import DataLossError
-from pulsar_spark.options import Options
-from pulsar_spark.position import Position
+from pulsar_spark.options import Options, Scope
+from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
 
@@ -46,14 +50,11 @@ POLL_S = 0.01
 REMOTE_POLL_S = 0.2
 """... and on an object store, where each look is a request that costs money."""
 
-_log = logging.getLogger(__name__)
-
 
 class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics from a start position on; durable in Spark's checkpoint only."""
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
-        check_read_schema(schema)
         self._options, self._root, self._schema = options, root, schema
         self._start = start_position(options, default="latest")
         self._admission = Admission(
@@ -67,17 +68,19 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._last_batch_s = time.monotonic()
         self._turn = 0
+        self._checked = False
 
     # -- what Spark calls ----------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        self._topics.refresh()
+        self._check()
         return StreamOffset(None).to_json_value()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._check()
         self._topics.refresh()
         self._stop_at = {
             partition: last_position(
@@ -89,6 +92,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
+        self._check()
         begun = self._offsets.load(start)
         deadline = time.monotonic() + LONGEST_WAIT_S
         while True:
@@ -112,15 +116,22 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return {"topics": topics, "version": 1} if topics else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
+        self._check()
         begun, ended = self._offsets.load(start), self._offsets.load(end)
-        self._topics.open_all(partition.topic for partition, _ in ended.items())
+        self._topics.open_all(
+            partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
+        )
         ranges: dict[tuple[str, str], list[Any]] = {}
         for partition, offset in ended.items():
+            since = begun.get(partition)
+            if since == offset:
+                continue
             ledger = self._topics.ledger(partition.topic)
             ledgers = ledger.ledgers(partition.partition)
-            since = begun.get(partition)
-            self._check_present(partition, since or PartitionOffset.beginning(offset.origin))
             batch = offset.batch_since(since, ledgers)
+            same_epoch = since is not None and since.epoch == offset.epoch
+            self._check_present(partition, since.cursor if since and same_epoch else offset.origin)
+            batch = batch.after(ledger.state.trimmed_up_to(partition.partition))
             batch = self._without_hidden(batch, partition)
             if batch:
                 rows = ranges.setdefault((partition.topic, ledger.folder), [])
@@ -140,16 +151,34 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def stop(self) -> None:
         """Nothing is held: a Reader has no place at any broker."""
+        if isinstance(sys.exc_info()[1], EOFError):
+            # Spark has hung up on this planner process. Going on, PySpark would write into the
+            # closed socket and print the trace of a broken pipe into the user's terminal.
+            os._exit(0)
 
     # -- planning --------------------------------------------------------------------------------
 
+    def _check(self) -> None:
+        """That the user's schema, the options and the topics will do, before all else.
+
+        Not in the constructor: an error from there reaches the user inside an unrelated one.
+        """
+        if not self._checked:
+            self._options.check_scope(Scope.STREAM_READ)
+            check_read_schema(self._schema)
+            self._topics.refresh()
+            self._checked = True
+
     def _plan(self, begun: StreamOffset) -> StreamOffset | None:
-        """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
+        """The offset behind `begun`; None if there is nothing to read and nothing to pin.
+
+        A partition that is not read any more, as the options have changed, stays where it was.
+        """
         offsets = dict(begun.items())
         known = self._topics.partitions()
         pinned = begun.is_symbolic
         if pinned:
-            self._start.check_topics(self._topics.partitions)
+            self._start.check_topics(self._topics.partitions())
         for partition, ledger in known.items():
             if partition not in offsets:
                 where = self._start if begun.is_symbolic else StartPosition("earliest")
@@ -157,11 +186,12 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 offsets[partition] = PartitionOffset.beginning(origin)
                 pinned = True
         waiting: dict[TopicPartition, Waiting] = {}
-        for partition, offset in list(offsets.items()):
-            ledger = self._topics.ledger(partition.topic)
-            offset = offsets[partition] = self._check_present(partition, offset)
-            stop_at = None if self._stop_at is None else self._stop_at.get(partition, Position(-1, -1))
-            waiting[partition] = Waiting(offset.cursor, ledger.ledgers(partition.partition), stop_at)
+        for partition, ledger in known.items():
+            cursor = self._check_present(partition, offsets[partition].cursor)
+            if cursor is not offsets[partition].cursor:  # So that the loss is told once.
+                offsets[partition], pinned = offsets[partition].planned(cursor), True
+            stop_at = None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
+            waiting[partition] = Waiting(cursor, ledger.ledgers(partition.partition), stop_at)
         waited_ms = None
         if self._stop_at is None:
             waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)
@@ -176,36 +206,9 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         hidden = self._topics.ledger(partition.topic).state.hidden(partition.partition)
         return batch if hidden is None else batch.difference(hidden)
 
-    def _check_present(self, partition: TopicPartition, offset: PartitionOffset) -> PartitionOffset:
-        """The offset, if what comes behind it is still there; else moved on, or DataLossError."""
+    def _check_present(self, partition: TopicPartition, cursor: Cursor) -> Cursor:
         ledger = self._topics.ledger(partition.topic)
-        trimmed = ledger.state.trimmed_up_to(partition.partition)
-        done = offset.cursor.mark_delete_position
-        if done >= trimmed:
-            return offset
-        first = first_position(ledger.ledgers(partition.partition), trimmed)
-        lost = (
-            f"Messages after {done} up to {trimmed} of {partition} were trimmed away before this "
-            "query read them: it was stopped for longer than the topic keeps messages, or its "
-            "checkpoint is old"
-        )
-        if self._options["failOnDataLoss"]:
-            raise DataLossError(
-                f"{lost}. Set failOnDataLoss to false to go on from {first}, or start with a new "
-                "checkpoint; to keep messages longer, trim later."
-            )
-        _log.warning("%s; failOnDataLoss is false, so it goes on from %s", lost, first)
-        return offset.planned(offset.cursor.union(Cursor(trimmed)))
-
-
-def start_position(options: Options, default: str) -> StartPosition:
-    """Where the options say that reading begins."""
-    if options.has("startingTime"):
-        return StartPosition.parse_time("startingTime", options["startingTime"])
-    text = options["startingOffsets"] if options.has("startingOffsets") else default
-    return StartPosition.parse(
-        "startingOffsets", text, inclusive=options["startMessageIdInclusive"]
-    )
+        return check_present(ledger, partition, cursor, fail=self._options["failOnDataLoss"])
 
 
 def _read(partition: MessageInputPartition, schema: StructType) -> Any:

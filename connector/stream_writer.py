@@ -80,9 +80,9 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
         query_ids = {each.query_id for each in written if each.query_id}
         if any(each.topics for each in written) and len(query_ids) != 1:
             raise InvalidOptionError(
-                f"Spark did not say which query micro-batch {batchId} belongs to ({QUERY_ID_PROPERTY} "
-                f"is {sorted(query_ids)} in its tasks), so it can't be published exactly once. "
-                "Nothing was published."
+                f"Spark did not say which query micro-batch {batchId} belongs to: its tasks have "
+                f"{sorted(query_ids)} as {QUERY_ID_PROPERTY}. So it can't be published exactly "
+                "once, and nothing was published. Does the cluster's Spark pass task properties?"
             )
         for query_id in query_ids:
             publish(self._root, written, (query_id, batchId), self._options)
@@ -102,9 +102,9 @@ def publish(
     for task in written:
         for topic in task.topics:
             ledgers.setdefault(topic.topic, []).extend(topic.ledgers)
-    for topic, new in sorted(ledgers.items()):
+    for name, new in sorted(ledgers.items()):
         if new:
-            ledger = root.open(TopicName.parse(topic))
+            ledger = root.open(TopicName.parse(name))
             ledger.append(new, application=application, deduplicate=options["enableDeduplication"])
 
 

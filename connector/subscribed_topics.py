@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import cached_property
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topics import Root
@@ -23,11 +24,15 @@ class SubscribedTopics:
 
     def __init__(self, options: Options, root: Root) -> None:
         self._root = root
-        self._names = named_topics(options)
+        self._options = options
         self._pattern: str | None = options["topicsPattern"]
         self._interval_s = options["topicDiscoveryInterval"] / 1000
         self._looked_s: float | None = None
         self._ledgers: dict[str, ManagedLedger] = {}
+
+    @cached_property
+    def _names(self) -> list[TopicName]:
+        return named_topics(self._options)
 
     @property
     def remote(self) -> bool:
@@ -57,8 +62,9 @@ class SubscribedTopics:
     def partitions(self) -> dict[TopicPartition, ManagedLedger]:
         """All partitions that there are now, by topic and number."""
         chosen: dict[str, set[int]] = {}
+        whole = {str(name) for name in self._names if not name.is_partition}
         for name in self._names:
-            if name.is_partition:
+            if name.is_partition and name.partitioned_topic_name not in whole:
                 chosen.setdefault(name.partitioned_topic_name, set()).add(name.partition_index)
         found: dict[TopicPartition, ManagedLedger] = {}
         for topic, ledger in sorted(self._ledgers.items()):
@@ -69,7 +75,7 @@ class SubscribedTopics:
             if missing:
                 raise TopicNotFoundError(
                     f"Topic {topic} has {ledger.state.partitions} partitions, numbered from 0: "
-                    f"there is no partition {min(missing)}."
+                    f"there is no partition {min(missing)}. Name another, or the whole topic."
                 )
         return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,8 @@ class Root:
                 self.store, topic.storage_path, topic=topic.partitioned_topic_name
             )
         except TopicNotFoundError:
-            pass
-        try:
-            self.create(topic, partitions, settings)
-        except TopicExistsError:
-            pass  # somebody else was as quick
+            with suppress(TopicExistsError):  # somebody else was as quick
+                self.create(topic, partitions, settings)
         return self.open(topic)
 
     def create(
@@ -105,9 +103,13 @@ class Root:
                     )
 
     def matching(self, pattern: str) -> list[TopicName]:
-        """The topics whose whole full name matches; a short pattern means `public/default`."""
+        """The topics whose whole full name matches; a short pattern means `public/default`.
+
+        A pattern with slashes but no domain begins with tenant and namespace, as a name does.
+        """
         if "://" not in pattern:
-            pattern = f"{PERSISTENT}://{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/{pattern}"
+            within = "" if "/" in pattern else f"{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/"
+            pattern = f"{PERSISTENT}://{within}{pattern}"
         return [topic for topic in self.find() if re.fullmatch(pattern, str(topic))]
 
 
@@ -117,6 +119,5 @@ def _offer(name: str, present: list[str]) -> str:
     if not present:
         offer = "There is no topic in that namespace: is serviceUrl the right one? "
     return (
-        f"{offer}Publish to it first, or create it: "
-        f"pulsarlite topics create {name} --partitions 4"
+        f"{offer}Publish to it first, or create it: pulsarlite topics create {name} --partitions 4"
     )

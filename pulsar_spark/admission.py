@@ -1,14 +1,15 @@
 """How much of what is there goes into the next micro-batch.
 
 Invariants: no more messages than allowed, shared over the partitions so that none starves; a
-limit may end inside an entry; at least one message passes, or a large one would block its
-partition; each look costs what it admits, not what waits. Spark's `ReadLimit` has no composite
-that a Python source can use, so the limits are here. Follows `KafkaMicroBatchStream.rateLimit`.
+limit may end inside an entry; at least one message passes, in turn of each partition, or a large
+one would block its own for ever; each look costs what it admits, not what waits. Spark's
+`ReadLimit` has no composite that a Python source can use, so the limits are here. Follows
+`KafkaMicroBatchStream.rateLimit`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,58 +35,69 @@ class Waiting:
         """The next messages, at most so many (None: all); costs the ledgers it takes from."""
         whole: dict[int, BitMap] = {}
         parts: dict[int, Mapping[int, int]] = {}
-        ledger = self.ledgers.first_at_or_after(self.cursor.mark_delete_position.ledger_id)
         left = messages
-        while ledger is not None and (left is None or left > 0):
-            rest = self.rest_of(ledger)
-            if left is not None and rest:
+        for ledger, rest in self._rests():
+            taken = rest
+            if left is not None:
+                if left <= 0:
+                    break
                 one = LedgerList([ledger])
-                rest = rest.prefix(left, one)
-                left -= rest.count(one)
-            whole[ledger.ledger_id] = rest.whole_entries(ledger.ledger_id)
-            parts[ledger.ledger_id] = rest.partial_entries(ledger.ledger_id)
-            ledger = self._next(ledger)
+                taken = rest.prefix(left, one)
+                left -= taken.count(one)
+            whole[ledger.ledger_id] = taken.whole_entries(ledger.ledger_id)
+            parts[ledger.ledger_id] = taken.partial_entries(ledger.ledger_id)
         return PositionSet(whole, parts)
 
     def count(self, most: int | None = None) -> int:
         """How many messages wait; stops counting at `most`."""
         waiting = 0
-        ledger = self.ledgers.first_at_or_after(self.cursor.mark_delete_position.ledger_id)
-        while ledger is not None and (most is None or waiting < most):
-            waiting += self.rest_of(ledger).count(LedgerList([ledger]))
-            ledger = self._next(ledger)
-        return waiting if most is None else min(waiting, most)
+        for ledger, rest in self._rests():
+            waiting += rest.count(LedgerList([ledger]))
+            if most is not None and waiting >= most:
+                return most
+        return waiting
+
+    def size_bytes(self, most: int) -> int:
+        """About how many payload bytes wait; stops counting at `most`."""
+        size = 0
+        for ledger, rest in self._rests():
+            size += _size_of(rest.count(LedgerList([ledger])), ledger)
+            if size >= most:
+                return most
+        return size
 
     def within_bytes(self, size_bytes: int) -> int:
-        """How many of the next messages have about so many payload bytes, at least one."""
+        """How many of the next messages have about so many payload bytes."""
         messages = 0
-        ledger = self.ledgers.first_at_or_after(self.cursor.mark_delete_position.ledger_id)
-        while ledger is not None and size_bytes > 0:
-            rest = self.rest_of(ledger).count(LedgerList([ledger]))
-            each = max(1.0, ledger.size_bytes / max(1, ledger.messages))
-            fitting = min(rest, int(size_bytes / each))
+        for ledger, rest in self._rests():
+            waiting = rest.count(LedgerList([ledger]))
+            fitting = min(waiting, size_bytes * ledger.messages // _weight(ledger))
             messages += fitting
-            if fitting < rest:
+            size_bytes -= _size_of(fitting, ledger)
+            if fitting < waiting or size_bytes <= 0:
                 break
-            size_bytes -= int(rest * each)
-            ledger = self._next(ledger)
-        return max(1, messages)
+        return messages
 
     def rest_of(self, ledger: LedgerInfo) -> PositionSet:
         """What the cursor has not of one ledger, as far as it may go."""
         done = self.cursor.mark_delete_position
         first = done.entry_id + 1 if done.ledger_id == ledger.ledger_id else 0
         last = ledger.entries - 1
-        if self.up_to is not None and ledger.ledger_id >= self.up_to.ledger_id:
-            last = min(last, self.up_to.entry_id) if ledger.ledger_id == self.up_to.ledger_id else -1
+        if self.up_to is not None and ledger.ledger_id == self.up_to.ledger_id:
+            last = min(last, self.up_to.entry_id)
         rest = PositionSet.of_range(ledger.ledger_id, first, last)
         return rest.difference(self.cursor.individually_deleted) if rest else rest
 
-    def _next(self, ledger: LedgerInfo) -> LedgerInfo | None:
-        following = self.ledgers.first_after(ledger.ledger_id)
-        if following is not None and self.up_to is not None:
-            return following if following.ledger_id <= self.up_to.ledger_id else None
-        return following
+    def _rests(self) -> Iterator[tuple[LedgerInfo, PositionSet]]:
+        """The ledgers of which something may wait, in order, each with what does."""
+        ledger = self.ledgers.first_at_or_after(self.cursor.mark_delete_position.ledger_id)
+        while ledger is not None:
+            if self.up_to is not None and ledger.ledger_id > self.up_to.ledger_id:
+                return
+            rest = self.rest_of(ledger)
+            if rest:
+                yield ledger, rest
+            ledger = self.ledgers.first_after(ledger.ledger_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +124,7 @@ class Admission:
         shares: Mapping[Key, int | None] = dict.fromkeys(waiting)
         if self.max_messages is not None or self.max_bytes is not None:
             shares = self._shares(waiting, turn)
-        taken = {key: each.take(shares[key]) for key, each in waiting.items()}
+        taken = {key: waiting[key].take(share) for key, share in shares.items()}
         return {key: messages for key, messages in taken.items() if messages}
 
     def _reaches_minimum(self, waiting: Mapping[Key, Waiting]) -> bool:
@@ -124,32 +136,56 @@ class Admission:
         return False
 
     def _shares(self, waiting: Mapping[Key, Waiting], turn: int) -> dict[Key, int]:
-        present = {key: each.count(self.max_messages) for key, each in waiting.items()}
-        present = {key: count for key, count in present.items() if count}
-        shares: dict[Key, int] = dict.fromkeys(waiting, 0)
-        if self.max_bytes is not None and present:
-            each_bytes = max(1, self.max_bytes // len(present))
-            present = {
-                key: min(count, waiting[key].within_bytes(each_bytes))
-                for key, count in present.items()
-            }
-        if self.max_messages is None:
-            return shares | present
-        return shares | fair_shares(present, self.max_messages, turn)
+        """How many messages of each partition that has some."""
+        keys = [key for key, each in waiting.items() if each.count(1)]
+        if not keys:
+            return {}
+        first = turn % len(keys)
+        keys = keys[first:] + keys[:first]
+        if self.max_bytes is None:
+            wanted = {key: waiting[key].count(self.max_messages) for key in keys}
+        else:
+            sizes = {key: waiting[key].size_bytes(self.max_bytes) for key in keys}
+            sizes = fair_shares(sizes, self.max_bytes)
+            wanted = {key: waiting[key].within_bytes(sizes[key]) for key in keys}
+            # A message larger than its share would never pass, but for its partition's turn.
+            wanted[keys[0]] = max(1, wanted[keys[0]])
+        return wanted if self.max_messages is None else fair_shares(wanted, self.max_messages)
 
 
-def fair_shares(present: Mapping[Key, int], most: int, turn: int = 0) -> dict[Key, int]:
+def fair_shares(wanted: Mapping[Key, int], most: int) -> dict[Key, int]:
     """Split `most` so that nobody who wants more gets less than another does.
 
-    >>> fair_shares({"a": 2, "b": 100, "c": 100}, 12)
-    {'a': 2, 'b': 5, 'c': 5}
+    Where it does not go into equal parts, those who stand first in `wanted` get one more.
+
+    >>> fair_shares({"a": 2, "b": 100, "c": 100}, 13)
+    {'a': 2, 'b': 6, 'c': 5}
     """
-    keys = list(present)
-    keys = keys[turn % len(keys) :] + keys[: turn % len(keys)] if keys else keys
-    order = sorted(keys, key=lambda key: present[key])
-    shares = dict.fromkeys(present, 0)
-    left = most
-    for place, key in enumerate(order):
-        shares[key] = min(present[key], -(-left // (len(order) - place)))
-        left -= shares[key]
+    level, left = 0, most
+    unmet = sorted(count for count in wanted.values() if count)
+    # Raise the water level over the wants, from the smallest on, as far as `most` goes.
+    for place, count in enumerate(unmet):
+        still = len(unmet) - place
+        if (count - level) * still > left:
+            level, left = level + left // still, left % still
+            break
+        left -= (count - level) * still
+        level = count
+    else:
+        return dict(wanted)
+    shares = {key: min(count, level) for key, count in wanted.items()}
+    for key, count in wanted.items():
+        if left and count > level:
+            shares[key] += 1
+            left -= 1
     return shares
+
+
+def _weight(ledger: LedgerInfo) -> int:
+    """The ledger's payload bytes, counting no message as less than a byte."""
+    return max(ledger.size_bytes, ledger.messages, 1)
+
+
+def _size_of(messages: int, ledger: LedgerInfo) -> int:
+    """About how many bytes so many messages of the ledger have, rounded up."""
+    return -(-messages * _weight(ledger) // max(ledger.messages, 1))

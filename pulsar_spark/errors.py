@@ -15,8 +15,11 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── DataLossError                 an offset names messages that were trimmed away
     ├── FencedError                   a newer owner has taken over; this writer must stop
     ├── FileReclaimedError            a commit came so late that its file was given up
-    └── StorageError                  the folder or the object store refused
-        └── ObjectNotFoundError       a stored file is not there, or not there any more
+    ├── StorageError                  the folder or the object store refused
+    │   └── ObjectNotFoundError       a stored file is not there, or not there any more
+    ├── JavaNotFoundError             no Java that Spark can run on
+    ├── ShellNotFoundError            Spark's own start scripts can't run
+    └── MissingPackageError           a package is not installed that an extra would bring
 """
 
 from __future__ import annotations
@@ -116,3 +119,21 @@ class ObjectNotFoundError(StorageError, FileNotFoundError):
     """
 
     condition = "OBJECT_NOT_FOUND"
+
+
+class JavaNotFoundError(PulsarliteError):
+    """There is no Java that Spark can run on."""
+
+    condition = "JAVA_NOT_FOUND"
+
+
+class ShellNotFoundError(PulsarliteError):
+    """Spark's own start scripts can't run, for want of a shell."""
+
+    condition = "SHELL_NOT_FOUND"
+
+
+class MissingPackageError(PulsarliteError, ImportError):
+    """A package is not installed that one of Pulsarlite's extras would bring."""
+
+    condition = "MISSING_PACKAGE"

@@ -81,7 +81,7 @@ def java_string_hash_many(values: pa.Array) -> NDArray[np.int64]:
 
 def murmur3_32_hash_many(values: pa.Array) -> NDArray[np.int64]:
     """Murmur3_32Hash of each key of an Arrow array of strings or bytes, shape (n,); 0 if null."""
-    return _hash_array(values, _murmur3_32_hash_of_distinct)
+    return _hash_array(values, _murmur3_32_hash_of_buffers)
 
 
 def _hash_array(
@@ -107,13 +107,6 @@ def _hash_array(
     return found
 
 
-def _murmur3_32_hash_of_distinct(values: pa.Array) -> NDArray[np.int64]:
-    coded = values.dictionary_encode()
-    keys = coded.dictionary.cast(_binary_of(values)).to_pylist()
-    hashes = np.array([murmur3_32_hash_of_bytes(key) for key in keys] or [0], np.int64)
-    return hashes[_indices(coded)]
-
-
 def _indices(values: pa.DictionaryArray) -> NDArray[np.int64]:
     """Where each value stands in the dictionary; 0 for a null."""
     return np.asarray(values.indices.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
@@ -123,40 +116,52 @@ def _nulls(values: pa.Array) -> NDArray[np.bool_]:
     return np.asarray(values.is_null().to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _binary_of(values: pa.Array) -> Any:
-    import pyarrow as pa
-
-    return pa.binary() if values.type in (pa.string(), pa.binary()) else pa.large_binary()
-
-
 def _java_string_hash_of_buffers(values: pa.Array) -> NDArray[np.int64]:
     import pyarrow as pa
 
-    if values.type not in (pa.string(), pa.large_string()):
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         values = values.cast(pa.large_string())
+    result = _hash_buffers(values, _polynomial)
+    for row in _rows_beyond_ascii(values):
+        result[row] = java_string_hash(values[row].as_py())
+    return result
+
+
+def _murmur3_32_hash_of_buffers(values: pa.Array) -> NDArray[np.int64]:
+    return _hash_buffers(values, _murmur3)
+
+
+def _hash_buffers(
+    values: pa.Array, hash_keys: Callable[[NDArray[np.uint8]], NDArray[np.uint32]]
+) -> NDArray[np.int64]:
+    """31 bits of `hash_keys` over the bytes of each value; those of one length at a time."""
     if not len(values):
         return np.zeros(0, np.int64)
-    _, offsets_buffer, data_buffer = values.buffers()
-    width = np.int32 if values.type == pa.string() else np.int64
-    offsets: NDArray[np.integer[Any]] = np.frombuffer(offsets_buffer, width)
-    offsets = offsets[values.offset : values.offset + len(values) + 1]
-    data = np.frombuffer(data_buffer or b"", np.uint8)
-    hashes = np.zeros(len(values), np.uint32)
+    offsets, data = _buffers(values)
     lengths = offsets[1:] - offsets[:-1]
     if values.null_count:  # what lies below a null is not said
         lengths = np.where(_nulls(values), 0, lengths)
+    hashes = np.zeros(len(values), np.uint32)
     for length, rows in _groups_by_length(lengths):
         if length:
             starts = offsets[:-1] if rows is None else offsets[rows]
-            found = _hash_of_rows(data, starts, length)
+            found = _hash_of_rows(data, starts, length, hash_keys)
             if rows is None:
                 hashes = found
             else:
                 hashes[rows] = found
-    result = (hashes & np.uint32(MASK_31)).astype(np.int64)
-    for row in _rows_beyond_ascii(data, offsets, lengths):
-        result[row] = java_string_hash(values[row].as_py())
-    return result
+    return (hashes & np.uint32(MASK_31)).astype(np.int64)
+
+
+def _buffers(values: pa.Array) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """(offsets, shape (n + 1,); bytes) of an array of strings or bytes."""
+    import pyarrow as pa
+
+    large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    _, offsets_buffer, data_buffer = values.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64 if large else np.int32)
+    offsets = offsets[values.offset : values.offset + len(values) + 1]
+    return offsets, np.frombuffer(data_buffer or b"", np.uint8)
 
 
 def _groups_by_length(lengths: NDArray[Any]) -> list[tuple[int, NDArray[np.int64] | None]]:
@@ -170,21 +175,25 @@ def _groups_by_length(lengths: NDArray[Any]) -> list[tuple[int, NDArray[np.int64
     return list(zip(distinct.tolist(), np.split(rows, first[1:]), strict=True))
 
 
-def _hash_of_rows(data: NDArray[np.uint8], starts: NDArray[Any], length: int) -> NDArray[np.uint32]:
-    """Hashes of the keys of `length` bytes at `starts`, taken as Latin-1; shape of starts."""
+def _hash_of_rows(
+    data: NDArray[np.uint8],
+    starts: NDArray[Any],
+    length: int,
+    hash_keys: Callable[[NDArray[np.uint8]], NDArray[np.uint32]],
+) -> NDArray[np.uint32]:
+    """Hashes of the keys of `length` bytes at `starts`; shape of starts."""
     hashes = np.empty(len(starts), np.uint32)
-    powers = _powers_of_31(length)
     windows = np.lib.stride_tricks.sliding_window_view(data, length)
     step = max(1, _BYTES_AT_ONCE // length)
     for begin in range(0, len(starts), step):
-        keys = windows[starts[begin : begin + step]]
-        hashes[begin : begin + step] = _polynomial(keys, powers)
+        hashes[begin : begin + step] = hash_keys(windows[starts[begin : begin + step]])
     return hashes
 
 
-def _polynomial(keys: NDArray[np.uint8], powers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _polynomial(keys: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """JavaStringHash of keys taken as Latin-1, shape (n, length)."""
     if keys.shape[1] > 64:
-        return np.asarray(keys.astype(np.uint32) @ powers)
+        return np.asarray(keys.astype(np.uint32) @ _powers_of_31(keys.shape[1]))
     hashes = keys[:, 0].astype(np.uint32)
     for column in range(1, keys.shape[1]):
         hashes *= np.uint32(31)
@@ -192,13 +201,36 @@ def _polynomial(keys: NDArray[np.uint8], powers: NDArray[np.uint32]) -> NDArray[
     return hashes
 
 
-def _rows_beyond_ascii(
-    data: NDArray[np.uint8], offsets: NDArray[Any], lengths: NDArray[Any]
-) -> list[int]:
+def _murmur3(keys: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """What `murmur3_32` gives for each of the keys, shape (n, length)."""
+    count, length = keys.shape
+    padded = np.zeros((count, -(-length // 4) * 4), np.uint8)
+    padded[:, :length] = keys
+    blocks = padded.view("<u4")
+    hashes = np.zeros(count, np.uint32)
+    for column in range(blocks.shape[1]):
+        mixed = _rotated(blocks[:, column] * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+        hashes ^= mixed
+        if column < length // 4:
+            hashes = _rotated(hashes, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    hashes ^= np.uint32(length)
+    hashes = (hashes ^ hashes >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    hashes = (hashes ^ hashes >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    return hashes ^ hashes >> np.uint32(16)
+
+
+def _rotated(values: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:
+    return values << np.uint32(bits) | values >> np.uint32(32 - bits)
+
+
+def _rows_beyond_ascii(values: pa.Array) -> list[int]:
+    if not len(values):
+        return []
+    offsets, data = _buffers(values)
     first, last = int(offsets[0]), int(offsets[-1])
     places = np.flatnonzero(data[first:last] >= 0x80) + first
     rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)
-    return [int(row) for row in rows if lengths[row]]
+    return [int(row) for row in rows if values[int(row)].is_valid]
 
 
 def _powers_of_31(count: int) -> NDArray[np.uint32]:

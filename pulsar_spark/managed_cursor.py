@@ -43,7 +43,8 @@ class ManagedCursor:
         wanted = list(positions)
         for position in wanted:
             self._check_not_beyond_end(position)
-        return self._delete(PositionSet.of(wanted))
+        mark_delete = self.cursor.mark_delete_position
+        return self._delete(PositionSet.of(p for p in wanted if p > mark_delete and p[1] >= 0))
 
     def acknowledge_batch(self, position: Position, words: list[int]) -> ManagedCursor:
         """Of one entry, the batch indexes that `words`, an ack_set, no longer has."""
@@ -62,8 +63,10 @@ class ManagedCursor:
             self._check_not_beyond_end(position)
             target = previous_position(self.ledgers, position)
             part = self._acknowledged_by(position, words)
-        self._check_not_beyond_end(target)
         current = self.cursor.mark_delete_position
+        if target.entry_id < 0 and target > current >= last_position(self.ledgers):
+            target = current  # before a ledger that is still empty, once all is consumed
+        self._check_not_beyond_end(target)
         if target < current:
             raise InvalidCursorPositionError(
                 "Mark deleting an already mark-deleted position. Current mark-delete: "

@@ -18,6 +18,8 @@ from pulsar_spark.errors import InvalidOptionError
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
+SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+"""Options that Spark reads itself, and hands on to every sink too."""
 
 
 class Scope(Flag):
@@ -74,7 +76,8 @@ def _size(value: str) -> int:
     return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
 
 
-def _duration_ms(value: str) -> int:
+def parse_duration_ms(value: str) -> int:
+    """`500ms`, `30s`, `5m`, `1h`, `2d`, or a number of milliseconds; else ValueError."""
     found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d|)\s*", value.lower())
     if not found:
         raise ValueError
@@ -151,7 +154,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("minMessagesPerTrigger", _count(1), None, Scope.STREAM_READ, _NUMBER,
            "Wait until so many messages are there, but at most maxTriggerDelay. "
            "Trigger.AvailableNow does not wait."),
-    Option("maxTriggerDelay", _duration_ms, 15 * 60_000, Scope.STREAM_READ, _DURATION,
+    Option("maxTriggerDelay", parse_duration_ms, 15 * 60_000, Scope.STREAM_READ, _DURATION,
            "Longest wait for minMessagesPerTrigger."),
     Option("minPartitions", _count(1), None, Scope.READ, _NUMBER,
            "At least so many tasks for a batch that is worth splitting; by default the "
@@ -161,7 +164,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("failOnDataLoss", _boolean, True, Scope.READ, _BOOLEAN,
            "Whether a query stops when messages that it has not read were trimmed away; "
            "otherwise it goes on behind them, and says so in its log."),
-    Option("topicDiscoveryInterval", _duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
+    Option("topicDiscoveryInterval", parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
@@ -215,6 +218,8 @@ class Options:
         for name, value in raw.items():
             if name.lower().startswith(STORAGE_PREFIX):
                 storage[name.lower().removeprefix(STORAGE_PREFIX)] = value
+                continue
+            if name.lower() in SPARKS_OWN:
                 continue
             option = _BY_NAME.get(name.lower())
             if option is None:

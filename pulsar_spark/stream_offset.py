@@ -78,7 +78,7 @@ class PartitionOffset:
         value: dict[str, Any] = {
             "attempts": {
                 str(attempt): _cursor_value(cursor)
-                for attempt, cursor in sorted(self.attempts.items())
+                for attempt, cursor in self.attempts.items()
             },
             "epoch": self.epoch,
             "origin": _cursor_value(self.origin),
@@ -120,20 +120,20 @@ class StreamOffset:
         topics: dict[str, dict[str, Any]] = {}
         for (topic, partition), offset in self.items():
             topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
-        ordered = {topic: dict(sorted(parts.items())) for topic, parts in topics.items()}
-        return {"topics": ordered, "version": VERSION}
+        return {"topics": _sorted(topics), "version": VERSION}
 
     @staticmethod
     def from_json_value(value: Any) -> StreamOffset:
         """Read `to_json_value`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
-        if not isinstance(value, dict) or not isinstance(value.get("version"), int):
+        version = value.get("version") if isinstance(value, dict) else None
+        if type(version) is not int or version < 1:
             raise CorruptFileError(
                 "An offset in the checkpoint is not one of Pulsarlite: it has no version. Was "
                 "the checkpoint made by another source? Start with a new checkpoint folder."
             )
-        if value["version"] > VERSION:
+        if version > VERSION:
             raise FutureVersionError(
-                f"An offset in the checkpoint has version {value['version']}, and this "
+                f"An offset in the checkpoint has version {version}, and this "
                 f"Pulsarlite reads up to {VERSION}: update it to the one that wrote it."
             )
         if value.get("initial"):
@@ -146,8 +146,18 @@ class StreamOffset:
                     for partition, offset in partitions.items()
                 }
             )
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CorruptFileError(f"An offset in the checkpoint is damaged: {error!r}.") from error
+        except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
+            raise CorruptFileError(
+                f"An offset in the checkpoint is damaged: {error!r}. Restore the "
+                "checkpoint from a copy, or start with a new one."
+            ) from error
+
+
+def _sorted(value: Any) -> Any:
+    """The value with the keys of all its objects in order."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _sorted(each) for key, each in sorted(value.items())}
 
 
 def _cursor_value(cursor: Cursor) -> Any:

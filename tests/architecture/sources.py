@@ -12,9 +12,9 @@ TEXT_SUFFIXES = {
     "", ".py", ".md", ".cfg", ".toml", ".txt", ".ipynb", ".json", ".yml", ".yaml", ".in", ".sh",
 }  # fmt: skip
 NOT_OURS = {
-    ".git", ".venv", "build", "dist", "__pycache__", "htmlcov", "pulsarlite-data",
+    ".git", ".venv", "build", "dist", "__pycache__", "htmlcov", "pulsarlite-demo",
     "spark-warehouse", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis",
-    ".ipynb_checkpoints",
+    ".ipynb_checkpoints", ".coverage",
 }  # fmt: skip
 
 
@@ -47,5 +47,5 @@ def files() -> Iterator[Path]:
         )
         for name in sorted(names):
             path = Path(folder, name)
-            if not path.is_symlink() and name != ".git":
+            if not path.is_symlink() and name not in NOT_OURS:
                 yield path

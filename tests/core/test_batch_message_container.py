@@ -1,3 +1,5 @@
+"""When batches close."""
+
 from __future__ import annotations
 
 import time

@@ -1,3 +1,5 @@
+"""A cursor is a set of messages that grows, whatever way it is told."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Keys hash as Java's and Murmur's do, one by one and many at once."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Where Pulsar forgets acknowledgements, this cursor keeps them."""
+
 from __future__ import annotations
 
 import pytest
@@ -54,6 +56,21 @@ def test_a_refused_acknowledgement_changes_nothing_and_says_why() -> None:
             cursor.acknowledge_cumulative(beyond)
         with pytest.raises(InvalidCursorPositionError, match="beyond the last entry"):
             cursor.acknowledge_batch(beyond, [1])
+
+
+def test_a_place_before_an_empty_ledger_is_acknowledged_once_all_is_consumed() -> None:
+    cursor = ManagedCursor.open(ledgers_of(2, 0)).acknowledge([Position(3, 0)])
+    with pytest.raises(InvalidCursorPositionError, match="beyond the last entry"):
+        cursor.acknowledge_cumulative(Position(4, -1))
+    done = cursor.acknowledge([Position(3, 1)])
+    assert done.acknowledge_cumulative(Position(4, -1)).cursor == done.cursor
+
+
+def test_acknowledging_what_was_trimmed_changes_nothing() -> None:
+    trimmed = LedgerList(list(ledgers_of(3, 3))[1:])
+    cursor = ManagedCursor.open(trimmed)
+    assert cursor.acknowledge([Position(3, 1), Position(4, -1)]).cursor == cursor.cursor
+    assert cursor.acknowledge_batch(Position(3, 1), [1]).cursor == cursor.cursor
 
 
 def test_latest_begins_behind_the_last_entry() -> None:

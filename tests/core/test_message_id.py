@@ -1,3 +1,5 @@
+"""Message ids read, sort and serialise as Pulsar's."""
+
 from __future__ import annotations
 
 import pickle

@@ -1,3 +1,5 @@
+"""A position set is a set: its laws, against plain Python sets."""
+
 from __future__ import annotations
 
 import pickle

@@ -1,3 +1,5 @@
+"""Topic names are parsed as Pulsar does, and their folders never leave the root."""
+
 from __future__ import annotations
 
 import pickle

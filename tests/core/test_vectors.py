@@ -1,3 +1,5 @@
+"""What Pulsar recorded holds here, and the checker sees whatever differs."""
+
 from __future__ import annotations
 
 import copy

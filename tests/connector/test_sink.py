@@ -1,0 +1,369 @@
+"""The sink's tasks and commits, driven as Spark drives them: routing, entries, exactly once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import InvalidMessageError, InvalidTopicNameError
+from pulsar_spark.hashing import java_string_hash, murmur3_32_hash
+from pulsar_spark.options import Options, Scope
+from tests.connector.reading import Message, Run
+from tests.connector.topics import files_below, ledger_of, maps, options_of, send, written
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+TIMES = pa.timestamp("us", tz="UTC")
+
+
+def messages(root: Path, topic: str = "t", **given: object) -> list[Message]:
+    """All messages of a topic, properties too."""
+    run = Run(root, topic=topic, startingOffsets="earliest", includeProperties=True, **given)
+    return [message for batch in run.all() for message in batch.messages]
+
+
+def values(root: Path, topic: str = "t") -> list[str]:
+    return [message["value"].decode() for message in messages(root, topic)]
+
+
+def entries(root: Path, topic: str = "t") -> list[int]:
+    """Messages in each entry, by partition and order."""
+    ledger = ledger_of(root, topic)
+    return [
+        int(size)
+        for partition in range(ledger.state.partitions)
+        for each in ledger.ledgers(partition)
+        for size in each.batch_sizes.array()
+    ]
+
+
+# -- routing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheme", "hash_of"),
+    [("JavaStringHash", java_string_hash), ("Murmur3_32Hash", murmur3_32_hash)],
+)
+def test_a_key_goes_to_the_partition_of_its_hash_in_order(
+    root: Path, scheme: str, hash_of: Any
+) -> None:
+    keys = ["", "a", "N14228", "ключ", "🛫", "Aa", "BB"] * 20
+    columns = {"key": keys}
+    send(
+        root,
+        "t",
+        [str(n) for n in range(140)],
+        columns=columns,
+        numPartitions=5,
+        hashingScheme=scheme,
+    )
+    found = messages(root)
+    assert len(found) == 140
+    for message in found:
+        assert message["partition"] == hash_of(message["key"]) % 5
+    for key in set(keys):
+        mine = [int(message["value"]) for message in found if message["key"] == key]
+        assert mine == [number for number, each in enumerate(keys) if each == key]
+
+
+def test_without_a_key_round_robin_stays_for_an_entry_then_goes_on(root: Path) -> None:
+    send(root, "t", [str(n) for n in range(100)], numPartitions=4, batchingMaxMessages=10)
+    counts = [ledger_of(root, "t").state.messages(partition) for partition in range(4)]
+    assert sorted(counts) == [20, 20, 30, 30]
+    assert set(entries(root)) == {10}
+
+
+def test_without_batching_round_robin_goes_on_with_each_message(root: Path) -> None:
+    send(root, "t", [str(n) for n in range(8)], numPartitions=4, batchingEnabled=False)
+    assert [ledger_of(root, "t").state.messages(partition) for partition in range(4)] == [2] * 4
+    assert entries(root) == [1] * 8
+
+
+def test_a_single_partition_takes_all_without_a_key(root: Path) -> None:
+    keys = [None] * 50 + ["a"]
+    given = {"numPartitions": 4, "messageRoutingMode": "SinglePartition", "batchingMaxMessages": 5}
+    send(
+        root,
+        "t",
+        [str(n) for n in range(51)],
+        columns={"key": pa.array(keys, pa.string())},
+        **given,
+    )
+    found = messages(root)
+    assert len({message["partition"] for message in found if message["key"] is None}) == 1
+    (keyed,) = (message for message in found if message["key"])
+    assert keyed["partition"] == java_string_hash("a") % 4
+
+
+def test_messages_with_and_without_a_key_go_each_their_way(root: Path) -> None:
+    keys = [None, "a"] * 50
+    columns = {"key": pa.array(keys, pa.string())}
+    send(
+        root,
+        "t",
+        [str(n) for n in range(100)],
+        columns=columns,
+        numPartitions=4,
+        batchingMaxMessages=5,
+    )
+    found = messages(root)
+    assert sorted(int(message["value"]) for message in found) == list(range(100))
+    assert {m["partition"] for m in found if m["key"]} == {java_string_hash("a") % 4}
+    assert len({m["partition"] for m in found if not m["key"]}) == 4
+
+
+# -- entries -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({}, [1000, 500]),
+        ({"batchingMaxMessages": 600}, [600, 600, 300]),
+        ({"batchingMaxBytes": 4000}, [400, 400, 400, 300]),
+        ({"batchingMaxBytes": 5}, [1] * 1500),
+        ({"batchingEnabled": False}, [1] * 1500),
+    ],
+)
+def test_entries_end_where_messages_or_bytes_reach_the_limit(
+    root: Path, given: dict[str, object], sizes: list[int]
+) -> None:
+    send(root, "t", ["x" * 10] * 1500, **given)
+    assert entries(root) == sizes
+
+
+def test_a_delayed_message_is_an_entry_of_its_own(root: Path) -> None:
+    later = dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
+    columns = {"deliver_at": pa.array([None, None, later, None, later, later], TIMES)}
+    send(root, "t", list("abcdef"), columns=columns)
+    assert entries(root) == [2, 1, 1, 1, 1]
+    (ledger,) = ledger_of(root, "t").ledgers(0)
+    assert ledger.max_deliver_at_ms == int(later.timestamp() * 1000)
+
+
+# -- what is stored ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compression", "codec"),
+    [
+        ("LZ4", "LZ4"),
+        ("ZLIB", "GZIP"),
+        ("ZSTD", "ZSTD"),
+        ("SNAPPY", "SNAPPY"),
+        ("NONE", "UNCOMPRESSED"),
+    ],
+)
+def test_each_compression_is_written_and_read(root: Path, compression: str, codec: str) -> None:
+    sent = [f"value {number}" for number in range(3000)]
+    send(root, "t", sent, compressionType=compression)
+    assert values(root) == sent
+    (file,) = (root / "persistent/public/default/t/data").iterdir()
+    assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == codec
+
+
+def test_all_fields_of_a_message_come_back_as_they_were(root: Path) -> None:
+    moment = dt.datetime(1999, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.timezone.utc)
+    early = dt.datetime(1969, 7, 20, 20, 17, 40, 1, tzinfo=dt.timezone.utc)
+    columns: dict[str, Sequence[Any] | pa.Array] = {
+        "key": pa.array(["schlüssel 🛫", "", None, "k"]),
+        "ordering_key": pa.array([b"\x00\xff", b"", None, None], pa.binary()),
+        "properties": maps([{"a": "1", "": "ä"}, {}, None, {"null": None}]),
+        "producer_name": pa.array(["p", "", None, "q"]),
+        "sequence_id": pa.array([0, 2**63 - 1, None, -1], pa.int64()),
+        "event_time": pa.array([moment, early, None, moment], TIMES),
+        "deliver_at": pa.array([None, moment, None, None], TIMES),
+    }
+    send(root, "t", [b"\x00\xffbytes", b"", None, "träne"], columns=columns)
+    found = messages(root)
+    assert [m["value"] for m in found] == [b"\x00\xffbytes", b"", None, "träne".encode()]
+    for name, column in columns.items():
+        expected = column.to_pylist() if isinstance(column, pa.Array) else column
+        assert [m[name] for m in found] == expected, name
+    for message in found:
+        age = dt.datetime.now(dt.timezone.utc) - message["publish_time"]
+        assert dt.timedelta(-1) < age < dt.timedelta(minutes=5)
+        assert message["topic"] == "persistent://public/default/t"
+        assert message["redelivery_count"] == 0
+
+
+def test_text_and_bytes_may_stand_for_each_other(root: Path) -> None:
+    columns = {"value": pa.array(["text"]), "key": pa.array([b"k"], pa.binary())}
+    send(root, "t", ["ignored"], columns=columns)
+    (message,) = messages(root)
+    assert (message["value"], message["key"]) == (b"text", "k")
+
+
+def test_the_producer_s_name_fills_in_where_a_row_has_none(root: Path) -> None:
+    send(root, "t", ["a"], producerName="me")
+    columns = {"producer_name": pa.array(["you", None])}
+    send(root, "t", ["b", "c"], columns=columns, producerName="me")
+    assert [message["producer_name"] for message in messages(root)] == ["me", "you", "me"]
+
+
+def test_a_topic_is_made_on_first_use_and_keeps_its_partitions(root: Path) -> None:
+    send(root, "t", ["a"], numPartitions=3)
+    send(root, "t", ["b"], numPartitions=7)
+    assert ledger_of(root, "t").state.partitions == 3
+    root_of = Root.of(options_of(root))
+    from pulsar_spark.topic_name import TopicName
+
+    root_of.create(TopicName.parse("explicit"), 5)
+    send(root, "explicit", ["c"], numPartitions=2)
+    assert ledger_of(root, "explicit").state.partitions == 5
+
+
+# -- one DataFrame, several topics -------------------------------------------------------------------
+
+
+def test_a_topic_column_spreads_rows_and_a_null_takes_the_default(root: Path) -> None:
+    topics = pa.array(["a", None, "acme/eu/b", "a", "default", None])
+    send(root, "default", list("123456"), columns={"topic": topics})
+    assert values(root, "a") == ["1", "4"]
+    assert values(root, "acme/eu/b") == ["3"]
+    assert values(root, "default") == ["2", "5", "6"]
+
+
+def test_a_topic_column_may_name_a_partition(root: Path) -> None:
+    send(root, "t", ["x"], numPartitions=3)
+    columns = {"topic": pa.array(["t-partition-2", "t-partition-0"])}
+    send(root, "other", ["two", "zero"], columns=columns)
+    by_partition = {m["value"]: m["partition"] for m in messages(root)}
+    assert (by_partition[b"two"], by_partition[b"zero"]) == (2, 0)
+    with pytest.raises(InvalidMessageError, match="t-partition-9, and the topic has 3 partitions"):
+        send(root, "t-partition-9", ["nine"])
+
+
+def test_rows_without_a_topic_are_refused_where_there_is_no_default(root: Path) -> None:
+    options = options_of(root, Scope.WRITE)
+    columns = {"topic": pa.array(["a", None])}
+    with pytest.raises(InvalidMessageError, match=r"1 rows of 2 have no topic: fill the column"):
+        written(options, ["1", "2"], columns)
+
+
+def test_a_bad_topic_in_a_row_is_named(root: Path) -> None:
+    with pytest.raises(InvalidTopicNameError, match="a/b"):
+        written(options_of(root), ["1"], {"topic": pa.array(["a/b"])})
+
+
+# -- once --------------------------------------------------------------------------------------------
+
+
+def test_the_same_query_and_batch_is_published_once(root: Path) -> None:
+    for _ in range(3):
+        send(root, "t", ["a", "b"], application=("query", 0))
+    send(root, "t", ["c"], application=("query", 1))
+    send(root, "t", ["d"], application=("other", 0))
+    assert values(root) == ["a", "b", "c", "d"]
+    send(root, "t", ["late"], application=("query", 0))
+    assert values(root) == ["a", "b", "c", "d"]
+
+
+def test_a_batch_half_committed_over_several_topics_is_finished_by_its_replay(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of(root, Scope.WRITE)
+    columns = {"topic": pa.array(["a", "b", "c"])}
+    opened: list[str] = []
+    open_topic = Root.open
+
+    def fail_at_the_second(self: Root, topic: Any) -> Any:
+        opened.append(str(topic))
+        if len(opened) == 2:
+            raise OSError("killed here")
+        return open_topic(self, topic)
+
+    files = written(options, "123", columns)
+    monkeypatch.setattr(Root, "open", fail_at_the_second)
+    with pytest.raises(OSError, match="killed here"):
+        publish(Root.of(options), files, ("query", 0), options)
+    monkeypatch.undo()
+    assert [ledger_of(root, topic).state.messages(0) for topic in "abc"] == [1, 0, 0]
+    for _ in range(2):
+        publish(Root.of(options), written(options, "123", columns), ("query", 0), options)
+    assert [values(root, topic) for topic in "abc"] == [["1"], ["2"], ["3"]]
+
+
+def test_committing_the_same_files_again_without_an_application_is_harmless(root: Path) -> None:
+    options = options_of(root, Scope.WRITE, {"topic": "t"})
+    files = written(options, "ab")
+    for _ in range(2):
+        publish(Root.of(options), files, None, options)
+    assert values(root) == ["a", "b"]
+
+
+def dedup(
+    root: Path, sequence_ids: Sequence[int | None], producer: str = "p", **given: Any
+) -> None:
+    columns = {
+        "producer_name": pa.array([producer] * len(sequence_ids)),
+        "sequence_id": pa.array(sequence_ids, pa.int64()),
+    }
+    send(root, "t", [f"{producer}{n}" for n in sequence_ids], columns=columns, **given)
+
+
+def test_a_sequence_id_that_was_used_before_is_dropped(root: Path) -> None:
+    dedup(root, [0, 1, 1, 2, None, None], enableDeduplication=True)
+    dedup(root, [2, 3])  # The topic keeps the setting that it was made with.
+    dedup(root, [0, 1], "q")
+    dedup(root, [1, 0], "q")
+    assert values(root) == ["p0", "p1", "p2", "pNone", "pNone", "p3", "q0", "q1"]
+
+
+def test_without_deduplication_sequence_ids_mean_nothing(root: Path) -> None:
+    for _ in range(2):
+        dedup(root, [0, 1])
+    assert values(root) == ["p0", "p1"] * 2
+
+
+def test_deduplication_is_by_partition_for_producer_and_id(root: Path) -> None:
+    keys = [f"k{n}" for n in range(20)]
+    for _ in range(2):
+        columns = {
+            "key": keys,
+            "producer_name": ["p"] * 20,
+            "sequence_id": np.arange(20).tolist(),
+        }
+        given = {"numPartitions": 3, "enableDeduplication": True}
+        send(root, "t", keys, columns=columns, **given)  # type: ignore[arg-type]
+    assert sorted(values(root)) == sorted(keys)
+
+
+# -- what is refused ---------------------------------------------------------------------------------
+
+
+def test_an_oversize_message_is_refused_and_nothing_is_published(root: Path) -> None:
+    send(root, "t", ["a"])
+    before = files_below(root)
+    with pytest.raises(InvalidMessageError) as caught:
+        send(root, "t", ["ok", "x" * 101], maxMessageSize=100)
+    for part in ("101 bytes", "maxMessageSize is 100", "persistent://public/default/t", "raise"):
+        assert part in str(caught.value)
+    assert files_below(root) == before
+    send(root, "t", ["x" * 100], maxMessageSize=100)
+
+
+def test_the_largest_message_by_default_is_5_mib(root: Path) -> None:
+    send(root, "t", [b"x" * (5 << 20)])
+    with pytest.raises(InvalidMessageError, match="5242881 bytes"):
+        send(root, "t", [b"x" * ((5 << 20) + 1)])
+
+
+def test_text_that_is_no_key_is_refused_by_name(root: Path) -> None:
+    with pytest.raises(InvalidMessageError, match=r"Column key of a message for .*/t can't be"):
+        send(root, "t", ["a"], columns={"key": pa.array([b"\xff\xfe"], pa.binary())})
+
+
+def test_no_rows_make_no_topic_and_no_commit(root: Path) -> None:
+    options: Options = options_of(root, Scope.WRITE, {"topic": "t"})
+    publish(Root.of(options), written(options, []), ("query", 0), options)
+    assert files_below(root) == {}

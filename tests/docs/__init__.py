@@ -1,0 +1,1 @@
+"""The written documents: current, complete, and without dead ends."""

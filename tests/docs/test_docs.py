@@ -1,0 +1,66 @@
+"""What is made from the code is current; what is written by hand leads somewhere."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from importlib import import_module
+
+import pytest
+
+import pulsar_spark
+from docs.generate import FOLDER, PAGES, all_errors, error_tree
+from pulsar_spark.errors import PulsarliteError
+from tests.architecture.sources import REPOSITORY, texts
+
+PROSE = [file for file, _ in texts() if file.endswith(".md")]
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_page_made_from_the_code_is_current(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
+
+
+def test_the_tree_of_errors_shows_every_class_once() -> None:
+    drawn = re.findall(r"\w+Error\b", error_tree())
+    assert drawn == ["PulsarliteError", *(each.__name__ for each in all_errors())]
+
+
+def test_every_error_stands_in_errors_py() -> None:
+    for package in ("pulsar_spark.", "pulsar_spark.connector."):
+        path = pulsar_spark.__path__ if package == "pulsar_spark." else _connector_path()
+        for module in pkgutil.iter_modules(path, package):
+            if not module.name.endswith("__main__"):
+                import_module(module.name)
+    found, waiting = set(), [PulsarliteError]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        waiting += below
+        found |= {each for each in below if each.__module__.startswith("pulsar_spark")}
+    assert found == set(all_errors())
+
+
+def test_conditions_are_unique() -> None:
+    conditions = [each.condition for each in all_errors()]
+    assert len(conditions) == len(set(conditions))
+
+
+@pytest.mark.parametrize("file", PROSE)
+def test_every_link_to_a_file_leads_to_one(file: str) -> None:
+    path = REPOSITORY / file
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{file} leads to {target}"
+
+
+@pytest.mark.parametrize("file", ["ARCHITECTURE.md", "docs/glossary.md", "docs/reliability.md"])
+def test_every_source_file_that_a_document_names_is_there(file: str) -> None:
+    text = (REPOSITORY / file).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:pulsar_spark|connector|state|docs|tests|benchmarks)/[\w./-]+)`", text)
+    missing = [name for name in named if not (REPOSITORY / name).exists()]
+    assert named
+    assert not missing
+
+
+def _connector_path() -> list[str]:
+    return list(import_module("pulsar_spark.connector").__path__)
