@@ -136,7 +136,8 @@ def main() -> None:
     print("| ledgers | reading, ms | against 10 | publishing, ms | against 10 |")
     print("| --- | --- | --- | --- | --- |")
     for size in SIZES:
-        read_median, write_median = map(statistics.median, (read_ms[size], write_ms[size]))
+        read_median = statistics.median(read_ms[size])
+        write_median = statistics.median(write_ms[size])
         print(
             f"| {size:,} | {read_median:.0f} "
             f"| {read_median / statistics.median(read_ms[SIZES[0]]):.2f} | {write_median:.0f} "

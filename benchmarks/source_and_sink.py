@@ -31,7 +31,7 @@ import pulsar_spark
 
 PARTITIONS = 4
 KEYS = 100_000
-THROWN_AWAY = 2
+THROWN_AWAY = 4
 
 
 class Bench:
@@ -96,7 +96,9 @@ class Bench:
             return
         shutil.rmtree(self._folder, ignore_errors=True)
         ids = self._spark.range(0, self._rows, 1, PARTITIONS)
-        pieces = [F.md5(F.concat(F.col("id"), F.lit(f"-{n}"))) for n in range(-(-value_bytes // 16))]
+        pieces = [
+            F.md5(F.concat(F.col("id"), F.lit(f"-{n}"))) for n in range(-(-value_bytes // 16))
+        ]
         value = F.substring(F.unhex(F.concat(*pieces)), 1, value_bytes)
         ids.select(
             F.format_string("N%05d", F.abs(F.hash("id")) % F.lit(KEYS)).alias("key"),

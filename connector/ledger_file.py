@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 
 import pyarrow as pa
@@ -288,8 +289,14 @@ class LedgerFileReader:
             self._files.move_to_end(path)
             return self._files[path]
         source = self._store.open_input(join(self._folder, path))
+        metadata = pq.read_metadata(source)
+        few = [name for name in ("producer_name",) if name in metadata.schema.names]
         file = pq.ParquetFile(
-            source, page_checksum_verification=True, pre_buffer=self._store.remote
+            source,
+            metadata=metadata,
+            read_dictionary=few,
+            page_checksum_verification=True,
+            pre_buffer=self._store.remote,
         )
         _check_version(file.metadata.metadata or {}, path, self._topic)
         self._files[path] = file
@@ -359,8 +366,25 @@ def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             arrays.append(pa.nulls(batch.num_rows, field.type))
         else:
             array = batch.column(index)
-            arrays.append(array if array.type == field.type else array.cast(field.type))
+            arrays.append(array if array.type == field.type else _plain(array, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The array as that type; a dictionary of one value, as most files have, in no time."""
+    rows = len(array)
+    if (
+        isinstance(array, pa.DictionaryArray)
+        and len(array.dictionary) == 1
+        and not array.null_count
+    ):
+        return _repeated(array.dictionary[0].as_py(), rows // 1024 + 1).slice(0, rows)
+    return array.cast(wanted)
+
+
+@lru_cache(maxsize=32)
+def _repeated(text: str, blocks: int) -> pa.Array:
+    return pa.repeat(text, blocks * 1024)
 
 
 def _nulls(rows: int, schema: pa.Schema) -> pa.RecordBatch:

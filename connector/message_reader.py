@@ -58,30 +58,37 @@ def _read_range(
     columns: _Columns,
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    ledger, done = rows.ledger, 0
-    for attempt in range(MERGED_AWAY_RETRIES + 1):
+    ledger: LedgerInfo | None = rows.ledger
+    done = attempt = 0
+    while ledger is not None and done < rows.rows:
         try:
             for batch in columns.read(reader, topic.topic, ledger, rows, done):
                 done += batch.rows
                 yield batch.messages
-            return
-        except ObjectNotFoundError:
-            if attempt == MERGED_AWAY_RETRIES:
+        except ObjectNotFoundError:  # noqa: PERF203 - once a ledger, not once a row
+            attempt += 1
+            if attempt > MERGED_AWAY_RETRIES:
                 raise
-        moved = ManagedLedger.open(root.store, topic.folder, topic=topic.topic)
-        found = moved.ledgers(ledger.partition).get(ledger.ledger_id)
-        if found is None:
-            lost = (
-                f"Ledger {ledger.ledger_id} of {topic.topic}, partition {ledger.partition}, was "
-                "trimmed while it was being read"
+            ledger = _found_again(root, topic, ledger, fail_on_data_loss)
+
+
+def _found_again(
+    root: Root, topic: TopicRows, ledger: LedgerInfo, fail_on_data_loss: bool
+) -> LedgerInfo | None:
+    """Where the ledger lies by now; None if it is gone and that is fine, else DataLossError."""
+    managed = ManagedLedger.open(root.store, topic.folder, topic=topic.topic)
+    found = managed.ledgers(ledger.partition).get(ledger.ledger_id)
+    if found is None:
+        lost = (
+            f"Ledger {ledger.ledger_id} of {topic.topic}, partition {ledger.partition}, was "
+            "trimmed while it was being read"
+        )
+        if fail_on_data_loss:
+            raise DataLossError(
+                f"{lost}. Keep messages longer, or set failOnDataLoss to false to go on."
             )
-            if fail_on_data_loss:
-                raise DataLossError(
-                    f"{lost}. Keep messages longer, or set failOnDataLoss to false to go on."
-                )
-            _log.warning("%s; failOnDataLoss is false, so its messages are left out", lost)
-            return
-        ledger = found
+        _log.warning("%s; failOnDataLoss is false, so its messages are left out", lost)
+    return found
 
 
 class _Batch:

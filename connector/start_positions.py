@@ -194,7 +194,7 @@ def _ids(name: str, text: str, *words: str) -> Ids:
     except (ValueError, AttributeError, TypeError) as error:
         raise InvalidOptionError(
             f"Option {name} can't be {text!r} ({error}). It takes {' or '.join(words)}, or JSON "
-            f'such as {{"flights": {{"0": "7:12:0", "1": "{words[0]}"}}}}, ids by topic and partition.'
+            f'such as {{"flights": {{"0": "7:12:0", "1": "{words[0]}"}}}}, by topic and partition.'
         ) from None
     return ids
 

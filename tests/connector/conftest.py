@@ -10,9 +10,12 @@ import pytest
 
 from pulsar_spark.connector import stream_reader
 from tests.connector.spark_query import SparkQuery
+from tests.store.conftest import s3_root, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["MakeQuery", "impatient", "query", "s3_root", "s3_server"]
 
 MakeQuery = Callable[..., SparkQuery]
 

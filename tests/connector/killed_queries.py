@@ -1,7 +1,8 @@
 """A publisher and a reader that are killed at every change of the disk, without Spark.
 
-    python -m tests.connector.killed_queries FOLDER
+    python -m tests.connector.killed_queries FOLDER [EVERY [FIRST]]
 
+With EVERY it kills at every so-manieth change only, from the FIRST on.
 Both do what Spark has them do, in Spark's order: offsets are logged before a batch runs, commits
 after it, and a restart replays the batch that was logged but not committed. A restart is a fork
 of this process. Prints one line, `ok` and what was done, or fails with an assertion.
@@ -26,9 +27,18 @@ from tests.connector.reading import Batch, Run
 from tests.connector.topics import options_of, written
 from tests.store.killed_writers import KilledAt, fork
 
-BATCHES = 3
+BATCHES = 2
 TOPICS = ("a", "b")
-EXPECTED = {topic: [f"{topic}{batch}{row}" for batch in range(BATCHES) for row in range(5)] for topic in TOPICS}
+EXPECTED = {
+    topic: [f"{topic}{batch}{row}" for batch in range(BATCHES) for row in range(5)]
+    for topic in TOPICS
+}
+
+
+class KilledAtChange(KilledAt):
+    """Counts what others can see, or find half done: not fsync, nor opening to read."""
+
+    changes: tuple[str, ...] = ("mkdir", "write", "link", "unlink", "replace")
 
 
 class Log:
@@ -100,16 +110,16 @@ def seen(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def kill_at_every_step(folder: Path, role: Callable[[Path], None]) -> int:
-    """Kill the role at its n-th change of the disk, restart it, and count; for every n."""
-    step = 0
+def kill_at_steps(folder: Path, role: Callable[[Path], None], every: int, first: int) -> int:
+    """Kill the role at its n-th change of the disk, restart it, and count; how many kills."""
+    step, kills = first, 0
     while True:
         mine = folder / str(step)
 
         def killed(step: int = step, mine: Path = mine) -> None:
             if role is reader:
                 publisher(mine)
-            setattr(local_store, "os", KilledAt(step))  # noqa: B010 - mypy minds it otherwise
+            setattr(local_store, "os", KilledAtChange(step))  # noqa: B010 - mypy minds it otherwise
             role(mine)
 
         _, status = os.waitpid(fork(killed), 0)
@@ -121,19 +131,24 @@ def kill_at_every_step(folder: Path, role: Callable[[Path], None]) -> int:
         assert seen(mine) == EXPECTED, f"{seen(mine)} after step {step}"
         shutil.rmtree(mine)
         if finished:
-            return step
-        step += 1
+            return kills
+        kills += 1
+        step += every
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder, *rest = sys.argv[1:]
+    every = int(rest[0]) if rest else 1
+    first = int(rest[1]) if len(rest) > 1 else 0
     stream_reader.LONGEST_WAIT_S = 0.0
     managed_ledger.SNAPSHOT_EVERY = 2
     offset_store.LARGEST_INLINE_BYTES = 10  # so that the reader writes too
     offset_store.SPILLED_KEPT = 2
-    publisher_steps = kill_at_every_step(folder / "publisher", publisher)
-    reader_steps = kill_at_every_step(folder / "reader", reader)
-    print(f"ok: killed the publisher at {publisher_steps} steps, the reader at {reader_steps}")
+    kills = [
+        kill_at_steps(Path(folder) / role.__name__, role, every, first)
+        for role in (publisher, reader)
+    ]
+    print(f"ok: killed the publisher at {kills[0]} steps, the reader at {kills[1]}")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def read(spark: SparkSession, root: Path, topic: str = "flights", **given: str) 
     return reader.options(**given).load(str(root))
 
 
-# -- when the DataFrame is made ------------------------------------------------------------------------
+# -- when the DataFrame is made ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,7 @@ def test_a_schema_that_no_message_has_is_refused_before_the_first_batch(
     spark: SparkSession, root: Path, schema: str, said: str
 ) -> None:
     wanted = StructType.fromDDL(schema)
+    assert isinstance(wanted, StructType)
     source = made({"serviceUrl": str(root), "topic": "flights"}, wanted)
     with refused(root, said):
         source.reader(wanted)
@@ -154,7 +155,7 @@ def test_an_option_of_batches_is_refused_by_a_stream(root: Path, query: MakeQuer
         query(topic="flights", endingOffsets="latest").run()
 
 
-# -- what a sink refuses -------------------------------------------------------------------------------
+# -- what a sink refuses -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_a_streaming_sink_refuses_before_its_first_batch(
         writer.trigger(availableNow=True).start(str(root)).awaitTermination(60)
 
 
-# -- names that try to lead out of the root ------------------------------------------------------------
+# -- names that try to lead out of the root ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_a_log_that_names_a_file_outside_is_refused(root: Path, path: str) -> No
         Run(root, topic="flights", startingOffsets="earliest").all()
 
 
-# -- damaged files -------------------------------------------------------------------------------------
+# -- damaged files -------------------------------------------------------------------------------
 
 
 def cut(path: Path) -> None:

@@ -17,6 +17,7 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidMessageError, InvalidTopicNameError
 from pulsar_spark.hashing import java_string_hash, murmur3_32_hash
 from pulsar_spark.options import Options, Scope
+from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Message, Run
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, written
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 TIMES = pa.timestamp("us", tz="UTC")
 
 
-def messages(root: Path, topic: str = "t", **given: object) -> list[Message]:
+def messages(root: Path, topic: str = "t", **given: Any) -> list[Message]:
     """All messages of a topic, properties too."""
     run = Run(root, topic=topic, startingOffsets="earliest", includeProperties=True, **given)
     return [message for batch in run.all() for message in batch.messages]
@@ -46,7 +47,7 @@ def entries(root: Path, topic: str = "t") -> list[int]:
     ]
 
 
-# -- routing -----------------------------------------------------------------------------------------
+# -- routing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,11 @@ def test_without_batching_round_robin_goes_on_with_each_message(root: Path) -> N
 
 def test_a_single_partition_takes_all_without_a_key(root: Path) -> None:
     keys = [None] * 50 + ["a"]
-    given = {"numPartitions": 4, "messageRoutingMode": "SinglePartition", "batchingMaxMessages": 5}
+    given: dict[str, Any] = {
+        "numPartitions": 4,
+        "messageRoutingMode": "SinglePartition",
+        "batchingMaxMessages": 5,
+    }
     send(
         root,
         "t",
@@ -121,7 +126,7 @@ def test_messages_with_and_without_a_key_go_each_their_way(root: Path) -> None:
     assert len({m["partition"] for m in found if not m["key"]}) == 4
 
 
-# -- entries -----------------------------------------------------------------------------------------
+# -- entries -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,7 +140,7 @@ def test_messages_with_and_without_a_key_go_each_their_way(root: Path) -> None:
     ],
 )
 def test_entries_end_where_messages_or_bytes_reach_the_limit(
-    root: Path, given: dict[str, object], sizes: list[int]
+    root: Path, given: dict[str, Any], sizes: list[int]
 ) -> None:
     send(root, "t", ["x" * 10] * 1500, **given)
     assert entries(root) == sizes
@@ -150,7 +155,7 @@ def test_a_delayed_message_is_an_entry_of_its_own(root: Path) -> None:
     assert ledger.max_deliver_at_ms == int(later.timestamp() * 1000)
 
 
-# -- what is stored ------------------------------------------------------------------------------------
+# -- what is stored ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -215,14 +220,12 @@ def test_a_topic_is_made_on_first_use_and_keeps_its_partitions(root: Path) -> No
     send(root, "t", ["b"], numPartitions=7)
     assert ledger_of(root, "t").state.partitions == 3
     root_of = Root.of(options_of(root))
-    from pulsar_spark.topic_name import TopicName
-
     root_of.create(TopicName.parse("explicit"), 5)
     send(root, "explicit", ["c"], numPartitions=2)
     assert ledger_of(root, "explicit").state.partitions == 5
 
 
-# -- one DataFrame, several topics -------------------------------------------------------------------
+# -- one DataFrame, several topics ---------------------------------------------------------------
 
 
 def test_a_topic_column_spreads_rows_and_a_null_takes_the_default(root: Path) -> None:
@@ -255,7 +258,7 @@ def test_a_bad_topic_in_a_row_is_named(root: Path) -> None:
         written(options_of(root), ["1"], {"topic": pa.array(["a/b"])})
 
 
-# -- once --------------------------------------------------------------------------------------------
+# -- once ----------------------------------------------------------------------------------------
 
 
 def test_the_same_query_and_batch_is_published_once(root: Path) -> None:
@@ -333,12 +336,12 @@ def test_deduplication_is_by_partition_for_producer_and_id(root: Path) -> None:
             "producer_name": ["p"] * 20,
             "sequence_id": np.arange(20).tolist(),
         }
-        given = {"numPartitions": 3, "enableDeduplication": True}
-        send(root, "t", keys, columns=columns, **given)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"numPartitions": 3, "enableDeduplication": True}
+        send(root, "t", keys, columns=columns, **given)
     assert sorted(values(root)) == sorted(keys)
 
 
-# -- what is refused ---------------------------------------------------------------------------------
+# -- what is refused -----------------------------------------------------------------------------
 
 
 def test_an_oversize_message_is_refused_and_nothing_is_published(root: Path) -> None:

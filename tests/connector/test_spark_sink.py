@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ALL = """
-    select cast(id as string) as value, concat('k', id % 13) as key, encode('o', 'utf-8') ordering_key,
-    map('n', cast(id as string)) as properties, timestamp_micros(1700000000000000 + id) as event_time,
+    select cast(id as string) as value, concat('k', id % 13) as key,
+    encode('o', 'utf-8') as ordering_key, map('n', cast(id as string)) as properties,
+    timestamp_micros(1700000000000000 + id) as event_time,
     cast(null as timestamp) as deliver_at, 'me' as producer_name, id as sequence_id from range(5000)
 """
 

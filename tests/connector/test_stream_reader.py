@@ -6,41 +6,27 @@ import json
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector import offset_store, stream_reader
+from pulsar_spark.connector import stream_reader
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.errors import (
-    CorruptFileError,
     DataLossError,
-    FutureVersionError,
     InvalidOptionError,
-    TopicNotFoundError,
 )
 from tests.connector.reading import Batch, Run
-from tests.connector.topics import ledger_of, send
+from tests.connector.topics import ledger_of, numbers, send, trim
 
 FULL = "persistent://public/default/"
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def numbers(first: int, stop: int) -> list[str]:
-    return [str(number) for number in range(first, stop)]
-
-
-def trim_all(root: Path, topic: str, before: int) -> None:
-    """Drop the ledgers with ids below `before`, and their files at once."""
-    ledger = ledger_of(root, topic)
-    keeper = LedgerStore(ledger, grace_ms=0)
-    keeper.trim({partition: before for partition in range(ledger.state.partitions)})
-    keeper.sweep()
-
-
-# -- where it begins ---------------------------------------------------------------------------------
+# -- where it begins -----------------------------------------------------------------------------
 
 
 def test_a_new_query_begins_at_the_latest_by_default(root: Path) -> None:
@@ -72,7 +58,7 @@ def test_the_initial_offset_is_the_same_however_often_spark_asks(root: Path) -> 
 def test_earliest_begins_at_the_first_message_that_is_still_there(root: Path) -> None:
     for value in "abc":
         send(root, "t", [value])
-    trim_all(root, "t", 1)
+    trim(root, "t", 1)
     assert Run(root, topic="t", startingOffsets="earliest").values() == ["b", "c"]
 
 
@@ -82,7 +68,6 @@ def test_earliest_begins_at_the_first_message_that_is_still_there(root: Path) ->
         ("0:1:0:2", True, 5),
         ("0:1:0:2", False, 6),
         ("0:1:0:0", True, 3),
-        ("0:1:0:2", True, 5),
         ("0:1:0", True, 3),
         ("0:1:0", False, 6),
         ("0:1:-1", True, 3),
@@ -100,12 +85,12 @@ def test_a_message_id_begins_in_the_middle_of_a_batch(
 ) -> None:
     send(root, "t", numbers(0, 9), batchingMaxMessages=3)
     send(root, "t", numbers(9, 12))
-    options = {
+    options: dict[str, Any] = {
         "topic": "t",
         "startingOffsets": json.dumps({"t": {"0": given}}),
         "startMessageIdInclusive": inclusive,
     }
-    assert Run(root, **options).values() == numbers(first, 12)  # type: ignore[arg-type]
+    assert Run(root, **options).values() == numbers(first, 12)
 
 
 def test_partitions_without_an_id_begin_at_the_earliest(root: Path) -> None:
@@ -121,7 +106,7 @@ def test_an_id_of_a_ledger_that_another_partition_has_begins_behind_it(root: Pat
     send(root, "t-partition-0", ["c"])
     run = Run(root, topic="t-partition-0", startingOffsets='{"t": {"0": "1:0:0"}}')
     assert run.values() == ["c"]
-    trim_all(root, "t", 1)
+    trim(root, "t", 1)
     run = Run(root, topic="t-partition-0", startingOffsets='{"t": {"0": "1:0:0"}}')
     assert run.values() == ["c"], "what was trimmed before the id is no loss"
 
@@ -129,7 +114,7 @@ def test_an_id_of_a_ledger_that_another_partition_has_begins_behind_it(root: Pat
 def test_an_id_that_was_trimmed_away_is_a_loss(root: Path) -> None:
     for value in "abc":
         send(root, "t", [value])
-    trim_all(root, "t", 2)
+    trim(root, "t", 2)
     start = '{"t": {"0": "0:0:0"}}'
     with pytest.raises(DataLossError, match=r"up to 1:0 of .*t-partition-0.*failOnDataLoss"):
         Run(root, topic="t", startingOffsets=start).values()
@@ -155,81 +140,11 @@ def test_a_time_begins_at_the_first_entry_published_at_it_or_later(
         assert run.values() == everything[first:], time_ms
     run = Run(root, topic="t", startingTime="1970-01-01T00:16:41Z")
     assert run.values() == everything[2:]
-    trim_all(root, "t", 99)
+    trim(root, "t", 99)
     assert Run(root, topic="t", startingTime=5).values() == [], "all is trimmed, nothing is lost"
 
 
-# -- which topics ------------------------------------------------------------------------------------
-
-
-def test_several_topics_and_a_partition_alone_are_read(root: Path) -> None:
-    for topic in ("a", "b", "c"):
-        send(root, f"{topic}-partition-0", [f"{topic}0"], numPartitions=2)
-        send(root, f"{topic}-partition-1", [f"{topic}1"])
-    earliest = {"startingOffsets": "earliest"}
-    assert Run(root, topics="a,c", **earliest).values() == ["a0", "a1", "c0", "c1"]
-    assert Run(root, topic="b-partition-1", **earliest).values() == ["b1"]
-    assert Run(root, topics="a-partition-1,b", **earliest).values() == ["a1", "b0", "b1"]
-    assert Run(root, topics="a-partition-1,a", **earliest).values() == ["a0", "a1"]
-
-
-def test_a_partition_that_is_not_there_is_refused(root: Path) -> None:
-    send(root, "t", ["a"])
-    with pytest.raises(TopicNotFoundError, match="has 1 partitions.*no partition 3"):
-        Run(root, topic="t-partition-3").next()
-
-
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        ("fl.*", ["flights", "floods"]),
-        ("persistent://public/default/fl.*s", ["flights", "floods"]),
-        ("flight", []),
-        ("acme/eu/.*", ["orders"]),
-        ("persistent://.*/.*/.*o.*s", ["floods", "orders"]),
-    ],
-)
-def test_a_pattern_reads_the_topics_whose_whole_name_matches(
-    root: Path, pattern: str, found: list[str]
-) -> None:
-    for topic in ("flights", "floods", "other", "acme/eu/orders"):
-        send(root, topic, [topic.rpartition("/")[2]])
-    run = Run(root, topicsPattern=pattern, startingOffsets="earliest")
-    assert sorted(run.values()) == found
-
-
-def test_new_topics_that_match_are_read_from_their_first_message(root: Path) -> None:
-    run = Run(root, topicsPattern="fl.*", topicDiscoveryInterval=0)
-    assert run.values() == []
-    send(root, "flights", ["a"])
-    send(root, "other", ["x"])
-    assert run.values() == ["a"]
-    send(root, "floods", ["b"])
-    assert run.values() == ["b"]
-
-
-def test_new_partitions_are_read_from_their_first_message(root: Path) -> None:
-    send(root, "t", ["a"])
-    run = Run(root, topic="t")
-    assert run.values() == []
-    ledger_of(root, "t").grow(3)
-    send(root, "t-partition-2", ["b"])
-    assert run.values() == ["b"]
-
-
-def test_a_topic_taken_out_of_the_options_stays_where_it_was(root: Path) -> None:
-    send(root, "a", ["a0"])
-    send(root, "b", ["b0"])
-    run = Run(root, topics="a,b", startingOffsets="earliest")
-    assert run.values() == ["a0", "b0"]
-    send(root, "a", ["a1"])
-    send(root, "b", ["b1"])
-    fewer = Run(root, topic="b", start=run.offset)
-    assert fewer.values() == ["b1"]
-    assert Run(root, topics="a,b", start=fewer.offset).values() == ["a1"]
-
-
-# -- how much ----------------------------------------------------------------------------------------
+# -- how much ------------------------------------------------------------------------------------
 
 
 def test_a_limit_of_messages_ends_inside_an_entry(root: Path) -> None:
@@ -273,7 +188,7 @@ def test_the_minimum_waits_until_it_is_reached_or_the_delay_is_over(
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     monkeypatch.setattr("time.sleep", sleep)
     send(root, "t", ["a"])
-    options = {"topic": "t", "minMessagesPerTrigger": 3, "maxTriggerDelay": "60s"}
+    options: dict[str, Any] = {"topic": "t", "minMessagesPerTrigger": 3, "maxTriggerDelay": "60s"}
     run = Run(root, startingOffsets="earliest", **options)
     assert run.values() == []
     send(root, "t", ["b", "c"])
@@ -291,7 +206,8 @@ def test_the_minimum_waits_until_it_is_reached_or_the_delay_is_over(
 
 def test_available_now_ends_at_what_was_there_at_its_start(root: Path) -> None:
     send(root, "t", numbers(0, 5))
-    options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": 2, "available_now": True}
+    options: dict[str, Any] = {"startingOffsets": "earliest", "maxMessagesPerTrigger": 2}
+    options["available_now"] = True
     run = Run(root, topicsPattern=".*", topicDiscoveryInterval=0, **options)
     first = run.next()
     assert first is not None
@@ -310,7 +226,7 @@ def test_an_idle_look_returns_the_very_offset_it_was_given(root: Path) -> None:
     assert run.reader.latestOffset(run.offset, ReadAllAvailable()) is run.offset
 
 
-# -- what it does not read ---------------------------------------------------------------------------
+# -- what it does not read -----------------------------------------------------------------------
 
 
 def test_hidden_messages_are_not_seen(root: Path) -> None:
@@ -332,7 +248,7 @@ def test_messages_trimmed_behind_a_stopped_query_are_a_loss(
     assert run.values() == ["a"]
     for value in "bcd":
         send(root, "t", [value])
-    trim_all(root, "t", 3)
+    trim(root, "t", 3)
     with pytest.raises(DataLossError) as caught:
         Run(root, topic="t", start=run.offset).next()
     said = str(caught.value)
@@ -351,7 +267,7 @@ def test_a_loss_that_is_borne_is_told_once_though_nothing_new_comes(
         send(root, "t", [value])
     start = Run(root, topic="t", startingOffsets='{"t": {"0": "0:0:0"}}', maxMessagesPerTrigger=1)
     assert start.next() is not None
-    trim_all(root, "t", 99)
+    trim(root, "t", 99)
     run = Run(root, topic="t", start=start.offset, failOnDataLoss=False)
     with caplog.at_level(logging.WARNING):
         while run.planned() is not None:
@@ -365,7 +281,7 @@ def test_a_ledger_that_was_read_to_its_end_and_trimmed_is_no_loss(root: Path) ->
     send(root, "t", numbers(0, 20), batchingMaxMessages=10)
     run = Run(root, topic="t", startingOffsets="earliest", maxMessagesPerTrigger=7)
     assert run.values() == numbers(0, 20)
-    trim_all(root, "t", 99)
+    trim(root, "t", 99)
     again = Run(root, topic="t", start=run.offset)
     assert again.values() == []
     send(root, "t", ["new"])
@@ -385,10 +301,9 @@ def test_a_batch_to_replay_that_was_trimmed_in_part_goes_on_with_the_rest(root: 
     assert planned is not None
     assert "/10[" in json.dumps(planned.end)
     whole = Batch(run.offset, planned.end)
-    trim_all(root, "t", 1)
+    trim(root, "t", 1)
     assert Run(root, topic="t", start=whole.start).read(whole), "the first ledger was read"
-    early = Batch(Run(root, topic="t", startingOffsets="earliest").offset, planned.end)
-    early.start = {"initial": True, "version": 1}
+    early = Batch({"initial": True, "version": 1}, planned.end)
     with pytest.raises(DataLossError):
         Run(root, topic="t", start=early.start).read(early)
     lenient = Run(root, topic="t", start=early.start, failOnDataLoss=False)
@@ -402,14 +317,14 @@ def test_a_part_of_an_entry_that_was_trimmed_before_its_replay_is_left_out(root:
     planned = run.planned()
     assert planned is not None
     send(root, "t", ["new"])
-    trim_all(root, "t", 1)
+    trim(root, "t", 1)
     lenient = Run(root, topic="t", start=planned.start, failOnDataLoss=False)
     assert lenient.read(planned) == []
     lenient.commit(planned)
     assert lenient.values() == ["new"]
 
 
-# -- restarts ----------------------------------------------------------------------------------------
+# -- restarts ------------------------------------------------------------------------------------
 
 
 def test_a_replayed_batch_has_the_same_messages_in_the_same_tasks(root: Path) -> None:
@@ -467,77 +382,6 @@ def test_files_merged_under_a_running_query_change_no_id(root: Path) -> None:
     run.commit(planned)
     seen += [message for batch in run.all() for message in batch.messages]
     assert [tuple(message[name] for name in ids) for message in seen] == expected
-
-
-# -- offsets that are large --------------------------------------------------------------------------
-
-
-def many_topics(root: Path, count: int) -> None:
-    for number in range(count):
-        send(root, f"topic-with-a-rather-long-name-{number:04d}", [f"{number}"])
-
-
-def test_a_large_offset_is_spilled_and_a_restart_reads_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(offset_store, "LARGEST_INLINE_BYTES", 2000)
-    many_topics(root, 30)
-    run = Run(root, topicsPattern=".*", startingOffsets="earliest", maxMessagesPerTrigger=20)
-    batches = run.all()
-    assert sorted(int(v) for batch in batches for v in batch.values) == list(range(30))
-    assert all(len(json.dumps(batch.end)) < 300 for batch in batches)
-    again = Run(root, topicsPattern=".*", start=batches[0].end)
-    replay = Batch(batches[0].end, batches[1].end)
-    assert again.read(replay) == batches[1].messages
-    again.commit(replay)
-    assert again.values() == []
-
-
-def test_spilled_offsets_that_nobody_asks_for_are_deleted_after_restarts_too(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(offset_store, "LARGEST_INLINE_BYTES", 10)
-    monkeypatch.setattr(offset_store, "SPILLED_KEPT", 3)
-    send(root, "t", numbers(0, 12))
-    folder = root / "persistent/public/default/t/offsets"
-    options = {"topic": "t", "startingOffsets": "earliest", "maxMessagesPerTrigger": 1}
-    offset = None
-    for count in range(12):
-        run = Run(root, start=offset, **options)  # type: ignore[arg-type]
-        batch = run.next()
-        assert batch is not None, count
-        offset = run.offset
-        assert len(list(folder.iterdir())) <= 4
-    other = Run(root, **options)  # type: ignore[arg-type]
-    assert len(other.all()) == 12, "another query has files of its own"
-    assert run.reader.latestOffset(run.offset, ReadAllAvailable()) is run.offset
-    fresh = Run(root, start=run.offset, **options)  # type: ignore[arg-type]
-    send(root, "t", ["new"])
-    assert fresh.values() == ["new"]
-
-
-@pytest.mark.parametrize("damage", ["missing", "damaged"])
-def test_a_spilled_offset_that_is_gone_is_named(
-    root: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
-    monkeypatch.setattr(offset_store, "LARGEST_INLINE_BYTES", 10)
-    send(root, "t", ["a"])
-    run = Run(root, topic="t", startingOffsets="earliest")
-    run.next()
-    path = root / run.offset["spilled"]
-    if damage == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptFileError, match=rf"{path.name}.* is {damage}.*new checkpoint"):
-        Run(root, topic="t", start=run.offset).next()
-
-
-def test_an_offset_of_a_newer_version_is_refused(root: Path) -> None:
-    send(root, "t", ["a"])
-    for start in ({"version": 2}, {"spilled": "x/y.json", "version": 2}):
-        with pytest.raises(FutureVersionError, match="update"):
-            Run(root, topic="t", start=start).next()
 
 
 def test_the_lag_can_be_told_from_the_last_positions(root: Path) -> None:

