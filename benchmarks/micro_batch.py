@@ -120,7 +120,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=15)
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="pulsarlite-benchmark-"))
-    spark = pulsar_spark.session(master="local[2]", **{"spark.default.parallelism": 1})
+    settings: dict[str, Any] = {"spark.default.parallelism": 1}
+    spark = pulsar_spark.session(master="local[2]", **settings)
     roots = {size: Root(str(folder / str(size)), {}) for size in SIZES}
     read_ms: dict[int, list[int]] = {size: [] for size in SIZES}
     write_ms: dict[int, list[int]] = {size: [] for size in SIZES}

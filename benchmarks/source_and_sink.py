@@ -89,7 +89,7 @@ class Bench:
             sys.exit(f"{sink} saw {rows} rows of {self._rows}")
         shutil.rmtree(checkpoint)
         shutil.rmtree(self._folder / "sink", ignore_errors=True)
-        return sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000
+        return float(sum(each["durationMs"]["triggerExecution"] for each in progress)) / 1000
 
     def _make(self, value_bytes: int) -> None:
         if (self._folder / "made").exists():
@@ -128,9 +128,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the rows here (else a temporary one)")
     asked = parser.parse_args()
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="pulsarlite-benchmark-"))
-    spark = pulsar_spark.session(
-        master="local[2]", **{"spark.driver.memory": "4g", "spark.ui.enabled": False}
-    )
+    settings: dict[str, Any] = {"spark.driver.memory": "4g"}
+    spark = pulsar_spark.session(master="local[2]", **settings)
     bench = Bench(spark, folder, asked.rows, asked.bytes)
     table: dict[str, tuple[str, Callable[[], float], Callable[[], float]]] = {
         "source": (

@@ -205,7 +205,8 @@ class _Router:
         most = self.options["batchingMaxMessages"]
         number = (self._start + (self._unkeyed + np.arange(count)) // most) % self.partitions_count
         self._unkeyed += count
-        return number.astype(np.int32)
+        chosen_in_turn: NDArray[np.int32] = number.astype(np.int32)
+        return chosen_in_turn
 
 
 def payload_sizes(values: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -213,7 +214,8 @@ def payload_sizes(values: pa.ChunkedArray) -> NDArray[np.int64]:
     lengths = pc.binary_length(values)
     if lengths.null_count:
         lengths = pc.fill_null(lengths, 0)
-    return lengths.to_numpy().astype(np.int64)
+    sizes: NDArray[np.int64] = lengths.to_numpy().astype(np.int64)
+    return sizes
 
 
 def entries_of(

@@ -23,7 +23,12 @@ from pulsar_spark.connector.object_store import (
     Versioned,
     checked_path,
 )
-from pulsar_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
+from pulsar_spark.errors import (
+    InvalidOptionError,
+    MissingPackageError,
+    ObjectNotFoundError,
+    StorageError,
+)
 
 REQUESTS_AT_ONCE = 16
 READ_BUFFER_BYTES = 1 << 20
@@ -40,7 +45,7 @@ class RemoteStore(ObjectStore):
             import obstore
             from obstore import store as stores
         except ImportError as error:
-            raise InvalidOptionError(
+            raise MissingPackageError(
                 f"serviceUrl {root!r} needs the package obstore, which is not installed. "
                 "Run: pip install 'pulsarlite[obstore]'"
             ) from error

@@ -55,7 +55,8 @@ class Root:
         except TopicNotFoundError as error:
             present = [str(each) for each in self.find(topic.tenant, topic.namespace.local_name)]
             raise TopicNotFoundError(
-                f"Topic {name} does not exist in {self.store.root}. {_offer(name, present)}"
+                f"Topic {name} does not exist in {self.store.root}. "
+                f"{_offer(name, present, self.service_url)}"
             ) from error
 
     def open_or_create(
@@ -113,11 +114,12 @@ class Root:
         return [topic for topic in self.find() if re.fullmatch(pattern, str(topic))]
 
 
-def _offer(name: str, present: list[str]) -> str:
+def _offer(name: str, present: list[str], service_url: str) -> str:
     near = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
     offer = f"Did you mean {near[0]}? " if near else ""
     if not present:
         offer = "There is no topic in that namespace: is serviceUrl the right one? "
     return (
-        f"{offer}Publish to it first, or create it: pulsarlite topics create {name} --partitions 4"
+        f"{offer}Publish to it first, or create it: pulsarlite topics create {name} --partitions 4 "
+        f"--service-url {service_url}"
     )

@@ -207,7 +207,9 @@ class Options:
 
     @staticmethod
     def parse(
-        raw: Mapping[str, str], scope: Scope = Scope.ANY, environment: Mapping[str, str] | None = None
+        raw: Mapping[str, str],
+        scope: Scope = Scope.ANY,
+        environment: Mapping[str, str] | None = None,
     ) -> Options:
         """Read and check options as a user gave them. InvalidOptionError names what is wrong.
 

@@ -65,8 +65,8 @@ def shared_one_by_one(wants: dict[str, int], most: int) -> dict[str, int]:
     """The obvious way: round by round, one for each who wants one more, first come first."""
     shares = dict.fromkeys(wants, 0)
     while most and any(shares[key] < wants[key] for key in wants):
-        for key in wants:
-            if most and shares[key] < wants[key]:
+        for key, want in wants.items():
+            if most and shares[key] < want:
                 shares[key] += 1
                 most -= 1
     return shares

@@ -36,7 +36,8 @@ LONGEST_DELAY_S = 3.0
 """A kill comes at most so long after a role's first batch of a run."""
 EARLY_KILLS = 0.1
 """The share of kills that come whenever they like, Spark's start included."""
-STALLED_S = 240.0
+STALLED_S = 120.0
+"""How often a role tells that it runs, where it is not killed."""
 
 
 @dataclass
@@ -128,9 +129,9 @@ class Soak:
             role.done, role.process = True, None
             return
         now_s = time.monotonic()
-        if now_s - role.begun_s > STALLED_S and not self.left:
+        if now_s - role.begun_s > STALLED_S:
             role.begun_s = now_s
-            print(f"  the {role.name} has been running for {STALLED_S:g} s", flush=True)
+            print(f"  the {role.name} has been running for {STALLED_S:g} s: {self.done(place)}")
         if role.kill_at_s is None and place.ready(role.name).exists():
             role.kill_at_s = now_s + self.draw.random() * LONGEST_DELAY_S
         if self.left and role.kill_at_s is not None and now_s >= role.kill_at_s:
@@ -155,12 +156,15 @@ class Soak:
         return "in a batch" if planned > committed else "between batches"
 
     def tell(self, role: str, phase: str, place: Place) -> None:
-        done = [last(place.checkpoint(each) / "commits") + 1 for each in ROLES]
         print(
             f"  {time.monotonic() - self.begun_s:6.0f} s  kill {sum(self.kills.values()):3} of "
-            f"{self.wanted}: {role:9} {phase:16} batches published {done[0]:3}, read {done[1]:3}",
+            f"{self.wanted}: {role:9} {phase:16} {self.done(place)}",
             flush=True,
         )
+
+    def done(self, place: Place) -> str:
+        published, read = (last(place.checkpoint(role) / "commits") + 1 for role in ROLES)
+        return f"batches published {published:3}, read {read:3}"
 
     def count(self) -> bool:
         """Compare what the reader's sink has with what was to come; whether all is well."""
@@ -220,6 +224,7 @@ def main() -> int:
     parser.add_argument("--months", type=int, default=12, help="of which flights are taken")
     parser.add_argument("--files", type=int, default=240, help="a publisher's micro-batches")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the queries end too
     folder = given.folder or Path(tempfile.mkdtemp(prefix="pulsarlite-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"python -m tests.soak --kills {given.kills} --seed {given.seed} --folder {folder}")

@@ -1,12 +1,14 @@
 """One process of the soak: `python -m tests.soak.query publisher|reader|expected FOLDER ROUND`.
 
 Publisher and reader take up their checkpoints whenever they are begun again, and end by
-themselves when all flights are through. They tell by a file when their first batch has begun.
+themselves when all flights are through. They tell by a file when they are past their first batch.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,10 +73,10 @@ def reader(spark: SparkSession, place: Place) -> None:
 
         def keep(batch: DataFrame, number: int) -> None:
             """An idempotent sink: one file a micro-batch, replaced whole."""
-            place.ready("reader").touch()
             temporary = place.seen / f".{number}"
             pq.write_table(batch.select("value").toArrow(), temporary)
             temporary.replace(place.seen / f"{number}.parquet")
+            place.ready("reader").touch()
 
         writer = source.load(str(place.root)).writeStream.foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(place.checkpoint("reader")))
@@ -93,8 +95,16 @@ def expected(spark: SparkSession, place: Place) -> None:
     pq.write_table(values.toArrow(), place.expected)
 
 
+def end_with(parent: int) -> None:
+    """A soak that was itself killed leaves no query behind, which another would meet."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
 def main() -> None:
     role, folder, number = sys.argv[1:]
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     place = Place(Path(folder), int(number))
     spark = pulsar_spark.session(
         app_name=f"soak-{role}",

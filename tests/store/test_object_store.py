@@ -167,7 +167,7 @@ def test_without_obstore_the_error_tells_the_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "InvalidOptionError" in done.stderr
+    assert "MissingPackageError" in done.stderr
     assert "pip install 'pulsarlite[obstore]'" in done.stderr
 
 
