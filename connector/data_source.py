@@ -36,7 +36,7 @@ class PulsarliteDataSource(DataSource):
         self.root = Root.of(self.parsed)
         for text in (self.parsed["topic"], *self.parsed["topics"]):
             if text:
-                TopicName.parse(text)
+                self.root.folder_of(TopicName.parse(text))
         start_position(self.parsed, default="latest")
         end_position(self.parsed)
         _ = self.root.store  # of a kind that is known

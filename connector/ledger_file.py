@@ -315,7 +315,7 @@ class LedgerFileReader:
                     f"File {path} of topic {self._topic} is not there (any more)."
                 ) from error
             raise
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._files.pop(path, None)
             if isinstance(error, OSError) and error.errno:
                 raise StorageError(

@@ -56,17 +56,20 @@ def write_messages(
 ) -> list[WrittenTopic]:
     """Write the rows of one task; what the driver then commits.
 
-    InvalidMessageError if a row can't be a message; no file of this task is left then.
+    InvalidMessageError if a row can't be a message: nothing of its batch is kept, and what the
+    task has written before is left to the clean-up of orphans.
     """
     writers: dict[str, _TopicWriter] = {}
     try:
         for batch in batches:
             if batch.num_rows:
                 for topic, rows in _by_topic(batch, options["topic"]):
-                    name = str(TopicName.parse(topic).partitioned_topic)
-                    if name not in writers:
-                        writers[name] = _TopicWriter(TopicName.parse(name), options, root)
-                    writers[name].add(rows, TopicName.parse(topic).partition_index)
+                    name = TopicName.parse(topic)
+                    whole = str(name.partitioned_topic)
+                    messages = _as_messages(rows, options, whole)
+                    if whole not in writers:
+                        writers[whole] = _TopicWriter(name.partitioned_topic, options, root)
+                    writers[whole].add(messages, name.partition_index)
         written = [writer.close() for writer in writers.values()]
     except BaseException:
         for writer in writers.values():
@@ -99,9 +102,8 @@ class _TopicWriter:
         self._written: list[NewLedger] = []
         self._schema: pa.Schema | None = None
 
-    def add(self, rows: pa.RecordBatch, partition: int = -1) -> None:
-        """Take in rows; `partition` is where they go, -1 lets the router choose."""
-        messages = _as_messages(rows, self._options, str(self._topic))
+    def add(self, messages: pa.Table, partition: int = -1) -> None:
+        """Take in messages; `partition` is where they go, -1 lets the router choose."""
         if partition >= self._partitions:
             raise InvalidMessageError(
                 f"A row names {self._topic}-partition-{partition}, and the topic has "

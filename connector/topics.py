@@ -17,7 +17,7 @@ from typing import Any
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectStore, join, open_store
-from pulsar_spark.errors import TopicExistsError, TopicNotFoundError
+from pulsar_spark.errors import InvalidTopicNameError, TopicExistsError, TopicNotFoundError
 from pulsar_spark.options import Options
 from pulsar_spark.topic_name import (
     DEFAULT_NAMESPACE,
@@ -47,11 +47,21 @@ class Root:
         """This process's client of it."""
         return open_store(self.service_url, self.storage)
 
+    @staticmethod
+    def folder_of(topic: TopicName) -> str:
+        """The topic's folder below the root; InvalidTopicNameError if it can't have one."""
+        if not topic.is_persistent:
+            raise InvalidTopicNameError(
+                f"Topic {topic} is non-persistent, and Pulsarlite does not have such topics yet: "
+                "name it persistent://..., or without a domain."
+            )
+        return topic.storage_path
+
     def open(self, topic: TopicName) -> ManagedLedger:
         """The topic, brought up to date. TopicNotFoundError offers names that are near."""
         name = topic.partitioned_topic_name
         try:
-            return ManagedLedger.open(self.store, topic.storage_path, topic=name)
+            return ManagedLedger.open(self.store, self.folder_of(topic), topic=name)
         except TopicNotFoundError as error:
             present = [str(each) for each in self.find(topic.tenant, topic.namespace.local_name)]
             raise TopicNotFoundError(
@@ -65,7 +75,7 @@ class Root:
         """The topic; made now, with so many partitions, if there was none."""
         try:
             return ManagedLedger.open(
-                self.store, topic.storage_path, topic=topic.partitioned_topic_name
+                self.store, self.folder_of(topic), topic=topic.partitioned_topic_name
             )
         except TopicNotFoundError:
             with suppress(TopicExistsError):  # somebody else was as quick
@@ -78,7 +88,7 @@ class Root:
         """A new topic. TopicExistsError if it is there already."""
         name = topic.partitioned_topic_name
         return ManagedLedger.create(
-            self.store, topic.storage_path, partitions, settings, topic=name
+            self.store, self.folder_of(topic), partitions, settings, topic=name
         )
 
     def find(self, tenant: str | None = None, namespace: str | None = None) -> Iterator[TopicName]:

@@ -144,7 +144,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Begin at the first entry that was published at this time or later."),
     Option("endingOffsets", _text, "latest", Scope.BATCH_READ,
            "latest, or JSON of message ids by topic and partition",
-           "Where a batch ends; the message named is the last that is read."),
+           "Where a batch ends; the message named is the last that is read. Partitions not named "
+           "end at the latest."),
     Option("endingTime", _text, None, Scope.BATCH_READ, _TIME,
            "End before the first entry that was published at this time or later."),
     Option("maxMessagesPerTrigger", _count(1), None, Scope.STREAM_READ, _NUMBER,

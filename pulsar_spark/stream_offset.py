@@ -77,8 +77,7 @@ class PartitionOffset:
     def to_json_value(self) -> dict[str, Any]:
         value: dict[str, Any] = {
             "attempts": {
-                str(attempt): _cursor_value(cursor)
-                for attempt, cursor in self.attempts.items()
+                str(attempt): _cursor_value(cursor) for attempt, cursor in self.attempts.items()
             },
             "epoch": self.epoch,
             "origin": _cursor_value(self.origin),

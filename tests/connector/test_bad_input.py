@@ -71,6 +71,7 @@ def read(spark: SparkSession, root: Path, topic: str = "flights", **given: str) 
         ({"topic": "flihgts"}, "Did you mean persistent://public/default/flights?"),
         ({"topic": "a/b"}, "<tenant>/<namespace>/<topic>"),
         ({"topic": "http://a/b/c"}, "Invalid topic domain: 'http'"),
+        ({"topic": "non-persistent://a/b/c"}, "does not have such topics yet"),
         ({"topic": "te nant/ns/t"}, "Invalid named entity: te nant"),
         ({"topic": "flights-partition-7"}, "there is no partition 7. Name another"),
     ],

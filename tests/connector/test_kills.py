@@ -34,7 +34,7 @@ def test_a_kill_at_a_change_of_the_disk_neither_loses_nor_doubles(tmp_path: Path
 @pytest.mark.slow
 def test_queries_on_real_spark_killed_at_random_deliver_every_flight_once(tmp_path: Path) -> None:
     seed = str(random.randrange(2**32))
-    arguments = ("--kills", "3", "--months", "1", "--files", "16", "--seed", seed)
+    arguments = ("--kills", "2", "--months", "1", "--files", "6", "--seed", seed)
     said = run("tests.soak", *arguments, "--folder", str(tmp_path / "soak"))
     assert "27,004 flights published, 27,004 read" in said
     assert "every flight exactly once" in said

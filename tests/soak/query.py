@@ -1,4 +1,4 @@
-"""One process of the soak: `python -m tests.soak.query publisher|reader|expected FOLDER ROUND`.
+"""One process of the soak: `python -m tests.soak.query publisher|reader FOLDER ROUND`.
 
 Publisher and reader take up their checkpoints whenever they are begun again, and end by
 themselves when all flights are through. They tell by a file when they are past their first batch.
@@ -45,6 +45,8 @@ class Place:
 
 
 def publisher(spark: SparkSession, place: Place) -> None:
+    if not place.expected.exists():
+        note_expected(spark, place)
     schema = spark.read.parquet(str(place.flights)).schema
     files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     frame = as_messages(files.parquet(str(place.flights)))
@@ -89,10 +91,12 @@ def reader(spark: SparkSession, place: Place) -> None:
         query.stop()
 
 
-def expected(spark: SparkSession, place: Place) -> None:
+def note_expected(spark: SparkSession, place: Place) -> None:
     """What has to arrive, value by value."""
     values = as_messages(spark.read.parquet(str(place.flights))).select("value")
-    pq.write_table(values.toArrow(), place.expected)
+    temporary = place.expected.with_suffix(".unfinished")
+    pq.write_table(values.toArrow(), temporary)
+    temporary.replace(place.expected)
 
 
 def end_with(parent: int) -> None:
@@ -111,7 +115,7 @@ def main() -> None:
         master="local[2]",
         **{"spark.sql.session.timeZone": "UTC", "spark.local.dir": str(Path(folder) / "local")},
     )
-    {"publisher": publisher, "reader": reader, "expected": expected}[role](spark, place)
+    {"publisher": publisher, "reader": reader}[role](spark, place)
     spark.stop()
 
 
