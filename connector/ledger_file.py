@@ -46,6 +46,10 @@ BATCH_ROWS = 8_192
 """Most rows of a record batch that reading yields; a quarter of a full row group."""
 FEW_ROWS = 1_024
 """A file of no more rows is written in the trimmed-down form."""
+SAMPLE_ROWS = 1_024
+SAMPLE_BYTES = 65_536
+WORTH_COMPRESSING = 0.9
+"""Values whose first bytes don't come down to this share are stored as they are."""
 FEW_KEYS_SHARE = 4
 """Keys get a dictionary if there are at least as many rows to each distinct one."""
 
@@ -216,11 +220,15 @@ class LedgerFileWriter:
             if not schema.names:
                 schema = sample.schema
         codec, level = _CODECS[self._compression]
+        codecs = dict.fromkeys(_leaves(schema), codec)
+        if "value" in codecs and not _gets_smaller(sample["value"], codec, level):
+            codecs["value"] = "none"
+        levels = {name: level for name in codecs if level is not None and codecs[name] != "none"}
         self._writer = pq.ParquetWriter(
             self._output.sink,
             schema,
-            compression=codec,
-            compression_level=level,
+            compression=codecs,
+            compression_level=levels,
             use_dictionary=[] if few else _columns_of_few_values(sample, schema),
             column_encoding={name: _ENCODINGS[name] for name in schema.names if name in _ENCODINGS},
             write_statistics=["publish_time"] if few else _columns_with_statistics(schema),
@@ -389,6 +397,29 @@ def _repeated(text: str, blocks: int) -> pa.Array:
 
 def _nulls(rows: int, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(rows, f.type) for f in schema], schema=schema)
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """The names by which Parquet knows the columns: a map is two."""
+    names: list[str] = []
+    for field in schema:
+        if pa.types.is_map(field.type):
+            names += [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
+        else:
+            names.append(field.name)
+    return names
+
+
+def _gets_smaller(values: pa.ChunkedArray, codec: str, level: int | None) -> bool:
+    """Whether compressing is worth its time, by the first bytes of the values."""
+    if codec == "none":
+        return True
+    sample = b"".join(value or b"" for value in values.slice(0, SAMPLE_ROWS).to_pylist())
+    sample = sample[:SAMPLE_BYTES]
+    if len(sample) < SAMPLE_BYTES // 16:
+        return True
+    small = pa.Codec(codec, level).compress(sample, asbytes=True)
+    return len(small) < WORTH_COMPRESSING * len(sample)
 
 
 def _columns_of_few_values(sample: pa.Table, schema: pa.Schema) -> list[str]:

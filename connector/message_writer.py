@@ -319,7 +319,8 @@ def _split(
     if isinstance(partitions, int):
         yield partitions, messages
         return
-    order = np.argsort(partitions, kind="stable")
+    narrow = partitions.astype(np.uint16) if partitions.max() < 1 << 16 else partitions
+    order = np.argsort(narrow, kind="stable")  # a radix sort, where numbers are narrow
     ordered = messages.take(pa.array(order))
     numbers, firsts = np.unique(partitions[order], return_index=True)
     ends = [*firsts[1:].tolist(), len(messages)]
