@@ -128,7 +128,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the rows here (else a temporary one)")
     asked = parser.parse_args()
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="pulsarlite-benchmark-"))
-    settings: dict[str, Any] = {"spark.driver.memory": "4g"}
+    settings: dict[str, Any] = {
+        "spark.driver.memory": "4g",
+        "spark.python.unix.domain.socket.enabled": True,
+    }
     spark = pulsar_spark.session(master="local[2]", **settings)
     bench = Bench(spark, folder, asked.rows, asked.bytes)
     table: dict[str, tuple[str, Callable[[], float], Callable[[], float]]] = {

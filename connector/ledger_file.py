@@ -44,6 +44,8 @@ BOUNDARY_ROWS = 4_096
 """A partition that adds as many rows begins a row group of its own."""
 BATCH_ROWS = 8_192
 """Most rows of a record batch that reading yields; a quarter of a full row group."""
+BATCH_BYTES = 1 << 20
+"""A record batch has about so many bytes at most, though never fewer rows than FEW_ROWS."""
 FEW_ROWS = 1_024
 """A file of no more rows is written in the trimmed-down form."""
 SAMPLE_ROWS = 1_024
@@ -343,24 +345,45 @@ def new_data_path() -> str:
 def _rows(
     file: pq.ParquetFile, schema: pa.Schema, start: int, count: int, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
+    """The rows start to start + count of the file, in batches that stay in a processor's cache."""
     stored = [name for name in schema.names if name in file.schema_arrow.names]
-    group_start = 0
+    if not stored:
+        for place in range(0, count, batch_rows):
+            yield _nulls(min(batch_rows, count - place), schema)
+        return
+    groups, skipped, row = [], 0, 0
     for group in range(file.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
-        first = max(start, group_start)
-        last = min(start + count, group_start + rows)
-        if first < last:
-            if stored:
-                table = file.read_row_group(group, columns=stored, use_threads=False)
-                table = table.slice(first - group_start, last - first)
-                for batch in table.to_batches(max_chunksize=batch_rows):
-                    yield _shaped(batch, schema)
-            else:
-                for place in range(first, last, batch_rows):
-                    yield _nulls(min(batch_rows, last - place), schema)
-        group_start += rows
-        if group_start >= start + count:
+        if row < start + count and start < row + rows:
+            groups.append(group)
+        elif row + rows <= start:
+            skipped += rows
+        row += rows
+    before, left = start - skipped, count
+    batch_rows = min(batch_rows, _rows_in_cache(file, groups, stored))
+    for batch in file.iter_batches(
+        batch_rows, row_groups=groups, columns=stored, use_threads=False
+    ):
+        wanted = batch.slice(before, left)
+        before = max(0, before - batch.num_rows)
+        if wanted.num_rows:
+            left -= wanted.num_rows
+            yield _shaped(wanted, schema)
+        if not left:
             return
+
+
+def _rows_in_cache(file: pq.ParquetFile, groups: Sequence[int], stored: Sequence[str]) -> int:
+    """How many rows of these columns make about BATCH_BYTES, at least FEW_ROWS."""
+    group = file.metadata.row_group(groups[0])
+    chunks = (group.column(number) for number in range(group.num_columns))
+    names = set(stored)
+    size_bytes = sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema.partition(".")[0] in names
+    )
+    return max(FEW_ROWS, BATCH_BYTES * group.num_rows // max(1, size_bytes))
 
 
 def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

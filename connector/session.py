@@ -29,8 +29,6 @@ DEFAULTS: dict[str, str] = {
     # 200 by default: each costs a task in every micro-batch, and is fixed for a checkpoint's life.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Rows go between Spark and Python by socket: a Unix one takes a fifth of the time off.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Errors only, from the first line on; spark.log.level would come after the first lines.
