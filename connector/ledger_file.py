@@ -383,7 +383,7 @@ def _rows_in_cache(file: pq.ParquetFile, groups: Sequence[int], stored: Sequence
         for chunk in chunks
         if chunk.path_in_schema.partition(".")[0] in names
     )
-    return max(FEW_ROWS, BATCH_BYTES * group.num_rows // max(1, size_bytes))
+    return max(FEW_ROWS, BATCH_BYTES * int(group.num_rows) // max(1, int(size_bytes)))
 
 
 def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
