@@ -12,6 +12,11 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── TopicExistsError              a topic is to be created that is there already
     ├── CorruptFileError              a stored file is truncated, damaged or not ours
     ├── FutureVersionError            a stored file is from a newer version of Pulsarlite
+    ├── ConsumerAssignError           a Key_Shared consumer can't get the slots that it needs
+    ├── ConsumerBusyError             the subscription has a consumer that excludes this one
+    ├── ConsumerNotConnectedError     a consumer is to leave that is not there
+    ├── ProducerBusyError             the topic's producers exclude this one for now
+    ├── ProducerFencedError           another producer owns the topic, and this one must stop
     ├── DataLossError                 an offset names messages that were trimmed away
     ├── FencedError                   a newer owner has taken over; this writer must stop
     ├── FileReclaimedError            a commit came so late that its file was given up
@@ -83,6 +88,36 @@ class FutureVersionError(PulsarliteError):
     """A stored file was written by a newer version of Pulsarlite."""
 
     condition = "FUTURE_VERSION"
+
+
+class ConsumerAssignError(PulsarliteError):
+    """A Key_Shared consumer can't get slots (Pulsar's ConsumerAssignException)."""
+
+    condition = "CONSUMER_ASSIGN"
+
+
+class ConsumerBusyError(PulsarliteError):
+    """The subscription has a consumer that excludes this one (ConsumerBusyException)."""
+
+    condition = "CONSUMER_BUSY"
+
+
+class ConsumerNotConnectedError(PulsarliteError):
+    """A consumer is to leave that is not there (ServerMetadataException)."""
+
+    condition = "CONSUMER_NOT_CONNECTED"
+
+
+class ProducerBusyError(PulsarliteError):
+    """The topic's producers exclude this one for now (ProducerBusyException)."""
+
+    condition = "PRODUCER_BUSY"
+
+
+class ProducerFencedError(PulsarliteError):
+    """Another producer owns the topic, and this one must stop (ProducerFencedException)."""
+
+    condition = "PRODUCER_FENCED"
 
 
 class DataLossError(PulsarliteError):

@@ -377,9 +377,8 @@ class PositionSet:
         missing = messages - (int(ends[fitting - 1]) if fitting else 0)
         if missing:
             cut = int(entries[fitting])
-            size = ledger.batch_sizes.size_of(cut)
-            part = parts.get(cut, (1 << size + 1) - 1)
-            result[cut] = 1 << size | _lowestbatch_part.bits(batch_part.bits(part), missing)
+            part = parts.get(cut) or batch_part.whole(ledger.batch_sizes.size_of(cut))
+            result[cut] = batch_part.first_messages(part, missing)
         return PositionSet({ledger.ledger_id: whole}, {ledger.ledger_id: result})
 
 
