@@ -118,6 +118,10 @@ def redeliver_unacknowledged(
             reject(state, subscription, out, consumer, attempt, messages, at_once)
     elif not consumer.is_revoking:
         give_back_all(state, subscription, out, consumer, bury=True)
+        # So that it knows which grants these were: all that it reads of before this Revoke.
+        consumer.revision += 1
+        consumer.obeyed = consumer.revision
+        out.revokes.append(dispatcher_single_active.revoke_all(subscription, consumer))
 
 
 def hear_of_ledgers(state: BrokerState, subscription: Subscription) -> None:

@@ -132,9 +132,9 @@ def _advance_time(
 def _dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
     """Decide once what is granted; then say how far the subscription is, and when to look again."""
     subscription.drop_acknowledged()
+    DISPATCHERS[subscription.subscription_type](state, subscription, out)
     if out.welcomes:
         welcome(subscription, out)
-    DISPATCHERS[subscription.subscription_type](state, subscription, out)
     position = subscription.cursor.mark_delete_position
     if position != subscription.announced:
         subscription.announced = position

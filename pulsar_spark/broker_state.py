@@ -132,6 +132,13 @@ class BrokerState:
     # -- looking -----------------------------------------------------------------------------
 
     @property
+    def ledgers_that_stay(self) -> LedgerList:
+        """Those whose removal was not asked for."""
+        if not self.trimming:
+            return self.ledgers
+        return LedgerList(each for each in self.ledgers if each.ledger_id not in self.trimming)
+
+    @property
     def last_position(self) -> Position:
         """The last entry; EARLIEST while there is no ledger."""
         return last_position(self.ledgers) if len(self.ledgers) else EARLIEST

@@ -12,6 +12,7 @@ What a consumer is to this dispatcher, and what changes it:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
@@ -152,13 +153,18 @@ def _revoke(subscription: Subscription, consumer: Consumer, out: ReadyBuilder) -
 
 def revoke_of(subscription: Subscription, consumer: Consumer) -> Revoke:
     """The latest Revoke, to say it again."""
+    revoke = revoke_all(subscription, consumer)
+    return revoke if consumer.has_open_grant else replace(revoke, messages=consumer.revoked)
+
+
+def revoke_all(subscription: Subscription, consumer: Consumer) -> Revoke:
+    """Of everything that was granted to it before."""
     return Revoke(
         subscription.name,
         consumer.name,
         consumer.incarnation,
         subscription.epoch,
         consumer.revision,
-        None if consumer.has_open_grant else consumer.revoked,
     )
 
 

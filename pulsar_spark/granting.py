@@ -97,9 +97,14 @@ def grant(
 
 
 def grants_again(subscription: Subscription, consumer: Consumer, out: ReadyBuilder) -> None:
-    """All that the consumer holds, said once more."""
+    """All that the consumer holds, said once more; but not what it is to give back."""
+    said = consumer.revoked
+    for new in out.grants:
+        if (new.subscription, new.consumer) == (subscription.name, consumer.name):
+            said = said.union(new.messages)
     for attempt, held in sorted(consumer.pending.items()):
-        for count, part in subscription.tracker.by_count(held):
+        kept = held.difference(said) if said else held
+        for count, part in subscription.tracker.by_count(kept):
             out.grants.append(
                 Grant(
                     subscription.name,

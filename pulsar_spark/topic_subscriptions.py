@@ -93,9 +93,16 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
             )
         )
         if consumer.is_revoking:
+            out.revokes = [
+                each for each in out.revokes
+                if (each.subscription, each.consumer) != (subscription.name, consumer.name)
+            ]  # fmt: skip
             out.revokes.append(dispatcher_single_active.revoke_of(subscription, consumer))
+            if consumer.has_open_grant:
+                continue  # all that it holds and has not delivered is asked back
         grants_again(subscription, consumer, out)
-        if consumer.has_open_grant:
+        told = {(grant.subscription, grant.consumer) for grant in out.open_grants}
+        if consumer.has_open_grant and (subscription.name, consumer.name) not in told:
             grant = dispatcher_single_active.open_grant_of(subscription, consumer, again=True)
             out.open_grants.append(grant)
 
@@ -161,10 +168,11 @@ def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
 
 def cursor_before(state: BrokerState, position: Position, batch_index: int = -1) -> Cursor:
     """All before a message, which is the next; and the duplicates that the log hides."""
-    if not len(state.ledgers):
+    ledgers = state.ledgers_that_stay
+    if not len(ledgers):
         return Cursor(EARLIEST)
-    cursor = ManagedCursor.open(state.ledgers).seek(position).cursor
-    ledger = state.ledgers.get(position.ledger_id)
+    cursor = ManagedCursor.open(ledgers).seek(position).cursor
+    ledger = ledgers.get(position.ledger_id)
     if batch_index > 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
         size = ledger.batch_sizes.size_of(position.entry_id)
         earlier = (1 << min(batch_index, size)) - 1

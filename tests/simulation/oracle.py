@@ -46,6 +46,7 @@ class Oracle:
         self.not_before: dict[Message, int] = {}
         self.last_of_key: dict[int, Message] = {}
         self.exists = False
+        self.seen: set[Message] = set()
         self.lapsed: set[tuple[str, int]] = set()
 
     # -- what happens ------------------------------------------------------------------------
@@ -97,7 +98,9 @@ class Oracle:
                 self.fail(f"{message} was delivered to {source.name} and to {before.name}")
             self.owner[message] = source
             self.owned_at[message] = world.now_ms
-            if world.ordered and world.kind is SubscriptionType.KEY_SHARED:
+            is_first = message not in self.seen
+            self.seen.add(message)
+            if is_first and world.ordered and world.kind is SubscriptionType.KEY_SHARED:
                 key = self.messages[message]
                 if self.last_of_key.get(key, (-1, -1, -1)) >= message:
                     self.fail(f"{message} of key {key} came behind {self.last_of_key[key]}")
@@ -168,7 +171,7 @@ class Oracle:
                 self.owner, self.not_before, self.last_of_key = {}, {}, {}
                 assert command.position is not None
                 state = before.copy()
-                state.ledgers = after.ledgers
+                state.ledgers, state.trimming = after.ledgers, after.trimming
                 cursor = cursor_before(state, command.position)
                 self.acked = {m for m in self.heard if cursor.contains(m[:2], m[2])}
                 trimmed = {ledger.ledger_id for ledger in after.ledgers}

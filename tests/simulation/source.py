@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pulsar_spark.commands import (
     CloseConsumer,
     ReconsumeLater,
+    RedeliverUnacknowledgedMessages,
     Rejection,
     Report,
     Subscribe,
@@ -72,6 +73,8 @@ class Source:
     unsettled: dict[int, PositionSet] = field(default_factory=dict)
     """Manual: delivered, and neither acknowledged nor rejected yet, by attempt."""
     rejections: list[Rejection] = field(default_factory=list)
+    gives_back: bool = False
+    """It asked for everything again, and delivers nothing until it reads that it was heard."""
     retries: list[ReconsumeLater] = field(default_factory=list)
 
     # -- connecting --------------------------------------------------------------------------
@@ -81,6 +84,7 @@ class Source:
         self.request_id = self.world.next_number()
         self.connected = False
         self.grants, self.open_attempt, self.revision = {}, -1, 0
+        self.gives_back = False
         self.sequence = 0
         self.read_to = len(self.world.dispatch)
         self.send_subscribe()
@@ -103,8 +107,8 @@ class Source:
             self.checkpoint = Checkpoint()
             self.acked = Cursor()
             self.unsettled = {}
+            self.rejections, self.retries = [], []
             self.world.oracle.gone(self)
-        self.rejections, self.retries = [], []
         self.is_alive = True
         self.subscribe()
 
@@ -116,6 +120,20 @@ class Source:
         self.connected = False
         self.is_alive = False
         self.world.oracle.gone(self)
+
+    def give_back(self) -> None:
+        """It asks for everything that it holds once more."""
+        if self.committed is None or not self.connected or self.checkpoint.logged is not None:
+            return
+        self.gives_back = True
+        self.unsettled = {}
+        self.world.oracle.gone(self)
+        self.world.send(
+            RedeliverUnacknowledgedMessages(
+                self.subscription, self.name, self.incarnation, self.committed.epoch,
+                self.world.next_number(),
+            )
+        )  # fmt: skip
 
     # -- hearing -----------------------------------------------------------------------------
 
@@ -169,11 +187,13 @@ class Source:
         self.checkpoint.committed = PartitionOffset(origin, {}, epoch)
         self.checkpoint.logged = None
         self.grants, self.open_attempt, self.revision = {}, -1, 0
+        self.gives_back = False
         self.floor, self.acked, self.unsettled = None, Cursor(), {}
         self.rejections, self.retries = [], []
 
     def obey(self, revoke: Revoke) -> None:
         if revoke.messages is None:
+            self.gives_back = False
             self.open_attempt = -1
             self.grants = {}
         else:
@@ -202,7 +222,7 @@ class Source:
         self.hear(self.world.draw(1, 8))
         if not self.connected or self.committed is None:
             return
-        end = self.plan(self.committed, self.world.draw(1, 6))
+        end = self.plan(self.committed, self.world.draw(1, 6)) if not self.gives_back else None
         if end is not None:
             self.checkpoint.logged = end
             self.checkpoint.batches += 1

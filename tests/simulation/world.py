@@ -23,7 +23,6 @@ from pulsar_spark.commands import (
     LeaseLapsed,
     LedgerAdded,
     LedgersTrimmed,
-    RedeliverUnacknowledgedMessages,
     Seek,
     SubscriptionType,
 )
@@ -304,14 +303,8 @@ class World:
             source.stalled = False
         elif what == 6:
             self.seek()
-        elif source.committed is not None:
-            self.oracle.gone(source)
-            self.send(
-                RedeliverUnacknowledgedMessages(
-                    SUBSCRIPTION, source.name, source.incarnation, source.committed.epoch,
-                    self.next_number(),
-                )
-            )  # fmt: skip
+        else:
+            source.give_back()
 
     def seek(self) -> None:
         choices = [EARLIEST, LATEST]
