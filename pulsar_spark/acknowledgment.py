@@ -116,7 +116,7 @@ def redeliver_unacknowledged(
     if command.messages is not None:
         for attempt, messages in sorted(command.messages.items()):
             reject(state, subscription, out, consumer, attempt, messages, at_once)
-    elif not consumer.is_revoking:
+    else:
         give_back_all(state, subscription, out, consumer, bury=True)
         # So that it knows which grants these were: all that it reads of before this Revoke.
         consumer.revision += 1

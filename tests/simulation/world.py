@@ -89,6 +89,7 @@ class World:
         self.sources: list[Source] = []
         self.stopped: dict[str, int] = {}
         self.steps = 0
+        self.next_due_ms: int | None = None
 
     # -- drawing -----------------------------------------------------------------------------
 
@@ -216,6 +217,7 @@ class World:
             after = from_shards(to_shards(after))
         self.state = after
         self.steps += 1
+        self.next_due_ms = ready.next_due_ms
         self.oracle.stepped(before, commands, after, ready)
         self._perform(ready)
         return ready
@@ -253,11 +255,19 @@ class World:
         elif happens < 0.72:
             self.publish()
         elif happens < 0.80:
-            self.now_ms += self.draw_from((0, 1, 400, 1_000, 3_000, 60_000))
+            self.time_passes()
         elif happens < 0.86:
             self.join()
         else:
             self.trouble()
+
+    def time_passes(self) -> None:
+        """The clock stands, goes on, jumps, or comes to just before something is due."""
+        due_ms = self.next_due_ms
+        if due_ms is not None and due_ms > self.now_ms and self.draw(0, 1):
+            self.now_ms = max(self.now_ms, due_ms - self.draw_from((0, 1, 200)))
+        else:
+            self.now_ms += self.draw_from((0, 1, 400, 1_000, 3_000, 60_000))
 
     def turn_of(self, source: Source) -> None:
         if source.stalled or not source.is_alive:
@@ -354,3 +364,10 @@ def _union(sets: Iterable[PositionSet]) -> PositionSet:
     for each in sets:
         result = result.union(each)
     return result
+
+
+def run_schedule(seed: int, shape: Shape = Shape()) -> World:
+    """One schedule from its seed. Violation if a promise is broken; the world, for a look."""
+    world = World(seed, shape)
+    world.run()
+    return world
