@@ -33,6 +33,7 @@ from pulsar_spark.commands import (
     CloseConsumer,
     CloseProducer,
     Command,
+    CreateSubscription,
     LeaseLapsed,
     LedgerAdded,
     LedgersTrimmed,
@@ -54,7 +55,7 @@ from pulsar_spark.producer_access import Admission
 from pulsar_spark.ready import Acknowledged, Ready, Reply, ServerError
 from pulsar_spark.ready_builder import ReadyBuilder
 from pulsar_spark.subscription import Subscription
-from pulsar_spark.topic_subscriptions import close, seek, subscribe, unsubscribe, welcome
+from pulsar_spark.topic_subscriptions import close, create, seek, subscribe, unsubscribe, welcome
 
 
 def step(
@@ -226,6 +227,7 @@ HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = 
     LedgersTrimmed: _trimmed,
     SetPolicies: _set_policies,
     Subscribe: subscribe,
+    CreateSubscription: create,
     CloseConsumer: close,
     LeaseLapsed: close,
     Unsubscribe: unsubscribe,

@@ -108,6 +108,15 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateSubscription:
+    """An admin, or a dead-letter policy, creates a durable subscription that nobody has yet."""
+
+    subscription: str
+    initial_position: InitialPosition = InitialPosition.EARLIEST
+    request_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CloseConsumer:
     """A consumer goes, having sent its last report."""
 
@@ -257,6 +266,7 @@ Command = (
     | LedgersTrimmed
     | SetPolicies
     | Subscribe
+    | CreateSubscription
     | CloseConsumer
     | LeaseLapsed
     | Unsubscribe

@@ -56,21 +56,22 @@ def retry_letter(
     policy: DeadLetterPolicy,
     messages: PositionSet,
     request: ReconsumeLater,
-    times: int,
 ) -> Letter:
-    """To the retry letter topic, for the `times`-th time."""
+    """To the retry letter topic; to the dead letter topic if it was there too often already."""
+    times = request.reconsume_times + 1
+    counted = (
+        *request.properties,
+        (RECONSUMETIMES, str(times)),
+        (DELAY_TIME, str(request.delay_ms)),
+    )
+    if times > policy.max_redeliver_count:
+        return dead_letter(state, subscription, policy, messages, counted)
     topic = policy.retry_letter_topic
     return Letter(
         topic or default_retry_letter_topic(state.topic, subscription.name),
         subscription.name,
         messages,
-        (
-            *request.properties,
-            (RECONSUMETIMES, str(times)),
-            (DELAY_TIME, str(request.delay_ms)),
-            (REAL_TOPIC, state.topic),
-            (REAL_SUBSCRIPTION, subscription.name),
-        ),
+        (*counted, (REAL_TOPIC, state.topic), (REAL_SUBSCRIPTION, subscription.name)),
         deliver_at_ms=state.now_ms + request.delay_ms,
     )
 

@@ -157,12 +157,7 @@ def reconsume_later(
             seen=True, delay=lambda _count: request.delay_ms,
         )  # fmt: skip
         return
-    times = request.reconsume_times + 1
-    if times > policy.max_redeliver_count:
-        letter = dead_letter(state, subscription, policy, given, request.properties)
-    else:
-        letter = retry_letter(state, subscription, policy, given, request, times)
-    out.letters.append(letter)
+    out.letters.append(retry_letter(state, subscription, policy, given, request))
     subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
 
 

@@ -13,6 +13,7 @@ from pulsar_spark.acknowledgment import refuse
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
     CloseConsumer,
+    CreateSubscription,
     InitialPosition,
     LeaseLapsed,
     Seek,
@@ -72,6 +73,23 @@ def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None
     subscription.incarnations.pop(command.consumer, None)
     out.welcomes.append(command)
     dispatcher_sticky_key.selector_changed(state, subscription, out)
+
+
+def create(state: BrokerState, command: CreateSubscription, out: ReadyBuilder) -> None:
+    """A subscription without consumers; one that is there stays as it is."""
+    wanted = Subscribe(
+        command.subscription, "admin", initial_position=command.initial_position,
+        request_id=command.request_id,
+    )  # fmt: skip
+    if command.subscription not in state.subscriptions:
+        refusal = _refusal(state, wanted)
+        if refusal is not None:
+            refuse(out, command, *refusal)
+            return
+        state.subscriptions[command.subscription] = _created(state, wanted)
+        state.was_subscribed = True
+    if command.request_id is not None:
+        out.replies.append(Reply("", command.subscription, 0, command.request_id))
 
 
 def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
