@@ -87,10 +87,7 @@ def acknowledge(state: BrokerState, command: Acknowledge, out: ReadyBuilder) -> 
         return
     try:
         cursor = _cursor_of(state, subscription, command)
-        known, beyond = state.known(cursor.individually_deleted)
-        if beyond or cursor.mark_delete_position > state.last_position:
-            raise ValueError("Invalid mark deleted position: it lies beyond the last entry")
-        _acknowledge(state, subscription, Cursor(cursor.mark_delete_position, known))
+        _acknowledge(state, subscription, _published(state, cursor))
     except ValueError as error:
         refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
         return
@@ -180,9 +177,21 @@ def _acknowledge(state: BrokerState, subscription: Subscription, cursor: Cursor)
 def _complete_batches(subscription: Subscription, messages: PositionSet) -> PositionSet:
     """Without batch-index acknowledgement an entry counts once all its messages do."""
     together = subscription.partial_acks.union(messages)
-    whole = PositionSet({k: together.whole_entries(k) for k in together.ledger_ids})
+    entries = PositionSet.of(position for position, _ in together.entries())
+    known = together.union(subscription.cursor.individually_deleted.intersection(entries))
+    whole = PositionSet({k: known.whole_entries(k) for k in known.ledger_ids})
     subscription.partial_acks = together.difference(whole)
     return whole
+
+
+def _published(state: BrokerState, cursor: Cursor) -> Cursor:
+    """Without what was trimmed. ValueError if something lies beyond the end."""
+    known, beyond = state.known(cursor.individually_deleted)
+    if beyond or cursor.mark_delete_position > state.last_position:
+        raise ValueError(
+            f"Invalid mark deleted position: it lies beyond the last entry, {state.last_position}"
+        )
+    return Cursor(cursor.mark_delete_position, known)
 
 
 def _cursor_of(state: BrokerState, subscription: Subscription, command: Acknowledge) -> Cursor:
@@ -208,9 +217,7 @@ def _cursor_of(state: BrokerState, subscription: Subscription, command: Acknowle
     return Cursor(target, part)
 
 
-def _acknowledged_by(
-    state: BrokerState, position: Position, words: tuple[int, ...]
-) -> PositionSet:
+def _acknowledged_by(state: BrokerState, position: Position, words: tuple[int, ...]) -> PositionSet:
     ledger = state.ledgers.get(position.ledger_id)
     if ledger is None or position.entry_id >= ledger.entries:
         if position > state.last_position:
@@ -281,9 +288,7 @@ def _take_rejections(
 ) -> None:
     for rejection in command.rejected:
         delay = negative_ack_delay(consumer.options, rejection.delay_ms)
-        reject(
-            state, subscription, out, consumer, rejection.attempt, rejection.messages, delay
-        )
+        reject(state, subscription, out, consumer, rejection.attempt, rejection.messages, delay)
     for request in command.reconsume_later:
         reconsume_later(state, subscription, out, consumer, request)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pulsar_spark.cursor import Cursor
+from pulsar_spark.position import Position
 
 DEFAULT_GROUP_TIME_MS: Final = 100
 MAX_GROUP_SIZE: Final = 1000
@@ -27,9 +28,7 @@ class AcknowledgmentsGroupingTracker:
     since_ms: int | None = None
     """When the first that waits was added."""
 
-    def add(
-        self, acknowledged: Cursor, count: int, now_ms: int
-    ) -> AcknowledgmentsGroupingTracker:
+    def add(self, acknowledged: Cursor, count: int, now_ms: int) -> AcknowledgmentsGroupingTracker:
         """With so many acknowledgements more, which that cursor holds."""
         since_ms = now_ms if self.since_ms is None else self.since_ms
         return replace(
@@ -53,6 +52,10 @@ class AcknowledgmentsGroupingTracker:
     def flushed(self) -> AcknowledgmentsGroupingTracker:
         """Once a report is sent; it names all again, for that report may be lost."""
         return replace(self, waiting=0, since_ms=None)
+
+    def forget_up_to(self, position: Position) -> AcknowledgmentsGroupingTracker:
+        """The broker has all up to there: it need not be said again one by one."""
+        return replace(self, acknowledged=self.acknowledged.floor(position))
 
     def begin_epoch(self) -> AcknowledgmentsGroupingTracker:
         """After a seek: nothing is acknowledged."""

@@ -58,9 +58,7 @@ from pulsar_spark.subscription import Subscription
 from pulsar_spark.topic_subscriptions import close, create, seek, subscribe, unsubscribe, welcome
 
 
-def step(
-    state: BrokerState, commands: Sequence[Command], now_ms: int
-) -> tuple[BrokerState, Ready]:
+def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[BrokerState, Ready]:
     """The state after these commands, in order, at that time; and what is to be done."""
     out = ReadyBuilder()
     before, state = state, state.copy()
@@ -240,11 +238,12 @@ HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = 
 }
 """What each command does; there is no other."""
 
-DISPATCHERS: Final[dict[SubscriptionType, Callable[[BrokerState, Subscription, ReadyBuilder], None]]] = {
+DISPATCHERS: Final[
+    dict[SubscriptionType, Callable[[BrokerState, Subscription, ReadyBuilder], None]]
+] = {
     SubscriptionType.EXCLUSIVE: dispatcher_single_active.dispatch,
     SubscriptionType.FAILOVER: dispatcher_single_active.dispatch,
     SubscriptionType.SHARED: dispatcher_multiple_consumers.dispatch,
     SubscriptionType.KEY_SHARED: dispatcher_sticky_key.dispatch,
 }
 """Who gets the messages of a subscription of each type."""
-

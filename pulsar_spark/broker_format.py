@@ -136,7 +136,18 @@ def _ledger_value(ledger: LedgerInfo) -> list[Any]:
 
 
 def _ledger(value: list[Any]) -> LedgerInfo:
-    return LedgerInfo(*value[:4], BatchSizes.from_json(value[4]), *value[5:])
+    ledger_id, partition, file, first_row, sizes, size_bytes, first_ms, last_ms, deliver_ms = value
+    return LedgerInfo(
+        ledger_id,
+        partition,
+        file,
+        first_row,
+        BatchSizes.from_json(sizes),
+        size_bytes,
+        first_ms,
+        last_ms,
+        deliver_ms,
+    )
 
 
 def _put_columns(writer: ShardWriter, ledger_id: int, columns: LedgerColumns) -> None:
@@ -238,9 +249,7 @@ def _subscription(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Su
         active=value["active"],
         failover=None if failover is None else FailoverSelector.from_json_value(failover),
         shared=SharedDispatch.from_json_value(value["shared"]),
-        selector=None
-        if selector is None
-        else _SELECTORS[selector[0]].from_json_value(selector[1]),
+        selector=None if selector is None else _SELECTORS[selector[0]].from_json_value(selector[1]),
         incarnations=dict(value["incarnations"]),
         partial_acks=reader.set(f"{key}/partial_acks", value["partial_acks"]),
         is_blocked=value["is_blocked"],

@@ -44,13 +44,13 @@ class BrokerState:
 
     topic: str
     partition: int = -1
-    policies: TopicPolicies = TopicPolicies()
+    policies: TopicPolicies = field(default_factory=TopicPolicies)
     now_ms: int = 0
     ledgers: LedgerList = field(default_factory=LedgerList)
     columns: dict[int, LedgerColumns] = field(default_factory=dict)
     hidden: PositionSet = field(default_factory=nothing)
     """Duplicates that the log hides: acknowledged for every subscription."""
-    delayed: DelayedDeliveryTracker = DelayedDeliveryTracker()
+    delayed: DelayedDeliveryTracker = field(default_factory=DelayedDeliveryTracker)
     """By their producers; one for all subscriptions, since it is the message that is delayed."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     producers: TopicProducers = field(default_factory=TopicProducers)
@@ -93,9 +93,7 @@ class BrokerState:
         messages = PositionSet()
         for ledger in removed:
             del self.columns[ledger.ledger_id]
-            messages = messages.union(
-                PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
-            )
+            messages = messages.union(PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1))
         self.ledgers = LedgerList(held)
         self.trimming -= gone
         self.hidden = self.hidden.difference(messages)
@@ -114,9 +112,7 @@ class BrokerState:
         sizes = ledger.batch_sizes.array()
         if ledger.messages == ledger.entries:
             entries = np.arange(ledger.entries)
-            tracker, _ = tracker.add_many(
-                ledger.ledger_id, entries, deliver_at_ms, self.now_ms
-            )
+            tracker, _ = tracker.add_many(ledger.ledger_id, entries, deliver_at_ms, self.now_ms)
         else:
             entries = np.repeat(np.arange(ledger.entries), sizes)
             indexes = np.arange(ledger.messages) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -99,8 +99,8 @@ class Subscribe:
     start_message_id: tuple[Position, int] | None = None
     start_message_id_inclusive: bool = False
     priority_level: int = 0
-    key_shared_policy: KeySharedPolicy = KeySharedPolicy()
-    options: ConsumerOptions = ConsumerOptions()
+    key_shared_policy: KeySharedPolicy = field(default_factory=KeySharedPolicy)
+    options: ConsumerOptions = field(default_factory=ConsumerOptions)
     permits: int = 0
     read_compacted: bool = False
     resumes: bool = False

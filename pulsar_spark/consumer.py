@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.due_messages import NOTHING, DueMessages, not_acknowledged, nothing
-from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.policies import ConsumerOptions
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
@@ -36,7 +35,7 @@ class Consumer:
     """The mark-delete position when the open grant was made."""
     delivered: PositionSet = field(default_factory=nothing)
     says_delivered: bool = False
-    timeouts: DueMessages = DueMessages()
+    timeouts: DueMessages = field(default_factory=DueMessages)
     revision: int = 0
     """Of the latest Revoke sent to it; 0 for none."""
     obeyed: int = 0
@@ -73,10 +72,6 @@ class Consumer:
     def is_revoking(self) -> bool:
         """Whether an answer to a Revoke is awaited."""
         return self.obeyed < self.revision
-
-    def unacked_messages(self, ledgers: LedgerList) -> int:
-        """How many messages it holds by explicit grants."""
-        return sum(part.count(ledgers) for part in self.pending.values())
 
     def give(self, attempt: int, messages: PositionSet) -> None:
         """It holds these too."""

@@ -48,7 +48,7 @@ def capacities_of(state: BrokerState, subscription: Subscription) -> tuple[dict[
     """(how many messages more each may hold, of those who may; how many all hold now)."""
     capacities, total = {}, 0
     for name, consumer in subscription.consumers.items():
-        held = consumer.unacked_messages(state.ledgers)
+        held = subscription.unacked_messages_of(consumer, state.ledgers)
         total += held
         capacity = capacity_of(state, consumer, held)
         if capacity > 0:

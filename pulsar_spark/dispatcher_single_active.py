@@ -80,7 +80,8 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         _open(subscription, holder)
         out.open_grants.append(open_grant_of(subscription, holder))
     if holder is not None and role_of(holder) is Role.ACTIVE and subscription.replay:
-        capacity = capacity_of(state, holder)
+        held = subscription.unacked_messages_of(holder, state.ledgers)
+        capacity = capacity_of(state, holder, held)
         messages = subscription.replay
         if capacity > 0:
             messages = messages.prefix(capacity, state.ledgers)

@@ -172,6 +172,7 @@ def _draining_slots(
     for consumer in subscription.consumers.values():
         if consumer.draining or consumer.revoked:
             messages = messages.union(consumer.draining).union(consumer.revoked)
+    messages = messages.difference(subscription.partial_acks)
     if not messages:
         return None
     return np.unique(StickyKeyRun.of(messages, state, selector).slots)

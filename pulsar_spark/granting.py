@@ -21,10 +21,8 @@ from pulsar_spark.subscription import Subscription
 SMALLEST_READ = 64
 
 
-def capacity_of(state: BrokerState, consumer: Consumer, held: int | None = None) -> int:
-    """How many messages more it may hold; keeps its block on unacknowledged messages."""
-    if held is None:
-        held = consumer.unacked_messages(state.ledgers)
+def capacity_of(state: BrokerState, consumer: Consumer, held: int) -> int:
+    """How many messages more it may hold than that; keeps its block on unacknowledged ones."""
     capacity = consumer.permits - held
     limit = state.policies.max_unacked_messages_per_consumer
     if limit > 0:

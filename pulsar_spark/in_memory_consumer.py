@@ -24,8 +24,9 @@ from pulsar_spark.due_messages import NOTHING
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.message_id import MessageId
+from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import EpochBegan, Grant, OpenGrant, Reply, Revoke, ServerError
+from pulsar_spark.ready import Acknowledged, EpochBegan, Grant, OpenGrant, Reply, Revoke, ServerError
 
 NO_OPEN_GRANT = -1
 
@@ -171,9 +172,7 @@ class InMemoryConsumer:
         """A last report, then it goes."""
         self._must_report = True
         self.report()
-        self._send(
-            CloseConsumer(self.command.subscription, self.name, self.command.incarnation)
-        )
+        self._send(CloseConsumer(self.command.subscription, self.name, self.command.incarnation))
         self.is_alive = self.is_connected = False
 
     # -- what the host does ------------------------------------------------------------------
@@ -189,6 +188,8 @@ class InMemoryConsumer:
                 self._epoch = item.epoch
         elif isinstance(item, EpochBegan):
             self._begin_epoch(item.epoch)
+        elif isinstance(item, Acknowledged):
+            self._forget_up_to(item.mark_delete_position)
         elif isinstance(item, Grant):
             held = self._granted.get(item.attempt, NOTHING)
             self._granted[item.attempt] = held.union(item.messages)
@@ -257,6 +258,19 @@ class InMemoryConsumer:
         self._tracker = self._tracker.begin_epoch()
         self._rejected, self._reconsume = [], []
         self._must_report = True
+
+    def _forget_up_to(self, position: Position) -> None:
+        """All that is acknowledged; its ledgers may be trimmed."""
+        self._tracker = self._tracker.forget_up_to(position)
+        for held in (self._granted, self._delivered):
+            for attempt, messages in list(held.items()):
+                held[attempt] = messages.after(position)
+                if not held[attempt]:
+                    del held[attempt]
+        self._counts = {
+            attempt: [(count, left) for count, part in counts if (left := part.after(position))]
+            for attempt, counts in self._counts.items()
+        }
 
     def _by_attempt(self, messages: Iterable[Message]) -> dict[int, PositionSet]:
         found: dict[int, list[Message]] = {}

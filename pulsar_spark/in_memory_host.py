@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class TopicInMemory:
     state: BrokerState
     messages: dict[tuple[int, int, int], Message] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
-    ready: Ready = Ready()
+    ready: Ready = field(default_factory=Ready)
     """What the last step wanted."""
 
 
@@ -131,7 +132,7 @@ class InMemoryHost:
         )  # fmt: skip
         consumer = InMemoryConsumer(
             command,
-            lambda said: held.commands.append(said),
+            partial(self.send, held.state.topic),
             lambda *place: held.messages[place],
             lambda: held.state.ledgers,
             receiver_queue_size=receiver_queue_size,
@@ -208,10 +209,10 @@ class InMemoryHost:
             self.history.append((name, ready))
         for letter in ready.letters:
             self._copy(held, letter)
-        for epoch in ready.epochs:
+        for news in (*ready.epochs, *ready.acknowledged):
             for (topic, subscription, _), consumer in self._consumers.items():
-                if (topic, subscription) == (name, epoch.subscription):
-                    consumer.hear(epoch)
+                if (topic, subscription) == (name, news.subscription):
+                    consumer.hear(news)
         items: tuple[Any, ...] = (
             *ready.replies, *ready.revokes, *ready.grants, *ready.open_grants
         )  # fmt: skip

@@ -57,11 +57,9 @@ class RedeliveryTracker:
         rest = messages
         for count, held in self.counts.items():
             risen = held.intersection(messages)
-            if risen:
-                held = held.difference(messages)
-                rest = rest.difference(risen)
-                _put(counts, count + 1, risen)
-            _put(counts, count, held)
+            rest = rest.difference(risen) if risen else rest
+            _put(counts, count + 1, risen)
+            _put(counts, count, held.difference(messages) if risen else held)
         _put(counts, 1, rest)
         return RedeliveryTracker(self.base_attempt, self.highest_attempt, self.attempts, counts)
 

@@ -141,9 +141,7 @@ def _released(state: BrokerState, ledger: LedgerInfo, now_ms: int, total_bytes: 
     return is_old or is_much
 
 
-def _expired_entries(
-    state: BrokerState, ledger: LedgerInfo, ttl_ms: int
-) -> tuple[int, int | None]:
+def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tuple[int, int | None]:
     """(how many entries of it are over, from its first; when the next is)."""
     if ledger.max_publish_time_ms + ttl_ms < state.now_ms:
         return ledger.entries, None

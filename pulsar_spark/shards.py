@@ -49,7 +49,7 @@ class ShardWriter:
         self._put_bytes(key, zlib.compress(np.ascontiguousarray(values).astype("<i8").tobytes(), 1))
 
     def put_set(self, key: str, messages: PositionSet) -> Any:
-        """What stands for the set in its value: itself if it is small, else where its shards are."""
+        """What stands for the set in its value: itself if it is small, else its shards' names."""
         if messages.is_empty:
             return ""
         if _size(messages) <= INLINE_BYTES:
@@ -176,7 +176,7 @@ def _between(messages: PositionSet, start: int, stop: int) -> PositionSet:
     """What lies in [start, stop), where ledger and entry are one number."""
     first, last = _position(start - 1), _position(stop - 1)
     ids = messages.ledger_ids
-    if not ids or start <= ids[0] << _ENTRY_BITS and (ids[-1] + 1) << _ENTRY_BITS <= stop:
+    if not ids or (start <= ids[0] << _ENTRY_BITS and (ids[-1] + 1) << _ENTRY_BITS <= stop):
         return messages
     return messages.after(first).up_to(last)
 

@@ -37,17 +37,17 @@ class Subscription:
     durable: bool
     cursor: Cursor
     origin: Cursor
-    key_shared_policy: KeySharedPolicy = KeySharedPolicy()
+    key_shared_policy: KeySharedPolicy = field(default_factory=KeySharedPolicy)
     epoch: int = 0
     read_position: Position = EARLIEST
     replay: PositionSet = field(default_factory=nothing)
-    waiting: DueMessages = DueMessages()
-    tracker: RedeliveryTracker = RedeliveryTracker()
+    waiting: DueMessages = field(default_factory=DueMessages)
+    tracker: RedeliveryTracker = field(default_factory=RedeliveryTracker)
     consumers: dict[str, Consumer] = field(default_factory=dict)
     active: str = ""
     """Who has the open grant, until it has given it back."""
     failover: FailoverSelector | None = None
-    shared: SharedDispatch = SharedDispatch()
+    shared: SharedDispatch = field(default_factory=SharedDispatch)
     selector: StickyKeySelector | None = None
     incarnations: dict[str, int] = field(default_factory=dict)
     """The last one of each consumer that left, so that a late command does not bring it back."""
@@ -82,6 +82,16 @@ class Subscription:
         self.tracker = self.tracker.not_acknowledged(cursor)
         self.partial_acks = not_acknowledged(self.partial_acks, cursor)
         self.read_position = max(self.read_position, cursor.mark_delete_position)
+
+    def unacked_messages_of(self, consumer: Consumer, ledgers: LedgerList) -> int:
+        """How many messages it holds by explicit grants, and has not acknowledged.
+
+        One whose batch is not complete yet does not count, though it is still held.
+        """
+        held = consumer.held
+        if self.partial_acks and held:
+            held = held.difference(self.partial_acks)
+        return held.count(ledgers) if held else 0
 
     # -- who holds what ------------------------------------------------------------------------
 

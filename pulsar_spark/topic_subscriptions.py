@@ -26,6 +26,7 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError
 from pulsar_spark.failover_selector import FailoverSelector
 from pulsar_spark.granting import grants_again
+from pulsar_spark.hash_assignments import HashRange
 from pulsar_spark.managed_cursor import ManagedCursor
 from pulsar_spark.message_redelivery import give_back_all
 from pulsar_spark.position import EARLIEST, LATEST, Position
@@ -219,24 +220,44 @@ def position_at_time(state: BrokerState, timestamp_ms: int) -> Position:
 # -- inside --------------------------------------------------------------------------------------
 
 
-def _refusal(state: BrokerState, command: Subscribe) -> tuple[ServerError, str] | None:
+Refusal = tuple[ServerError, str]
+
+
+def _refusal(state: BrokerState, command: Subscribe) -> Refusal | None:
     """Why the consumer can't come in, in the order in which Pulsar looks."""
+    refusal = _bad_request(command)
+    if refusal is not None:
+        return refusal
+    subscription = state.subscriptions.get(command.subscription)
+    if subscription is None:
+        limit = state.policies.max_subscriptions_per_topic
+        if 0 < limit <= len(state.subscriptions):
+            return ServerError.NOT_ALLOWED_ERROR, f"Exceed the maximum subscriptions: {limit}"
+        return _too_many(state, None)
+    refusal = _over(subscription, command)
+    if refusal is None and subscription.consumers:
+        refusal = _clash(subscription, command)
+    if refusal is None and command.consumer not in subscription.consumers:
+        refusal = _too_many(state, subscription)
+    return refusal
+
+
+def _bad_request(command: Subscribe) -> Refusal | None:
+    """What no subscription would allow."""
     try:
         check_subscription_name(command.subscription)
     except InvalidTopicNameError as error:
         return ServerError.NAMING_ERROR, error.message
     if not command.consumer.strip():
         return ServerError.NAMING_ERROR, "Empty consumer name"
-    kind, policies = command.subscription_type, state.policies
-    if command.read_compacted and kind.is_shared:
+    if command.read_compacted and command.subscription_type.is_shared:
         text = "readCompacted only allowed on failover or exclusive subscriptions"
         return ServerError.NOT_ALLOWED_ERROR, text
-    subscription = state.subscriptions.get(command.subscription)
-    if subscription is None:
-        limit = policies.max_subscriptions_per_topic
-        if 0 < limit <= len(state.subscriptions):
-            return ServerError.NOT_ALLOWED_ERROR, f"Exceed the maximum subscriptions: {limit}"
-        return _too_many(state, None)
+    return None
+
+
+def _over(subscription: Subscription, command: Subscribe) -> Refusal | None:
+    """Whether it is of the wrong durability, or of a run that is over."""
     if subscription.durable != command.durable:
         text = "Durable subscription with the same name already exists."
         if command.durable:
@@ -248,8 +269,12 @@ def _refusal(state: BrokerState, command: Subscribe) -> tuple[ServerError, str] 
         return ServerError.CONSUMER_REPLACED, "A newer run has this consumer's name: stop this one"
     if held is None and command.incarnation <= over:
         return ServerError.CONSUMER_REPLACED, "This run was closed, or its lease lapsed"
-    if not subscription.consumers:
-        return _too_many(state, subscription)
+    return None
+
+
+def _clash(subscription: Subscription, command: Subscribe) -> Refusal | None:
+    """Whether those who are connected share in another way, or not at all."""
+    kind = command.subscription_type
     if subscription.subscription_type is not kind:
         text = (
             "Subscription is of different type. Active subscription type of "
@@ -257,19 +282,16 @@ def _refusal(state: BrokerState, command: Subscribe) -> tuple[ServerError, str] 
             f"consumer's type '{kind.value}'."
         )
         return ServerError.CONSUMER_BUSY, text
-    if kind is SubscriptionType.EXCLUSIVE and held is None:
+    if kind is SubscriptionType.EXCLUSIVE and command.consumer not in subscription.consumers:
         return ServerError.CONSUMER_BUSY, "Exclusive consumer is already connected"
-    if kind is SubscriptionType.KEY_SHARED and not subscription.key_shared_policy.matches(
-        command.key_shared_policy
-    ):
+    matches = subscription.key_shared_policy.matches(command.key_shared_policy)
+    if kind is SubscriptionType.KEY_SHARED and not matches:
         text = "Subscription is of different type: its Key_Shared policy differs"
         return ServerError.CONSUMER_BUSY, text
-    return None if held is not None else _too_many(state, subscription)
+    return None
 
 
-def _too_many(
-    state: BrokerState, subscription: Subscription | None
-) -> tuple[ServerError, str] | None:
+def _too_many(state: BrokerState, subscription: Subscription | None) -> Refusal | None:
     limit = state.policies.max_consumers_per_topic
     if 0 < limit <= sum(len(each.consumers) for each in state.subscriptions.values()):
         return ServerError.CONSUMER_BUSY, "Topic reached max consumers limit"
@@ -325,7 +347,8 @@ def _join(subscription: Subscription, command: Subscribe) -> None:
     if subscription.failover is not None:
         subscription.failover = subscription.failover.add(name, name, command.priority_level)
     elif subscription.selector is not None:
-        ranges = command.key_shared_policy.ranges or None
+        policy = command.key_shared_policy
+        ranges = [HashRange(low, high) for low, high in policy.ranges] or None
         subscription.selector = subscription.selector.add(name, name, ranges)
     else:
         subscription.shared = subscription.shared.add(name, command.priority_level)
@@ -380,9 +403,8 @@ def _message_after(
     state: BrokerState, position: Position, batch_index: int
 ) -> tuple[Position, int]:
     ledger = state.ledgers.get(position.ledger_id)
-    if batch_index >= 0 and ledger is not None and position.entry_id < ledger.entries:
-        if batch_index + 1 < ledger.batch_sizes.size_of(position.entry_id):
+    if batch_index >= 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
+        size = ledger.batch_sizes.size_of(position.entry_id)
+        if batch_index + 1 < size:
             return position, batch_index + 1
     return _entry_after(state, position), -1
-
-

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 from pulsar_spark.commands import (
     CreateSubscription,
@@ -208,7 +209,9 @@ class Dialogue:
                 break
             text = message.value.decode()
             self.received[name, text] = message
-            texts.append(f"{text} ({message.redelivery_count})" if message.redelivery_count else text)
+            texts.append(
+                f"{text} ({message.redelivery_count})" if message.redelivery_count else text
+            )
         self.host.run()
         return [f"{name} gets {', '.join(texts) or 'nothing'}"]
 
@@ -304,7 +307,9 @@ def _policies(o: dict[str, str]) -> TopicPolicies:
         "retention_time_ms": o.get("retention-time"), "message_ttl_ms": o.get("ttl"),
         "backlog_quota_time_ms": o.get("quota-time"),
     }  # fmt: skip
-    given = {name: milliseconds(text) for name, text in numbers.items() if text is not None}
+    given: dict[str, Any] = {
+        name: milliseconds(text) for name, text in numbers.items() if text is not None
+    }
     for name, option in (
         ("retention_size_bytes", "retention-bytes"), ("backlog_quota_bytes", "quota-bytes"),
         ("max_unacked_messages_per_consumer", "max-unacked"),

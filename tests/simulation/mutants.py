@@ -12,6 +12,7 @@ from pulsar_spark import (
     dispatcher_multiple_consumers,
     dispatcher_single_active,
     dispatcher_sticky_key,
+    granting,
     message_redelivery,
 )
 from pulsar_spark.broker_state import BrokerState
@@ -141,7 +142,7 @@ def grants_one_too_many(patch: Any) -> None:
 def draws_lots(patch: Any) -> None:
     """A step that is run again gives something else."""
     calls = [0]
-    original = dispatcher_multiple_consumers.read_new
+    original = granting.read_new
 
     def read_new(state: Any, subscription: Any, messages: int, excluded: Any) -> Any:
         calls[0] += 1
@@ -166,7 +167,7 @@ def forgets_individual_acknowledgements(patch: Any) -> None:
 
 def skips_the_rest_of_a_batch(patch: Any) -> None:
     """What of an entry was not taken is read by nobody."""
-    original = dispatcher_multiple_consumers.read_new
+    original = granting.read_new
 
     def read_new(*arguments: Any) -> Any:
         return original(*arguments)[0], NOTHING

@@ -19,8 +19,9 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
+from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Grant, OpenGrant, Ready
+from pulsar_spark.ready import Grant, Ready
 from pulsar_spark.topic_subscriptions import cursor_before
 
 if TYPE_CHECKING:
@@ -46,30 +47,23 @@ class Oracle:
         self.not_before: dict[Message, int] = {}
         self.last_of_key: dict[int, Message] = {}
         self.exists = False
+        self.published_at: dict[Message, int] = {}
+        self.hidden: set[Message] = set()
+        self.claimed: set[Message] = set()
+        """Acknowledged by somebody, whether the broker counts it by itself or not."""
         self.seen: set[Message] = set()
         self.lapsed: set[tuple[str, int]] = set()
 
     # -- what happens ------------------------------------------------------------------------
 
-    def published(self, added: LedgerAdded, sizes: Sequence[int]) -> None:
-        row = 0
+    def published(self, added: LedgerAdded, messages: Sequence[Message]) -> None:
         assert added.sticky_key_hashes is not None
-        for entry_id, size in enumerate(sizes):
-            for index in range(size):
-                message = (added.ledger.ledger_id, entry_id, index)
-                self.messages[message] = int(added.sticky_key_hashes[row])
-                if added.deliver_at_ms is not None and added.deliver_at_ms[row] > 0:
-                    self.deliver_at[message] = int(added.deliver_at_ms[row])
-                row += 1
-
-    def granted(self, source: Source, grant: Grant) -> None:
-        """A consumer reads of a grant."""
-
-    def opened(self, source: Source, grant: OpenGrant) -> None:
-        """A consumer reads of an open grant."""
-
-    def reported(self, source: Source, report: Report) -> None:
-        """A consumer has made a report."""
+        for row, message in enumerate(messages):
+            self.messages[message] = int(added.sticky_key_hashes[row])
+            self.published_at[message] = added.published_at_ms
+            if added.deliver_at_ms is not None and added.deliver_at_ms[row] > 0:
+                self.deliver_at[message] = int(added.deliver_at_ms[row])
+        self.hidden |= set(self.world.plain(added.hidden))
 
     def gone(self, source: Source) -> None:
         """It closed, lapsed, or forgot: what it had may be delivered again."""
@@ -78,7 +72,11 @@ class Oracle:
 
     def rejected(self, messages: PositionSet) -> None:
         """Its user gives these back: they may be delivered again."""
-        for message in self.world.plain(messages):
+        given_back = set(self.world.plain(messages))
+        if not self.world.policies.batch_index_acknowledgment:  # then the whole batch comes again
+            entries = {message[:2] for message in given_back}
+            given_back = {message for message in self.messages if message[:2] in entries}
+        for message in given_back:
             self.owner.pop(message, None)
 
     def delivered(self, source: Source, batch: PositionSet) -> None:
@@ -90,6 +88,8 @@ class Oracle:
         if (source.name, source.incarnation) in self.lapsed:
             return  # it does not know yet that others have what it holds
         for message in world.plain(batch):
+            if message in self.hidden:
+                self.fail(f"{message} is a duplicate, and was delivered")
             if message in self.buried:
                 self.fail(f"{message} was delivered after it became a dead letter")
             self._check_time(message, "delivered")
@@ -123,14 +123,12 @@ class Oracle:
         self._check_cursor(after)
         self._check_places(after)
         for grant in ready.grants:
-            for message in self.world.plain(grant.messages):
-                if message in self.acked:
-                    self.fail(f"{message} was granted after it was acknowledged")
-                if not grant.again:
-                    self._check_time(message, "granted")
+            self._check_grant(grant)
         for opened in ready.open_grants:
             for message in self.acked:
-                if message in self.heard and not opened.after.contains(message[:2], message[2]):
+                if message in self.heard and not opened.after.contains(
+                    Position(*message[:2]), message[2]
+                ):
                     self.fail(f"{message} is in an open grant, and acknowledged")
         self._check_bounds(after, ready)
 
@@ -147,9 +145,9 @@ class Oracle:
         return sorted(m for m in self.messages if m not in self.acked)
 
     def fail(self, text: str) -> None:
-        from tests.simulation.world import Violation
+        from tests.simulation.world import ViolationError
 
-        raise Violation(text)
+        raise ViolationError(text)
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -163,6 +161,7 @@ class Oracle:
                 for entry_id in range(ledger.entries):
                     for index in range(ledger.batch_sizes.size_of(entry_id)):
                         self.heard.add((ledger.ledger_id, entry_id, index))
+        self.acked |= self.hidden & self.heard
         existed = self.exists
         for command in commands:
             if isinstance(command, Seek) and existed:
@@ -172,8 +171,10 @@ class Oracle:
                 assert command.position is not None
                 state = before.copy()
                 state.ledgers, state.trimming = after.ledgers, after.trimming
+                state.hidden = after.hidden
                 cursor = cursor_before(state, command.position)
-                self.acked = {m for m in self.heard if cursor.contains(m[:2], m[2])}
+                self.acked = {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
+                self.claimed = set(self.acked)
                 trimmed = {ledger.ledger_id for ledger in after.ledgers}
                 self.acked |= {m for m in self.heard if m[0] not in trimmed}
             elif isinstance(command, Report) and existed and command.epoch == self.epoch:
@@ -200,9 +201,10 @@ class Oracle:
             return
         for command in commands:
             consumer = subscription.consumers.get(getattr(command, "consumer", ""))
-            if isinstance(command, Report) and consumer and command.epoch == self.epoch:
-                if consumer.incarnation == command.incarnation:
-                    self._note_delays(consumer, command)
+            if not isinstance(command, Report) or consumer is None:
+                continue
+            if (command.epoch, command.incarnation) == (self.epoch, consumer.incarnation):
+                self._note_delays(consumer, command)
 
     def _note_delays(self, consumer: Consumer, report: Report) -> None:
         options = self.world.consumer_options
@@ -213,14 +215,24 @@ class Oracle:
                 delay_ms = options.negative_ack_redelivery_delay_ms
                 if backoff is not None:
                     delay_ms = backoff.min_delay_ms
-            held = consumer.pending.get(rejection.attempt)
+            held = consumer.pending.get(rejection.attempt, PositionSet())
             for message in self.world.plain(rejection.messages):
-                if held is not None and held.contains(message[:2], message[2]):
-                    if message not in self.acked:
-                        self.not_before[message] = self.world.now_ms + delay_ms
+                is_held = held.contains(Position(*message[:2]), message[2])
+                if is_held and message not in self.acked:
+                    self.not_before[message] = self.world.now_ms + delay_ms
+
+    def _check_grant(self, grant: Grant) -> None:
+        for message in self.world.plain(grant.messages):
+            if message in self.acked:
+                self.fail(f"{message} was granted after it was acknowledged")
+            if not grant.again:
+                self._check_time(message, "granted")
 
     def _acknowledge(self, cursor: Cursor) -> None:
-        self.acked |= {m for m in self.messages if cursor.contains(m[:2], m[2])}
+        new = {m for m in self.messages if cursor.contains(Position(*m[:2]), m[2])}
+        self.claimed |= new
+        if self.world.policies.batch_index_acknowledgment:
+            self.acked |= new
 
     def _check_cursor(self, after: BrokerState) -> None:
         subscription = after.subscriptions.get("s")
@@ -230,10 +242,21 @@ class Oracle:
         for message in self.heard:
             if message[0] not in there:
                 continue
-            held = subscription.cursor.contains(message[:2], message[2])
+            held = subscription.cursor.contains(Position(*message[:2]), message[2])
+            if held and message not in self.acked and self._may_be_done(message):
+                self.acked.add(message)
             if held != (message in self.acked):
                 what = "acknowledged by nobody" if held else "acknowledged, and forgotten"
                 self.fail(f"{message} is {what}")
+
+    def _may_be_done(self, message: Message) -> bool:
+        """It expired, or its batch is complete."""
+        ttl_ms = self.world.policies.message_ttl_ms
+        if ttl_ms and self.published_at[message] + ttl_ms < self.world.now_ms:
+            return True
+        entry = {each for each in self.messages if each[:2] == message[:2]}
+        whole = self.claimed | self.hidden | self.buried
+        return not self.world.policies.batch_index_acknowledgment and entry <= whole
 
     def _check_places(self, after: BrokerState) -> None:
         """Whatever is not acknowledged is in exactly one place."""
@@ -265,7 +288,7 @@ class Oracle:
         policies = after.policies
         total = 0
         for consumer in subscription.consumers.values():
-            held = consumer.unacked_messages(after.ledgers)
+            held = subscription.unacked_messages_of(consumer, after.ledgers)
             total += held
             fresh = any(g.consumer == consumer.name and not g.again for g in ready.grants)
             if fresh and held > consumer.permits:

@@ -7,7 +7,7 @@ log that was not committed); all else dies with the process.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.commands import (
     CloseConsumer,
@@ -147,30 +147,34 @@ class Source:
             if item.subscription == self.subscription:
                 self.hear_one(item)
 
-    def hear_one(self, item: object) -> None:
-        if isinstance(item, Acknowledged):
-            if self.committed is not None and item.epoch == self.committed.epoch:
-                self.floor = max(self.floor or item.mark_delete_position, item.mark_delete_position)
-        elif isinstance(item, EpochBegan):
-            if self.committed is not None and item.epoch > self.committed.epoch:
-                self.begin(item.epoch, item.origin)
-        elif getattr(item, "consumer", "") != self.name:
-            return
-        elif getattr(item, "incarnation", 0) != self.incarnation:
+    def hear_one(self, item: Any) -> None:
+        committed = self.committed
+        if isinstance(item, Acknowledged | EpochBegan):
+            self.hear_of_all(item)
+        elif (item.consumer, item.incarnation) != (self.name, self.incarnation):
             return
         elif isinstance(item, Reply):
             self.hear_reply(item)
-        elif self.committed is None or getattr(item, "epoch", 0) != self.committed.epoch:
+        elif committed is None or item.epoch != committed.epoch:
             return
         elif isinstance(item, Grant):
-            self.world.oracle.granted(self, item)
             held = self.grants.get(item.attempt, PositionSet())
             self.grants[item.attempt] = held.union(item.messages)
         elif isinstance(item, OpenGrant):
-            self.world.oracle.opened(self, item)
             self.open_attempt, self.open_after = item.attempt, item.after
         elif isinstance(item, Revoke):
             self.obey(item)
+
+    def hear_of_all(self, item: Acknowledged | EpochBegan) -> None:
+        """What concerns each consumer of the subscription."""
+        committed = self.committed
+        if committed is None:
+            return
+        if isinstance(item, EpochBegan):
+            if item.epoch > committed.epoch:
+                self.begin(item.epoch, item.origin)
+        elif item.epoch == committed.epoch:
+            self.floor = max(self.floor or item.mark_delete_position, item.mark_delete_position)
 
     def hear_reply(self, reply: Reply) -> None:
         if reply.error in (ServerError.CONSUMER_REPLACED, ServerError.CONSUMER_NOT_FOUND):
@@ -253,6 +257,7 @@ class Source:
         for attempt, offer in offers.items():
             done = start.attempts.get(attempt, start.origin)
             left = offer.after(done.mark_delete_position).difference(done.individually_deleted)
+            left = left.difference(self.world.hidden)  # readers subtract what the log hides
             if floor is not None:
                 left = left.after(floor)
             if not self.manual:  # in its own committed offset: done, and reported, not read again
@@ -293,7 +298,6 @@ class Source:
             acked, delivered, tuple(self.rejections), tuple(self.retries), self.permits,
             self.revision, self.floor or committed.origin.mark_delete_position, request_id,
         )  # fmt: skip
-        self.world.oracle.reported(self, report)
         if certain:
             self.world.send(report)
         else:

@@ -30,7 +30,6 @@ from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
-    KeySharedMode,
     KeySharedPolicy,
     TopicPolicies,
 )
@@ -47,15 +46,15 @@ SUBSCRIPTION = "s"
 LEASE_MS = 5_000
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """A promise was broken."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a schedule is."""
+    """How large a schedule may be; most are smaller, since small ones fail more readably."""
 
-    events: int = 22
+    events: int = 28
     sources: int = 3
 
 
@@ -75,6 +74,9 @@ class World:
         self.durable = True
         self.initial_position = InitialPosition.EARLIEST
         self.key_shared_policy = KeySharedPolicy()
+        if self.draw(0, 5) == 0:
+            self.key_shared_policy = KeySharedPolicy(allow_out_of_order_delivery=True)
+            self.ordered = False
         self.policies = self._policies()
         self.consumer_options = self._consumer_options()
         self.oracle = Oracle(self)
@@ -83,6 +85,7 @@ class World:
         self.log_ledgers = LedgerList()
         self.all_ledgers = LedgerList()
         self.sizes: dict[tuple[int, int], int] = {}
+        self.hidden = PositionSet()
         self.rows: list[tuple[int, int, Command]] = []
         self.late: list[Command] = []
         self.dispatch: list[Any] = []
@@ -116,6 +119,8 @@ class World:
             dispatcher_max_round_robin_batch_size=self.draw_from((20, 1, 2)),
             key_shared_look_ahead=self.draw_from((20_000, 3)),
             key_shared_consistent_hashing=bool(self.draw(0, 1)),
+            batch_index_acknowledgment=self.draw(0, 5) > 0,
+            message_ttl_ms=0 if self.draw(0, 7) else 50_000,
         )
 
     def _consumer_options(self) -> ConsumerOptions:
@@ -166,14 +171,22 @@ class World:
         ledger = LedgerInfo(
             ledger_id, 0, "", 0, BatchSizes.of(sizes), count, self.now_ms, self.now_ms
         )
-        added = LedgerAdded(ledger, self.now_ms, keys, deliver_at)
+        rows = [
+            (ledger_id, entry_id, index)
+            for entry_id, size in enumerate(sizes)
+            for index in range(size)
+        ]
+        self.sizes |= {(ledger_id, entry_id): size for entry_id, size in enumerate(sizes)}
+        hidden = PositionSet()
+        if self.draw(0, 7) == 0:  # duplicates, found when this was committed
+            hidden = self.made(self.sample(rows))
+            self.hidden = self.hidden.union(hidden)
+        added = LedgerAdded(ledger, self.now_ms, keys, deliver_at, hidden=hidden)
         self.log.append(added)
         self.log_ledgers = LedgerList([*self.log_ledgers, ledger])
         self.all_ledgers = LedgerList([*self.all_ledgers, ledger])
         self.rows.append((0, ledger_id, added))
-        for entry_id, size in enumerate(sizes):
-            self.sizes[ledger_id, entry_id] = size
-        self.oracle.published(added, sizes)
+        self.oracle.published(added, rows)
 
     # -- commands ----------------------------------------------------------------------------
 
@@ -206,14 +219,14 @@ class World:
         commands = [row[2] for row in sorted(rows, key=lambda row: row[:2])]
         before = self.state
         after, ready = step(before, commands, self.now_ms)
-        if self.draw(0, 5) == 0:  # the host crashed before it had stored the state
+        if self.draw(0, 7) == 0:  # the host crashed before it had stored the state
             shards = to_shards(before)
             again, ready_again = step(from_shards(shards), commands, self.now_ms)
             if ready_again != ready:
-                raise Violation(f"a replayed step differs: {ready_again} and not {ready}")
+                raise ViolationError(f"a replayed step differs: {ready_again} and not {ready}")
             if to_shards(again) != to_shards(after):
-                raise Violation("a replayed step leaves another state")
-        if self.draw(0, 5) == 0:
+                raise ViolationError("a replayed step leaves another state")
+        if self.draw(0, 7) == 0:
             after = from_shards(to_shards(after))
         self.state = after
         self.steps += 1
@@ -242,7 +255,8 @@ class World:
         """The schedule, then an end in which all are well and everything must come through."""
         self.publish()
         self.join()
-        for _ in range(self.shape.events):
+        events = self.shape.events
+        for _ in range(self.draw(4, events) if self.draw(0, 3) == 0 else self.draw(3, events // 3)):
             self.event()
         self.finish()
 
@@ -272,14 +286,17 @@ class World:
     def turn_of(self, source: Source) -> None:
         if source.stalled or not source.is_alive:
             return
-        if not source.connected and self.draw(0, 1):
+        if not source.connected and self.random.random() < 0.5:
             source.hear()
-            if not source.connected and self.draw(0, 1):
-                source.subscribe()
-        elif source.manual and self.draw(0, 1):
+            self.subscribe_if_refused(source)
+        elif source.manual and self.random.random() < 0.5:
             source.settle()
         else:
             source.poll()
+
+    def subscribe_if_refused(self, source: Source) -> None:
+        if not source.connected and self.draw(0, 1):
+            source.subscribe()
 
     def join(self) -> None:
         if len(self.sources) < self.shape.sources:
@@ -293,7 +310,7 @@ class World:
         if not self.sources:
             return
         source = self.draw_from(self.sources)
-        what = self.draw(0, 7)
+        what = self.draw(0, 8)
         if what == 0:
             source.close()
             self.sources.remove(source)
@@ -313,8 +330,19 @@ class World:
             source.stalled = False
         elif what == 6:
             self.seek()
-        else:
+        elif what == 7:
             source.give_back()
+        else:
+            self.change_type()
+
+    def change_type(self) -> None:
+        """All leave; whoever comes next says of what type the subscription is."""
+        for source in self.sources:
+            source.stalled = False
+            source.close()
+        self.sources = []
+        self.kind = self.draw_from(tuple(SubscriptionType))
+        self.ordered = False
 
     def seek(self) -> None:
         choices = [EARLIEST, LATEST]
@@ -348,12 +376,12 @@ class World:
                 if source.connected:
                     source.report(certain=True)
             ready = self.step()
-            if turn > 3 and ready.is_quiet and self.oracle.is_done():
+            if turn > 0 and ready.is_quiet and self.oracle.is_done():
                 self.oracle.finished()
                 return
             if ready.next_due_ms is not None and ready.is_quiet:
                 self.now_ms = max(self.now_ms, ready.next_due_ms)
-        raise Violation(f"never done: {self.oracle.missing()} are not acknowledged")
+        raise ViolationError(f"never done: {self.oracle.missing()} are not acknowledged")
 
     def is_taken(self) -> bool:
         return any(source.connected for source in self.sources)
@@ -367,7 +395,7 @@ def _union(sets: Iterable[PositionSet]) -> PositionSet:
 
 
 def run_schedule(seed: int, shape: Shape = Shape()) -> World:
-    """One schedule from its seed. Violation if a promise is broken; the world, for a look."""
+    """One schedule from its seed. ViolationError if a promise is broken; the world, for a look."""
     world = World(seed, shape)
     world.run()
     return world
