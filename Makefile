@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak benchmark docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak simulate benchmark docs wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ types: ## Check types alone
 
 soak: ## Kill publishers and readers 200 times: every flight exactly once
 	./run python -m tests.soak
+
+simulate: ## Simulate a million schedules of the broker: make simulate SEED=1
+	./run python -m tests.simulation --schedules 1000000 $(if $(SEED),--seed $(SEED))
 
 benchmark: ## Measure source and sink against Spark's own Parquet
 	./run python -m benchmarks

@@ -12,6 +12,11 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── TopicExistsError              a topic is to be created that is there already
     ├── CorruptFileError              a stored file is truncated, damaged or not ours
     ├── FutureVersionError            a stored file is from a newer version of Pulsarlite
+    ├── ConsumerAssignError           a Key_Shared consumer can't get the slots that it needs
+    ├── ConsumerBusyError             the subscription has a consumer that excludes this one
+    ├── ConsumerNotConnectedError     a consumer is to leave that is not there
+    ├── ProducerBusyError             the topic's producers exclude this one for now
+    ├── ProducerFencedError           another producer owns the topic, and this one must stop
     ├── DataLossError                 an offset names messages that were trimmed away
     ├── FencedError                   a newer owner has taken over; this writer must stop
     ├── FileReclaimedError            a commit came so late that its file was given up
@@ -19,12 +24,16 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     │   └── ObjectNotFoundError       a stored file is not there, or not there any more
     ├── JavaNotFoundError             no Java that Spark can run on
     ├── ShellNotFoundError            Spark's own start scripts can't run
-    └── MissingPackageError           a package is not installed that an extra would bring
+    ├── MissingPackageError           a package is not installed that an extra would bring
+    └── BrokerRefusedError            the broker refused a request, with Pulsar's word for why
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pulsar_spark.ready import ServerError
 
 
 class PulsarliteError(Exception):
@@ -88,6 +97,36 @@ class FutureVersionError(PulsarliteError):
     condition = "FUTURE_VERSION"
 
 
+class ConsumerAssignError(PulsarliteError):
+    """A Key_Shared consumer can't get slots (Pulsar's ConsumerAssignException)."""
+
+    condition = "CONSUMER_ASSIGN"
+
+
+class ConsumerBusyError(PulsarliteError):
+    """The subscription has a consumer that excludes this one (ConsumerBusyException)."""
+
+    condition = "CONSUMER_BUSY"
+
+
+class ConsumerNotConnectedError(PulsarliteError):
+    """A consumer is to leave that is not there (ServerMetadataException)."""
+
+    condition = "CONSUMER_NOT_CONNECTED"
+
+
+class ProducerBusyError(PulsarliteError):
+    """The topic's producers exclude this one for now (ProducerBusyException)."""
+
+    condition = "PRODUCER_BUSY"
+
+
+class ProducerFencedError(PulsarliteError):
+    """Another producer owns the topic, and this one must stop (ProducerFencedException)."""
+
+    condition = "PRODUCER_FENCED"
+
+
 class DataLossError(PulsarliteError):
     """An offset names messages that were trimmed away."""
 
@@ -137,3 +176,16 @@ class MissingPackageError(PulsarliteError, ImportError):
     """A package is not installed that one of Pulsarlite's extras would bring."""
 
     condition = "MISSING_PACKAGE"
+
+
+class BrokerRefusedError(PulsarliteError):
+    """The broker refused a request; `error` says why, in Pulsar's word (a `ServerError`)."""
+
+    condition = "BROKER_REFUSED"
+
+    def __init__(self, error: ServerError, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+    def __reduce__(self) -> tuple[type[BrokerRefusedError], tuple[ServerError, str]]:
+        return BrokerRefusedError, (self.error, self.message)

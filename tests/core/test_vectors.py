@@ -66,6 +66,12 @@ def _spoilt(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     inputs |= {"container", "cumulative_up_to", "max_message_size", "max_bytes", "batch_size"}
     inputs |= {"batching_max_messages", "batching_max_bytes", "start_index", "partitions"}
     inputs |= {"router", "batching", "partition_switch_ms", "and_left", "and_right", "unsorted"}
+    inputs |= {"range_size", "note", "points", "points_each", "topic", "partition_index", "case"}
+    inputs |= {"activeConsumerFailoverConsistentHashing", "consumers_in_subscribe_order"}
+    inputs |= {"remaining_messages", "max_unacked_per_consumer", "unacked", "avg_batch_size"}
+    inputs |= {"available_permits", "dispatcherMaxRoundRobinBatchSize", "tick_ms", "consumers"}
+    inputs |= {"deliver_at_time_strict", "fixed_delay_lookahead", "min_ms", "max_ms", "defaults"}
+    inputs |= {"multiplier", "chunk_max_message_size", "payload_bytes", "metadata_bytes"}
     for name in record.keys() - inputs:
         wrong = copy.deepcopy(record)
         if name == "steps":
@@ -77,6 +83,49 @@ def _spoilt(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             continue
         wrong[name] = _other(wrong[name])
         yield wrong, name
+
+
+STEP_KINDS = (
+    "hash_range_auto_split",
+    "consistent_hashing",
+    "sticky_ranges",
+    "draining_hashes",
+    "failover_selection",
+    "shared_dispatch",
+    "delayed_delivery",
+    "dedup",
+)
+
+
+@pytest.mark.parametrize("kind", STEP_KINDS)
+def test_every_field_of_every_shape_of_step_counts(kind: str) -> None:
+    inputs = {"op", "consumer", "consumer_name", "hash", "closing", "name", "priority", "now"}
+    inputs |= {"ledger", "entry", "deliver_at", "max", "producer", "sequence_id", "chunk_id"}
+    inputs |= {"highest_sequence_id", "num_chunks", "which_inflight", "ranges"}
+    seen = set()
+    for case in document_of(kind)["cases"]:
+        for number, step in enumerate(case.get("steps", ())):
+            shape = (step["op"], *sorted(step), *sorted(step.get("after", ())))
+            if shape in seen:
+                continue
+            seen.add(shape)
+            for field, where in _places(step, inputs):
+                wrong = copy.deepcopy(case)
+                target = wrong["steps"][number]
+                target = target["after"] if where == "after" else target
+                target[field] = _other(target[field])
+                assert failures(kind, {"cases": [wrong]}), f"{step['op']}: {field} is not looked at"
+            extra = copy.deepcopy(case)
+            extra["steps"][number]["a field that nobody knows"] = 1
+            assert failures(kind, {"cases": [extra]})
+    assert seen
+
+
+def _places(step: dict[str, Any], inputs: set[str]) -> Iterator[tuple[str, str]]:
+    for field in step.keys() - inputs - {"after"}:
+        yield field, "step"
+    for field in step.get("after", {}):
+        yield field, "after"
 
 
 def _other(value: Any) -> Any:

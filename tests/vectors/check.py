@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.vectors import cursors, names, values
+from tests.vectors import cursors, dispatch, key_shared, names, producing, values
 from tests.vectors.case import Case, run_all
 from tests.vectors.differences import RULES
 
@@ -36,6 +36,31 @@ KINDS: dict[str, tuple[tuple[str, ...], Callable[[Document], Iterator[Case]]]] =
     "range_set": (("cases",), partial(_only_cases, "range_set", values.check_range_set)),
     "batching": (("cases",), partial(_only_cases, "batching", values.check_batching)),
     "cursor_acks": (("cases",), partial(_only_cases, "cursor", cursors.check_cursor)),
+    "hash_range_auto_split": (
+        ("cases",),
+        partial(_only_cases, "auto_split", key_shared.check_auto_split),
+    ),
+    "consistent_hashing": (
+        ("cases", "ring_points", "ring_occupancy"),
+        key_shared.consistent_hashing_cases,
+    ),
+    "sticky_ranges": (("cases",), partial(_only_cases, "sticky", key_shared.check_sticky_ranges)),
+    "draining_hashes": (
+        ("cases",),
+        partial(_only_cases, "draining", key_shared.check_draining_hashes),
+    ),
+    "failover_selection": (("cases", "exclusive"), dispatch.failover_cases),
+    "shared_dispatch": (
+        ("cases",),
+        partial(_only_cases, "shared", dispatch.check_shared_dispatch),
+    ),
+    "delayed_delivery": (
+        ("cases",),
+        partial(_only_cases, "delayed", dispatch.check_delayed_delivery),
+    ),
+    "backoff": (("cases",), partial(_only_cases, "backoff", dispatch.check_backoff)),
+    "chunking": (("cases",), partial(_only_cases, "chunking", producing.check_chunking)),
+    "dedup": (("cases",), partial(_only_cases, "dedup", producing.check_deduplication)),
     "topic_names": (("cases", "namespaces", "retry_dlq_defaults"), names.topic_name_cases),
     "message_id": (
         (
@@ -59,13 +84,29 @@ _CASE_FIELDS: dict[str, tuple[frozenset[str], ...]] = {
     "bitset_ackset": (frozenset({"and_left"}), frozenset({"batch_size", "ack_set", "remaining"})),
     "batching": (frozenset({"container"}),),
     "cursor_acks": (frozenset({"config", "steps"}),),
+    "hash_range_auto_split": (frozenset({"range_size"}),),
+    "consistent_hashing": (frozenset({"points", "steps"}),),
+    "sticky_ranges": (frozenset({"steps", "select"}),),
+    "failover_selection": (frozenset({"activeConsumerFailoverConsistentHashing"}),),
+    "shared_dispatch": (
+        frozenset({"consumers_in_subscribe_order"}),
+        frozenset({"dispatcherMaxRoundRobinBatchSize"}),
+    ),
+    "delayed_delivery": (frozenset({"tick_ms", "steps"}),),
+    "backoff": (frozenset({"min_ms", "multiplier"}), frozenset({"defaults", "next"})),
+    "chunking": (frozenset({"chunk_max_message_size"}),),
     "topic_names": (frozenset({"input", "valid"}), frozenset({"consumer_topic"})),
     "message_id": (
         frozenset({"ledger", "entry", "serialized_hex"}),
         frozenset({"class", "java_hashCode"}),
     ),
 }
-_RANGE_SET_OPS = {"add_open_closed", "remove_at_most", "contains"}
+_OPS = {
+    "range_set": {"add_open_closed", "remove_at_most", "contains"},
+    "draining_hashes": {"add_entry", "reduce_ref_count", "should_block"},
+    "dedup": {"publish", "persisted", producing.PERSIST_FAILURE},
+}
+"""Of kinds whose cases are steps alone, the steps' ops."""
 
 
 def kind_of(stem: str, document: Document) -> str | None:
@@ -82,8 +123,8 @@ def kind_of(stem: str, document: Document) -> str | None:
     for kind, shapes in _CASE_FIELDS.items():
         if any(shape <= first.keys() for shape in shapes):
             return kind
-    ops = {step.get("op") for step in first.get("steps", ())}
-    return "range_set" if ops and ops <= _RANGE_SET_OPS else None
+    ops = {str(step.get("op")).partition(" ")[0] for step in first.get("steps", ())}
+    return next((kind for kind, known in _OPS.items() if ops and ops <= known), None)
 
 
 def check_document(stem: str, document: Any) -> Iterator[Case]:

@@ -1,0 +1,335 @@
+"""The broker's state as shards, and back.
+
+Invariants: equal states give equal shards; a state that went through shards steps as it would
+have; what is small stands in one shard a subscription, large sets in shards of their own, columns
+that never change in shards that are written once. The form is versioned by `shards`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, Final
+from urllib.parse import quote
+
+from pulsar_spark.auto_split_selector import AutoSplitSelector
+from pulsar_spark.broker_state import BrokerState, LedgerColumns
+from pulsar_spark.commands import SubscriptionType
+from pulsar_spark.consistent_hashing_selector import ConsistentHashingSelector
+from pulsar_spark.consumer import Consumer
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.delayed_delivery import DelayedDeliveryTracker
+from pulsar_spark.due_messages import DueMessages
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.failover_selector import FailoverSelector
+from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.policies import (
+    BacklogQuotaPolicy,
+    ConsumerOptions,
+    DeadLetterPolicy,
+    KeySharedMode,
+    KeySharedPolicy,
+    TopicPolicies,
+)
+from pulsar_spark.position import Position
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.producer_access import TopicProducers
+from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.redelivery_tracker import RedeliveryTracker
+from pulsar_spark.shards import ShardReader, ShardWriter
+from pulsar_spark.shared_dispatch import SharedDispatch
+from pulsar_spark.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.subscription import Subscription
+
+LEDGERS_A_BLOCK: Final = 256
+_SELECTORS: Final[dict[str, Any]] = {
+    "auto_split": AutoSplitSelector,
+    "consistent_hashing": ConsistentHashingSelector,
+    "sticky_range": StickyRangeSelector,
+}
+_PLAIN_OF_CONSUMER: Final = (
+    "name", "incarnation", "priority_level", "permits", "open_attempt", "says_delivered",
+    "revision", "obeyed", "sequence", "redeliver_sequence", "is_blocked",
+)  # fmt: skip
+
+
+def to_shards(state: BrokerState) -> dict[str, bytes]:
+    """By key; each of at most `shards.MAX_SHARD_BYTES`."""
+    writer = ShardWriter()
+    blocks: dict[int, list[Any]] = {}
+    for ledger in state.ledgers:
+        value = [*_ledger_value(ledger), state.columns[ledger.ledger_id].published_at_ms]
+        blocks.setdefault(ledger.ledger_id // LEDGERS_A_BLOCK, []).append(value)
+        _put_columns(writer, ledger.ledger_id, state.columns[ledger.ledger_id])
+    for block, values in blocks.items():
+        writer.put_value(f"ledgers/{block}", values)
+    for subscription in state.subscriptions.values():
+        key = _key_of(subscription.name)
+        writer.put_value(key, _subscription_value(writer, key, subscription))
+    columns = {
+        str(ledger_id): [each.sticky_key_hashes is not None, each.publish_times_ms is not None]
+        for ledger_id, each in state.columns.items()
+        if each.sticky_key_hashes is not None or each.publish_times_ms is not None
+    }
+    delayed = state.delayed
+    writer.put_value("columns", columns)
+    writer.put_value(
+        "topic",
+        {
+            "topic": state.topic,
+            "partition": state.partition,
+            "policies": asdict(state.policies),
+            "now_ms": state.now_ms,
+            "hidden": writer.put_set("hidden", state.hidden),
+            "delayed": _sets_value(writer, "delayed", delayed.buckets),
+            "delayed_highest_ms": delayed.highest_delivery_time_ms,
+            "delayed_fixed": delayed.messages_have_fixed_delay,
+            "producers": state.producers.to_json_value(),
+            "was_subscribed": state.was_subscribed,
+            "trimming": sorted(state.trimming),
+            "quota_exceeded": state.quota_exceeded,
+            "blocks": sorted(blocks),
+            "subscriptions": list(state.subscriptions),
+        },
+    )
+    return writer.shards
+
+
+def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
+    """Read `to_shards`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
+    reader = ShardReader(shards)
+    value = reader.value("topic")
+    try:
+        policies = value["policies"]
+        policies["backlog_quota_policy"] = BacklogQuotaPolicy(policies["backlog_quota_policy"])
+        state = BrokerState(
+            value["topic"], value["partition"], TopicPolicies(**policies), value["now_ms"]
+        )
+        ledgers = [each for block in value["blocks"] for each in reader.value(f"ledgers/{block}")]
+        state.ledgers = LedgerList(_ledger(each[:-1]) for each in ledgers)
+        columns = reader.value("columns")
+        for *ledger, published_at_ms in ledgers:
+            state.columns[ledger[0]] = _columns(reader, ledger[0], published_at_ms, columns)
+        state.hidden = reader.set("hidden", value["hidden"])
+        state.delayed = _delayed(reader, value)
+        state.producers = TopicProducers.from_json_value(value["producers"])
+        state.was_subscribed = value["was_subscribed"]
+        state.trimming = frozenset(value["trimming"])
+        state.quota_exceeded = value["quota_exceeded"]
+        for name in value["subscriptions"]:
+            key = _key_of(name)
+            state.subscriptions[name] = _subscription(reader, key, reader.value(key))
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise CorruptFileError(f"the broker's state is damaged: {error!r}") from error
+    return state
+
+
+# -- ledgers -------------------------------------------------------------------------------------
+
+
+def _ledger_value(ledger: LedgerInfo) -> list[Any]:
+    return [
+        ledger.ledger_id, ledger.partition, ledger.file, ledger.first_row,
+        ledger.batch_sizes.to_json(), ledger.size_bytes, ledger.min_publish_time_ms,
+        ledger.max_publish_time_ms, ledger.max_deliver_at_ms,
+    ]  # fmt: skip
+
+
+def _ledger(value: list[Any]) -> LedgerInfo:
+    ledger_id, partition, file, first_row, sizes, size_bytes, first_ms, last_ms, deliver_ms = value
+    return LedgerInfo(
+        ledger_id,
+        partition,
+        file,
+        first_row,
+        BatchSizes.from_json(sizes),
+        size_bytes,
+        first_ms,
+        last_ms,
+        deliver_ms,
+    )
+
+
+def _put_columns(writer: ShardWriter, ledger_id: int, columns: LedgerColumns) -> None:
+    if columns.sticky_key_hashes is not None:
+        writer.put_array(f"columns/{ledger_id}/sticky_key_hashes", columns.sticky_key_hashes)
+    if columns.publish_times_ms is not None:
+        writer.put_array(f"columns/{ledger_id}/publish_times_ms", columns.publish_times_ms)
+
+
+def _columns(
+    reader: ShardReader, ledger_id: int, published_at_ms: int, present: Mapping[str, Any]
+) -> LedgerColumns:
+    hashes, times = present.get(str(ledger_id), (False, False))
+    key = f"columns/{ledger_id}"
+    return LedgerColumns(
+        published_at_ms,
+        reader.array(f"{key}/sticky_key_hashes") if hashes else None,
+        reader.array(f"{key}/publish_times_ms") if times else None,
+    )
+
+
+def _delayed(reader: ShardReader, value: Mapping[str, Any]) -> DelayedDeliveryTracker:
+    buckets = _sets(reader, "delayed", value["delayed"])
+    return DelayedDeliveryTracker(
+        value["policies"]["delayed_delivery_tick_ms"],
+        buckets=buckets,
+        number_of_delayed_messages=sum(
+            each.whole_entry_count() + each.partial_entry_count() for each in buckets.values()
+        ),
+        highest_delivery_time_ms=value["delayed_highest_ms"],
+        messages_have_fixed_delay=value["delayed_fixed"],
+        _times=tuple(sorted(buckets)),
+    )
+
+
+# -- subscriptions -------------------------------------------------------------------------------
+
+
+def _key_of(name: str) -> str:
+    return f"subscription/{quote(name, safe='')}"
+
+
+def _subscription_value(writer: ShardWriter, key: str, held: Subscription) -> dict[str, Any]:
+    selector = held.selector
+    kind = next((k for k, c in _SELECTORS.items() if isinstance(selector, c)), None)
+    return {
+        "name": held.name,
+        "type": held.subscription_type.value,
+        "durable": held.durable,
+        "cursor": _cursor_value(writer, f"{key}/cursor", held.cursor),
+        "origin": _cursor_value(writer, f"{key}/origin", held.origin),
+        "unheard": None
+        if held.unheard is None
+        else _cursor_value(writer, f"{key}/unheard", held.unheard),
+        "key_shared_policy": asdict(held.key_shared_policy),
+        "epoch": held.epoch,
+        "read_position": list(held.read_position),
+        "announced": list(held.announced),
+        "replay": writer.put_set(f"{key}/replay", held.replay),
+        "partial_acks": writer.put_set(f"{key}/partial_acks", held.partial_acks),
+        "waiting": _sets_value(writer, f"{key}/waiting", held.waiting.instants),
+        "base_attempt": held.tracker.base_attempt,
+        "highest_attempt": held.tracker.highest_attempt,
+        "attempts": _sets_value(writer, f"{key}/attempts", held.tracker.attempts),
+        "counts": _sets_value(writer, f"{key}/counts", held.tracker.counts),
+        "consumers": [
+            _consumer_value(writer, f"{key}/consumer/{quote(each.name, safe='')}", each)
+            for each in held.consumers.values()
+        ],
+        "active": held.active,
+        "failover": None if held.failover is None else held.failover.to_json_value(),
+        "shared": held.shared.to_json_value(),
+        "selector": None if selector is None else [kind, selector.to_json_value()],
+        "incarnations": [[name, number] for name, number in held.incarnations.items()],
+        "is_blocked": held.is_blocked,
+    }
+
+
+def _subscription(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Subscription:
+    selector = value["selector"]
+    failover = value["failover"]
+    held = Subscription(
+        value["name"],
+        SubscriptionType(value["type"]),
+        value["durable"],
+        _cursor(reader, f"{key}/cursor", value["cursor"]),
+        _cursor(reader, f"{key}/origin", value["origin"]),
+        _key_shared_policy(value["key_shared_policy"]),
+        value["epoch"],
+        Position(*value["read_position"]),
+        reader.set(f"{key}/replay", value["replay"]),
+        DueMessages(_sets(reader, f"{key}/waiting", value["waiting"])),
+        RedeliveryTracker(
+            value["base_attempt"],
+            value["highest_attempt"],
+            _sets(reader, f"{key}/attempts", value["attempts"]),
+            _sets(reader, f"{key}/counts", value["counts"]),
+        ),
+        active=value["active"],
+        failover=None if failover is None else FailoverSelector.from_json_value(failover),
+        shared=SharedDispatch.from_json_value(value["shared"]),
+        selector=None if selector is None else _SELECTORS[selector[0]].from_json_value(selector[1]),
+        incarnations=dict(value["incarnations"]),
+        partial_acks=reader.set(f"{key}/partial_acks", value["partial_acks"]),
+        is_blocked=value["is_blocked"],
+        announced=Position(*value["announced"]),
+    )
+    if value["unheard"] is not None:
+        held.unheard = _cursor(reader, f"{key}/unheard", value["unheard"])
+    for each in value["consumers"]:
+        consumer = _consumer(reader, f"{key}/consumer/{quote(each['name'], safe='')}", each)
+        held.consumers[consumer.name] = consumer
+    return held
+
+
+def _consumer_value(writer: ShardWriter, key: str, held: Consumer) -> dict[str, Any]:
+    value = {name: getattr(held, name) for name in _PLAIN_OF_CONSUMER}
+    return value | {
+        "options": asdict(held.options),
+        "committed": list(held.committed),
+        "open_from": list(held.open_from),
+        "pending": _sets_value(writer, f"{key}/pending", held.pending),
+        "timeouts": _sets_value(writer, f"{key}/timeouts", held.timeouts.instants),
+        "delivered": writer.put_set(f"{key}/delivered", held.delivered),
+        "revoked": writer.put_set(f"{key}/revoked", held.revoked),
+        "draining": writer.put_set(f"{key}/draining", held.draining),
+    }
+
+
+def _consumer(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Consumer:
+    return Consumer(
+        **{name: value[name] for name in _PLAIN_OF_CONSUMER},
+        options=_options(value["options"]),
+        committed=Position(*value["committed"]),
+        open_from=Position(*value["open_from"]),
+        pending=_sets(reader, f"{key}/pending", value["pending"]),
+        timeouts=DueMessages(_sets(reader, f"{key}/timeouts", value["timeouts"])),
+        delivered=reader.set(f"{key}/delivered", value["delivered"]),
+        revoked=reader.set(f"{key}/revoked", value["revoked"]),
+        draining=reader.set(f"{key}/draining", value["draining"]),
+    )
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _cursor_value(writer: ShardWriter, key: str, cursor: Cursor) -> list[Any]:
+    return [str(cursor.mark_delete_position), writer.put_set(key, cursor.individually_deleted)]
+
+
+def _cursor(reader: ShardReader, key: str, value: list[Any]) -> Cursor:
+    return Cursor(Position.parse(value[0]), reader.set(key, value[1]))
+
+
+def _sets_value(writer: ShardWriter, key: str, sets: Mapping[int, PositionSet]) -> list[Any]:
+    return [[number, writer.put_set(f"{key}/{number}", sets[number])] for number in sorted(sets)]
+
+
+def _sets(reader: ShardReader, key: str, value: list[Any]) -> dict[int, PositionSet]:
+    return {number: reader.set(f"{key}/{number}", each) for number, each in value}
+
+
+def _key_shared_policy(value: Mapping[str, Any]) -> KeySharedPolicy:
+    ranges = tuple((low, high) for low, high in value["ranges"])
+    mode = KeySharedMode(value["mode"])
+    return KeySharedPolicy(mode, value["allow_out_of_order_delivery"], ranges)
+
+
+def _options(value: dict[str, Any]) -> ConsumerOptions:
+    kinds = {
+        "negative_ack_redelivery_backoff": MultiplierRedeliveryBackoff,
+        "ack_timeout_redelivery_backoff": MultiplierRedeliveryBackoff,
+        "dead_letter_policy": DeadLetterPolicy,
+    }
+    made = {
+        name: kinds[name](**held) if name in kinds and held is not None else held
+        for name, held in value.items()
+    }
+    return ConsumerOptions(**made)
+
+
+assert {field.name for field in fields(Consumer)} == {
+    *_PLAIN_OF_CONSUMER, "options", "committed", "open_from", "pending", "timeouts", "delivered",
+    "revoked", "draining",
+}, "a field of Consumer is not stored"  # fmt: skip

@@ -1,0 +1,182 @@
+"""What becomes of messages that a consumer gives back: they wait, go out again, or are buried.
+
+Invariants: a message that comes back is acknowledged already, dead-lettered (and acknowledged in
+the same step), waiting, or to be granted now, and nothing else; its redelivery count rises only if
+it may have been delivered; nothing comes back before its time. Follows Pulsar's
+`MessageRedeliveryController`, and does on the broker what `ConsumerImpl` does with dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pulsar_spark.broker_state import BrokerState
+from pulsar_spark.commands import ReconsumeLater
+from pulsar_spark.consumer import Consumer
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.dead_letter import dead_letter, retry_letter
+from pulsar_spark.due_messages import NOTHING, not_acknowledged
+from pulsar_spark.policies import ConsumerOptions
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.ready_builder import ReadyBuilder
+from pulsar_spark.subscription import Subscription
+
+Delay = Callable[[int], int]
+"""Redelivery count -> milliseconds."""
+
+
+def at_once(_count: int) -> int:
+    return 0
+
+
+def negative_ack_delay(options: ConsumerOptions, delay_ms: int | None) -> Delay:
+    """What was asked for, or by backoff, or the consumer's fixed delay."""
+    backoff = options.negative_ack_redelivery_backoff
+    if delay_ms is not None:
+        return lambda _count: delay_ms
+    if backoff is not None:
+        return backoff.next
+    return lambda _count: options.negative_ack_redelivery_delay_ms
+
+
+def give_back(
+    state: BrokerState,
+    subscription: Subscription,
+    out: ReadyBuilder,
+    options: ConsumerOptions,
+    attempt: int,
+    messages: PositionSet,
+    *,
+    seen: bool,
+    delay: Delay = at_once,
+    bury: bool = True,
+) -> None:
+    """Nobody holds these any more, which were granted at that attempt.
+
+    `seen`: they may have been delivered. `bury`: then those that were delivered too often already
+    become dead letters.
+    """
+    messages = not_acknowledged(messages, subscription.cursor)
+    if not messages:
+        return
+    tracker = subscription.tracker
+    policy = options.dead_letter_policy
+    if seen and bury and policy is not None:
+        dead = tracker.count_of(messages, policy.max_redeliver_count)
+        if dead:
+            out.letters.append(dead_letter(state, subscription, policy, dead))
+            subscription.acknowledge(Cursor().acknowledge(dead), state.ledgers)
+            messages = messages.difference(dead)
+    for count, part in tracker.by_count(messages):
+        wait_ms = delay(count)
+        if wait_ms > 0:
+            due_ms = state.now_ms + wait_ms
+            subscription.waiting = subscription.waiting.add(due_ms, part)
+        else:
+            subscription.replay = subscription.replay.union(part)
+    tracker = tracker.given_back(attempt, messages)
+    subscription.tracker = tracker.seen_again(messages) if seen else tracker
+
+
+def reject(
+    state: BrokerState,
+    subscription: Subscription,
+    out: ReadyBuilder,
+    consumer: Consumer,
+    attempt: int,
+    messages: PositionSet,
+    delay: Delay,
+) -> None:
+    """The consumer gives these back as delivered; what it does not hold at that attempt, stays."""
+    given = take_from(state, subscription, consumer, attempt, messages)
+    give_back(state, subscription, out, consumer.options, attempt, given, seen=True, delay=delay)
+
+
+def take_from(
+    state: BrokerState,
+    subscription: Subscription,
+    consumer: Consumer,
+    attempt: int,
+    messages: PositionSet,
+) -> PositionSet:
+    """What of these the consumer held at that attempt, and holds no more."""
+    messages = not_acknowledged(messages, subscription.cursor)
+    if not state.policies.batch_index_acknowledgment:
+        messages = _whole_batches(subscription, consumer, attempt, messages)
+    if attempt == consumer.open_attempt:
+        known, _ = state.known(messages)
+        given = subscription.held_openly(known)
+        consumer.forget(given)
+        return given
+    return consumer.take_back(attempt, messages)
+
+
+def give_back_all(
+    state: BrokerState,
+    subscription: Subscription,
+    out: ReadyBuilder,
+    consumer: Consumer,
+    *,
+    bury: bool,
+) -> None:
+    """The consumer holds nothing any more; what it may have delivered is counted as seen."""
+    options = consumer.options
+    if consumer.has_open_grant:
+        attempt = consumer.open_attempt
+        seen = consumer.delivered.difference(consumer.held)
+        if not consumer.says_delivered:
+            seen = _may_have_read(state, subscription, consumer)
+            bury = False
+        consumer.open_attempt = -1
+        give_back(state, subscription, out, options, attempt, seen, seen=True, bury=bury)
+    for attempt, held in list(consumer.pending.items()):
+        delivered = held.intersection(consumer.delivered) if consumer.says_delivered else held
+        rest = held.difference(delivered)
+        give_back(state, subscription, out, options, attempt, delivered, seen=True, bury=bury)
+        give_back(state, subscription, out, options, attempt, rest, seen=False)
+    if subscription.active == consumer.name:
+        subscription.active = ""
+    consumer.clear()
+
+
+def reconsume_later(
+    state: BrokerState,
+    subscription: Subscription,
+    out: ReadyBuilder,
+    consumer: Consumer,
+    request: ReconsumeLater,
+) -> None:
+    """To the retry letter topic, or if they were there too often, to the dead letter topic."""
+    given = take_from(state, subscription, consumer, request.attempt, request.messages)
+    if not given:
+        return
+    policy = consumer.options.dead_letter_policy
+    if policy is None:  # not asked for with enableRetry: an ordinary redelivery after the delay
+        give_back(
+            state, subscription, out, consumer.options, request.attempt, given,
+            seen=True, delay=lambda _count: request.delay_ms,
+        )  # fmt: skip
+        return
+    out.letters.append(retry_letter(state, subscription, policy, given, request))
+    subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
+
+
+def _may_have_read(
+    state: BrokerState, subscription: Subscription, consumer: Consumer
+) -> PositionSet:
+    """By its open grant, of a consumer that never said: as much as it may hold at most."""
+    everything = subscription.held_openly(subscription.unacknowledged(state.ledgers))
+    if consumer.permits > 0:
+        return everything.prefix(consumer.permits, state.ledgers)
+    return everything
+
+
+def _whole_batches(
+    subscription: Subscription, consumer: Consumer, attempt: int, messages: PositionSet
+) -> PositionSet:
+    """All that the consumer holds of these messages' entries, acknowledged indexes included."""
+    entries = PositionSet.of(position for position, _ in messages.entries())
+    subscription.partial_acks = subscription.partial_acks.difference(entries)
+    if attempt == consumer.open_attempt:
+        return entries
+    return consumer.pending.get(attempt, NOTHING).intersection(entries)

@@ -1,0 +1,296 @@
+"""Key_Shared selectors against obvious ones: who owns a slot, and what a change moves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pulsar_spark.auto_split_selector import AutoSplitSelector
+from pulsar_spark.consistent_hashing_selector import ConsistentHashingSelector
+from pulsar_spark.errors import ConsumerAssignError, InvalidOptionError
+from pulsar_spark.hash_assignments import NOBODY, HashAssignments, HashRange
+from pulsar_spark.hashing import murmur3_32_hash, sticky_key_slot
+from pulsar_spark.sticky_key_selector import StickyKeySelector
+from pulsar_spark.sticky_range_selector import StickyRangeSelector, check_sticky_ranges
+from tests.core.partition import repeatable
+
+SLOTS = 65536
+
+Change = tuple[bool, int]
+"""Whether one joins, and the consumer's number."""
+changes = st.lists(st.tuples(st.booleans(), st.integers(0, 6)), max_size=14)
+names = st.sampled_from(["c", "c1", "é", "日本", ""])
+SELECTORS: list[StickyKeySelector] = [
+    AutoSplitSelector(),
+    ConsistentHashingSelector(),
+    ConsistentHashingSelector(points=3),
+]
+
+
+def changed(selector: StickyKeySelector, change: Change) -> StickyKeySelector:
+    """One joins, unless it is there; or one leaves, there or not. Names repeat."""
+    joins, number = change
+    if not joins:
+        return selector.remove(f"id-{number}")
+    if f"id-{number}" in selector.consumers:
+        return selector
+    return selector.add(f"id-{number}", f"name-{number % 3}")
+
+
+def numbers(selector: StickyKeySelector, places: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The consumers' own numbers, in place of their places; -1 for nobody."""
+    of_place = [int(consumer.removeprefix("id-")) for consumer in selector.consumers]
+    return np.array([*of_place, NOBODY])[places]
+
+
+@pytest.mark.parametrize("start", SELECTORS, ids=["auto split", "ring", "ring of few points"])
+@repeatable
+@given(changes)
+def test_every_slot_has_one_owner_and_a_change_moves_only_what_it_must(
+    start: StickyKeySelector, steps: Sequence[Change]
+) -> None:
+    selector = start
+    for change in steps:
+        before = selector
+        selector = changed(before, change)
+        selector.assignments.check()
+        owners = selector.owners()
+        assert len(owners) == selector.slots
+        assert (owners == NOBODY).all() if not selector.consumers else (owners != NOBODY).all()
+        old, new = numbers(before, before.owners()), numbers(selector, owners)
+        joins, who = change
+        assert ((new if joins else old)[old != new] == who).all()
+
+
+@pytest.mark.parametrize("start", SELECTORS, ids=["auto split", "ring", "ring of few points"])
+@repeatable
+@given(changes)
+def test_all_ways_to_ask_give_the_same_answer(
+    start: StickyKeySelector, steps: Sequence[Change]
+) -> None:
+    selector = start
+    for change in steps:
+        selector = changed(selector, change)
+    expected = numbers(selector, selector.owners())
+    slots = np.arange(SLOTS)
+    assert np.array_equal(numbers(selector, selector.select_many(slots)), expected)
+    some = np.array([0, 1, 7, 6067, 20788, 65535])
+    assert np.array_equal(numbers(selector, selector.select_many(some)), expected[some])
+    one_by_one = [selector.select(slot) for slot in some.tolist()]
+    assert one_by_one == [None if n == NOBODY else f"id-{n}" for n in expected[some].tolist()]
+    for who, ranges in selector.assignments.ranges().items():
+        for first, last in ranges:
+            assert (expected[first : last + 1] == int(who.removeprefix("id-"))).all()
+    read = type(selector).from_json_value(  # type: ignore[attr-defined]
+        json.loads(json.dumps(selector.to_json_value()))
+    )
+    assert read == selector
+    assert read.consumers == selector.consumers
+    assert np.array_equal(read.owners(), selector.owners())
+
+
+@repeatable
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), names), max_size=25))
+def test_the_ring_is_that_of_a_dictionary_of_queues(
+    steps: Sequence[tuple[bool, int, str]],
+) -> None:
+    selector = ConsistentHashingSelector(points=20)
+    ring: dict[int, list[str]] = {}
+    points: dict[str, list[int]] = {}
+    indexes: dict[str, tuple[str, int]] = {}
+    for joins, number, name in steps:
+        who = str(number)
+        if joins and who not in points:
+            taken = {index for held, index in indexes.values() if held == name}
+            index = min(set(range(30)) - taken)
+            indexes[who] = name, index
+            texts = [f"{name}\0{index}\0{point}" for point in range(20)]
+            points[who] = [sticky_key_slot(murmur3_32_hash(text)) for text in texts]
+            for point in points[who]:
+                ring.setdefault(point, []).append(who)
+            selector = selector.add(who, name)
+        elif not joins:
+            selector = selector.remove(who)
+            indexes.pop(who, None)
+            for point in points.pop(who, []):
+                ring[point].remove(who)
+                if not ring[point]:
+                    del ring[point]
+        selector.check()
+        assert selector.ring_points().tolist() == sorted(ring)
+        for slot in (1, 777, 30_000, 65_535):
+            first = min((p for p in ring if p >= slot), default=min(ring, default=None))
+            assert selector.select(slot) == (None if first is None else ring[first][0])
+
+
+@repeatable
+@given(changes)
+def test_auto_split_is_that_of_a_dictionary_of_slots(steps: Sequence[Change]) -> None:
+    selector = AutoSplitSelector(16)
+    owner: dict[int, str] = {}
+    for joins, number in steps:
+        who = f"id-{number}"
+        if joins and who not in owner.values():
+            spans = {w: [s for s in sorted(owner) if owner[s] == w] for w in owner.values()}
+            widest = max(map(len, spans.values()), default=0)
+            span = next((s for s in sorted(spans.values()) if len(s) == widest), range(1, 17))
+            for slot in span[: len(span) // 2 + len(span) % 2] if owner else span:
+                owner[slot] = who
+            selector = selector.add(who)
+        elif not joins and who in owner.values():
+            held = [slot for slot in owner if owner[slot] == who]
+            heir = owner.get(max(held) + 1) or owner.get(min(held) - 1)
+            for slot in held:
+                if heir is None:
+                    del owner[slot]
+                else:
+                    owner[slot] = heir
+            selector = selector.remove(who)
+        else:
+            selector = changed(selector, (joins, number))  # type: ignore[assignment]
+        selector.check()
+        assert [selector.select(slot) for slot in range(1, 17)] == [
+            owner.get(slot) for slot in range(1, 17)
+        ]
+
+
+def test_auto_split_refuses_one_more_consumer_than_it_has_slots() -> None:
+    selector = AutoSplitSelector(2).add("a").add("b")
+    with pytest.raises(ConsumerAssignError, match="assigned consumers 2"):
+        selector.add("c")
+
+
+def test_slots_are_those_of_pulsar_s_example_key() -> None:
+    hashes = np.array([murmur3_32_hash("Order-3459134"), 0, 65535, 65536])
+    assert AutoSplitSelector().slots_of(hashes).tolist() == [6067, 1, 65535, 1]
+    assert StickyRangeSelector().slots_of(hashes).tolist() == [6067, 1, 65535, 1]
+    assert ConsistentHashingSelector().slots_of(hashes).tolist() == [20788, 1, 1, 2]
+
+
+@pytest.mark.parametrize("selector", [*SELECTORS, StickyRangeSelector()])
+def test_an_id_can_be_there_only_once(selector: StickyKeySelector) -> None:
+    ranges = [HashRange(0, 9)]
+    with pytest.raises(ValueError, match="ids must differ"):
+        selector.add("c", "n", ranges).add("c", "other", [HashRange(20, 29)])
+
+
+def test_selectors_of_impossible_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one point"):
+        ConsistentHashingSelector(points=0)
+    with pytest.raises(ValueError, match="greater than 0"):
+        StickyRangeSelector(0)
+    for slots, problem in ((0, "greater than 2"), (6, "nth power with 2")):
+        with pytest.raises(ValueError, match=problem):
+            AutoSplitSelector(slots)
+
+
+def test_sticky_slots_that_nobody_named_have_no_owner() -> None:
+    selector = StickyRangeSelector().add("a", "n", [HashRange(10, 20), HashRange(21, 30)])
+    assert selector.assignments.ranges() == {"a": [HashRange(10, 30)]}
+    assert selector.select_many(np.array([9, 10, 30, 31])).tolist() == [NOBODY, 0, 0, NOBODY]
+    assert selector.remove("unknown") is selector
+    with pytest.raises(ConsumerAssignError, match="Must specify key shared meta"):
+        selector.add("b")
+
+
+@pytest.mark.parametrize("selector", [*SELECTORS, StickyRangeSelector()])
+def test_selectors_of_different_kinds_are_never_equal(selector: StickyKeySelector) -> None:
+    others = [*SELECTORS, StickyRangeSelector(), "something"]
+    assert [other for other in others if other == selector] == [selector]
+
+
+slot_ranges = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda p: HashRange(*p)), max_size=3
+)
+
+
+@repeatable
+@given(st.lists(slot_ranges, max_size=6))
+def test_sticky_ranges_are_taken_whole_or_refused_whole(wanted: Sequence[list[HashRange]]) -> None:
+    selector, owner = StickyRangeSelector(), dict[int, str]()
+    for number, ranges in enumerate(wanted):
+        who = f"id-{number}"
+        slots = [slot for start, end in ranges for slot in range(start, end + 1)]
+        fits = all(start <= end for start, end in ranges) and len(set(slots)) == len(slots)
+        if ranges and fits and not owner.keys() & set(slots):
+            selector = selector.add(who, ranges=ranges)
+            owner |= dict.fromkeys(slots, who)
+        else:
+            with pytest.raises(ConsumerAssignError):
+                selector.add(who, ranges=ranges)
+        selector.check()
+        assert [selector.select(slot) for slot in range(32)] == [owner.get(s) for s in range(32)]
+    read = StickyRangeSelector.from_json_value(json.loads(json.dumps(selector.to_json_value())))
+    assert read == selector
+    for number in range(len(wanted)):
+        selector = selector.remove(f"id-{number}")
+    assert (selector.owners() == NOBODY).all()
+
+
+@pytest.mark.parametrize(
+    ("ranges", "problem"),
+    [
+        ([], "must not be empty"),
+        ([HashRange(-1, 5)], "not within"),
+        ([HashRange(0, 65536)], "not within"),
+        ([HashRange(5, 3)], "ends before it starts"),
+        ([HashRange(10, 20), HashRange(0, 10)], "overlap"),
+    ],
+)
+def test_a_client_refuses_sticky_ranges_that_no_broker_would_take(
+    ranges: list[HashRange], problem: str
+) -> None:
+    with pytest.raises(InvalidOptionError, match=problem):
+        check_sticky_ranges(ranges)
+
+
+def test_a_client_takes_ranges_that_touch() -> None:
+    check_sticky_ranges([HashRange(11, 65535), HashRange(0, 10)])
+
+
+part = st.tuples(st.integers(-3, 40), st.integers(0, 8), st.sampled_from("abc"))
+
+
+def assigned(parts: Sequence[tuple[int, int, str]]) -> tuple[HashAssignments, dict[int, str]]:
+    """Each part at the first place where it is free of the others."""
+    owner: dict[int, str] = {}
+    rows = []
+    for start, length, who in parts:
+        slots = range(start, start + length + 1)
+        if not owner.keys() & set(slots):
+            owner |= dict.fromkeys(slots, who)
+            rows.append((start, start + length, "abc".index(who)))
+    return HashAssignments.of("abc", rows), owner
+
+
+@repeatable
+@given(st.lists(part, max_size=6), st.lists(part, max_size=6))
+def test_what_a_change_impacts_is_told_slot_by_slot(
+    one: Sequence[tuple[int, int, str]], other: Sequence[tuple[int, int, str]]
+) -> None:
+    (before, was), (after, now) = assigned(one), assigned(other)
+    before.check()
+    impacted = before.impacted_by(after)
+    for held, owners, others in ((impacted.removed, was, now), (impacted.added, now, was)):
+        found = {s: who for who, ranges in held.items() for a, b in ranges for s in range(a, b + 1)}
+        assert found == {s: who for s, who in owners.items() if others.get(s) != who}
+        for ranges in held.values():
+            assert all(a.end + 1 < b.start for a, b in pairwise(ranges))
+    assert before.owners(20).tolist() == [
+        "abc".index(was[slot]) if slot in was else NOBODY for slot in range(20)
+    ]
+    assert (before == after) == (was == now)
+
+
+def test_ranges_that_overlap_are_no_assignment() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        HashAssignments.of(["a", "b"], [(0, 5, 0), (5, 9, 1)])
+    assert repr(HashAssignments.of(["a"], [(0, 5, 0)])) == "HashAssignments([0,5]=a)"
+    assert HashAssignments.of([], []) != 1

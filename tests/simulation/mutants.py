@@ -1,0 +1,193 @@
+"""Brokers that are broken on purpose, each in one place; the simulation must catch every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pulsar_spark import (
+    acknowledgment,
+    broker_format,
+    dispatcher_multiple_consumers,
+    dispatcher_single_active,
+    dispatcher_sticky_key,
+    granting,
+    message_redelivery,
+)
+from pulsar_spark.broker_state import BrokerState
+from pulsar_spark.consumer import Consumer
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.delayed_delivery import DelayedDeliveryTracker, Punctuality
+from pulsar_spark.due_messages import NOTHING, DueMessages
+from pulsar_spark.redelivery_tracker import RedeliveryTracker
+from pulsar_spark.subscription import Subscription
+
+Patch = Callable[[Any], None]
+"""Takes pytest's monkeypatch, or anything with its `setattr`."""
+
+
+def loses_what_is_given_back(patch: Any) -> None:
+    """Messages of a consumer that goes are granted to nobody."""
+    original = message_redelivery.give_back
+
+    def give_back(*arguments: Any, **options: Any) -> None:
+        if not options["seen"]:
+            return
+        original(*arguments, **options)
+
+    patch.setattr(message_redelivery, "give_back", give_back)
+    patch.setattr(dispatcher_sticky_key, "give_back", give_back)
+    patch.setattr(dispatcher_single_active, "give_back", give_back)
+
+
+def grants_again_at_the_same_attempt(patch: Any) -> None:
+    """A redelivery is nothing new in the difference of two offsets."""
+    original = RedeliveryTracker.by_next_attempt
+
+    def by_next_attempt(self: RedeliveryTracker, messages: Any) -> Any:
+        for attempt, part in original(self, messages):
+            yield max(attempt - 1, self.base_attempt + 1), part
+
+    patch.setattr(RedeliveryTracker, "by_next_attempt", by_next_attempt)
+
+
+def grants_keys_that_drain(patch: Any) -> None:
+    """Pulsar before 4.0 when consumers come and go."""
+    patch.setattr(dispatcher_sticky_key, "_draining_slots", lambda *_: None)
+
+
+def hands_over_at_once(patch: Any) -> None:
+    """Pulsar's Failover: the new consumer does not wait for the old one's last report."""
+
+    def revoke(subscription: Subscription, consumer: Consumer, out: Any) -> None:
+        consumer.revision += 1
+        consumer.obeyed = consumer.revision
+        out.revokes.append(dispatcher_single_active.revoke_all(subscription, consumer))
+        consumer.open_attempt = -1
+        subscription.active = ""
+
+    patch.setattr(dispatcher_single_active, "_revoke", revoke)
+
+
+def forgets_holes_when_stored(patch: Any) -> None:
+    """Pulsar's graceful close forgets acknowledged batch indexes."""
+
+    def cursor_value(_writer: Any, _key: str, cursor: Cursor) -> list[Any]:
+        return [str(cursor.mark_delete_position), ""]
+
+    patch.setattr(broker_format, "_cursor_value", cursor_value)
+
+
+def comes_early(patch: Any) -> None:
+    """Pulsar's trackers round down."""
+    original = DueMessages.due
+    patch.setattr(DueMessages, "due", lambda self, now_ms: original(self, now_ms + 256))
+
+
+def delivers_delayed_messages_early(patch: Any) -> None:
+    """Pulsar's tracker, up to a tick."""
+
+    def is_relaxed(self: DelayedDeliveryTracker, now_ms: int) -> Any:
+        return original(replace(self, punctuality=Punctuality.RELAXED), now_ms)
+
+    original = DelayedDeliveryTracker.scheduled_messages
+    available = DelayedDeliveryTracker.has_message_available
+    patch.setattr(DelayedDeliveryTracker, "scheduled_messages", is_relaxed)
+    patch.setattr(
+        DelayedDeliveryTracker,
+        "has_message_available",
+        lambda self, now_ms: available(self, now_ms + self.tick_ms),
+    )
+
+
+def believes_late_rejections(patch: Any) -> None:
+    """A rejection that came twice takes back what was granted since."""
+
+    def take_back(self: Consumer, attempt: int, messages: Any) -> Any:
+        return original(self, max(self.pending, default=attempt), messages)
+
+    original = Consumer.take_back
+    patch.setattr(Consumer, "take_back", take_back)
+
+
+def believes_reports_of_an_older_epoch(patch: Any) -> None:
+    """After a seek, what was acknowledged before it is lost."""
+    original = acknowledgment.report
+
+    def report(state: BrokerState, command: Any, out: Any) -> None:
+        subscription = state.subscriptions.get(command.subscription)
+        if subscription is not None:
+            command = replace(command, epoch=subscription.epoch)
+        original(state, command, out)
+
+    from pulsar_spark import broker
+    from pulsar_spark.commands import Report
+
+    patch.setitem(broker.HANDLERS, Report, report)
+
+
+def grants_one_too_many(patch: Any) -> None:
+    """More than a consumer said that it may hold."""
+
+    def capacities_of(state: Any, subscription: Any) -> Any:
+        capacities, held = original(state, subscription)
+        return {name: count + 1 for name, count in capacities.items()}, held
+
+    original = dispatcher_multiple_consumers.capacities_of
+    patch.setattr(dispatcher_multiple_consumers, "capacities_of", capacities_of)
+    patch.setattr(dispatcher_sticky_key, "capacities_of", capacities_of)
+
+
+def draws_lots(patch: Any) -> None:
+    """A step that is run again gives something else."""
+    calls = [0]
+    original = granting.read_new
+
+    def read_new(state: Any, subscription: Any, messages: int, excluded: Any) -> Any:
+        calls[0] += 1
+        return original(state, subscription, max(messages - calls[0] % 2, 1), excluded)
+
+    patch.setattr(dispatcher_multiple_consumers, "read_new", read_new)
+    patch.setattr(dispatcher_sticky_key, "read_new", read_new)
+
+
+def forgets_individual_acknowledgements(patch: Any) -> None:
+    """Pulsar: a cumulative acknowledgement forgets individual ones behind it in its batch."""
+    original = Cursor.union
+
+    def union(self: Cursor, other: Cursor) -> Cursor:
+        result = original(self, other)
+        if other.mark_delete_position > self.mark_delete_position:
+            return Cursor(result.mark_delete_position, other.individually_deleted)
+        return result
+
+    patch.setattr(Cursor, "union", union)
+
+
+def skips_the_rest_of_a_batch(patch: Any) -> None:
+    """What of an entry was not taken is read by nobody."""
+    original = granting.read_new
+
+    def read_new(*arguments: Any) -> Any:
+        return original(*arguments)[0], NOTHING
+
+    patch.setattr(dispatcher_multiple_consumers, "read_new", read_new)
+    patch.setattr(dispatcher_sticky_key, "read_new", read_new)
+
+
+MUTANTS: tuple[Patch, ...] = (
+    loses_what_is_given_back,
+    grants_again_at_the_same_attempt,
+    grants_keys_that_drain,
+    hands_over_at_once,
+    forgets_holes_when_stored,
+    comes_early,
+    delivers_delayed_messages_early,
+    believes_late_rejections,
+    believes_reports_of_an_older_epoch,
+    grants_one_too_many,
+    draws_lots,
+    forgets_individual_acknowledgements,
+    skips_the_rest_of_a_batch,
+)

@@ -1,0 +1,60 @@
+"""A slice of the simulation, and the proof that it can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.world import Shape, ViolationError, run_schedule
+
+SCHEDULES = 2_000
+A_BLOCK = 100
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, A_BLOCK))
+def test_every_promise_is_kept_in_two_thousand_schedules(first: int) -> None:
+    for seed in range(first, first + A_BLOCK):
+        try:
+            run_schedule(seed)
+        except Exception as error:  # noqa: BLE001, PERF203 - the seed is what counts, whatever it is
+            pytest.fail(f"{error!r}; replay it with: python -m tests.simulation --seed {seed}")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_broken_broker_is_caught(
+    mutant: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    for seed in range(2_000):
+        try:
+            run_schedule(seed, Shape(events=80))
+        except (ViolationError, AssertionError):  # noqa: PERF203 - as above
+            return
+    pytest.fail(f"nobody noticed that the broker {mutant.__name__.replace('_', ' ')}")
+
+
+def test_a_schedule_is_the_same_each_time() -> None:
+    assert run_schedule(7).dispatch == run_schedule(7).dispatch
+
+
+def test_the_command_replays_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3"]) == 0
+    assert "schedule 3: every promise kept" in capsys.readouterr().out
+
+
+def test_a_failure_prints_its_seed_and_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(seed: int) -> None:
+        if seed == 5:
+            raise ViolationError("lost: everything")
+
+    monkeypatch.setattr("tests.simulation.__main__.run_schedule", broken)
+    assert main(["--schedules", "500", "--processes", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert "schedule 5: ViolationError: lost: everything" in printed
+    assert "python -m tests.simulation --seed 5" in printed
