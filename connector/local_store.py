@@ -89,6 +89,15 @@ class LocalStore(ObjectStore):
         except OSError as error:
             raise _refused("replace", path, error) from error
 
+    def touch(self, path: str, data: bytes) -> None:
+        full = self._full(path)
+        try:
+            make_folder(os.path.dirname(full))
+            temporary = _write_temporary(os.path.dirname(full), data, durable=False)
+            os.replace(temporary, full)
+        except OSError as error:
+            raise _refused("touch", path, error) from error
+
     def size(self, path: str) -> int | None:
         try:
             return os.stat(self._full(path)).st_size
@@ -196,8 +205,8 @@ def make_folder(folder: str) -> None:
     _sync_folder(parent)
 
 
-def _write_temporary(folder: str, data: bytes) -> str:
-    """A new, fsynced temporary file in the folder; its full path."""
+def _write_temporary(folder: str, data: bytes, *, durable: bool = True) -> str:
+    """A new temporary file in the folder, fsynced if it is to be durable; its full path."""
     temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
@@ -209,7 +218,8 @@ def _write_temporary(folder: str, data: bytes) -> str:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return temporary

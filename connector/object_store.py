@@ -104,6 +104,10 @@ class ObjectStore(ABC):
         """Replace what `token` names (None: nothing), or return False if that has changed."""
 
     @abstractmethod
+    def touch(self, path: str, data: bytes) -> None:
+        """Have the file with that content, written now; a power cut may undo it. For heartbeats."""
+
+    @abstractmethod
     def size(self, path: str) -> int | None:
         """Length in bytes, or None if there is no such file."""
 

@@ -108,6 +108,9 @@ class RemoteStore(ObjectStore):
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         return self._put(path, data, "create" if token is None else {"e_tag": token})
 
+    def touch(self, path: str, data: bytes) -> None:
+        self._put(path, data, "overwrite")
+
     def size(self, path: str) -> int | None:
         try:
             return int(self._obstore.head(self._store, checked_path(path))["size"])
