@@ -228,6 +228,17 @@ class ManagedLedger:
                     pause_s = LOST_RACE_PAUSE_S * min(lost, 50)
                     time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
 
+    def commits(self, first: int, last: int) -> list[Commit] | None:
+        """The commits of these numbers, both included; None if some were cleaned up already."""
+        numbers = range(first, last + 1)
+        found = self.store.get_many(self._path(number) for number in numbers)
+        commits = []
+        for number, data in zip(numbers, found, strict=True):
+            if data is None or self._pointer_file.read().removed >= number:
+                return None
+            commits.append(Commit.from_json(data, self._path(number), number))
+        return commits
+
     def write_snapshot(self) -> None:
         """Store the state as of now, and let the pointer name it."""
         with self._lock:

@@ -53,9 +53,12 @@ _PLAIN_OF_CONSUMER: Final = (
 )  # fmt: skip
 
 
-def to_shards(state: BrokerState) -> dict[str, bytes]:
-    """By key; each of at most `shards.MAX_SHARD_BYTES`."""
-    writer = ShardWriter()
+def to_shards(state: BrokerState, before: Mapping[str, bytes] = {}) -> dict[str, bytes]:
+    """By key; each of at most `shards.MAX_SHARD_BYTES`.
+
+    What of a state never changes is taken from the shards of an earlier one, `before`.
+    """
+    writer = ShardWriter(before)
     blocks: dict[int, list[Any]] = {}
     for ledger in state.ledgers:
         value = [*_ledger_value(ledger), state.columns[ledger.ledger_id].published_at_ms]

@@ -19,6 +19,9 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── ProducerFencedError           another producer owns the topic, and this one must stop
     ├── DataLossError                 an offset names messages that were trimmed away
     ├── FencedError                   a newer owner has taken over; this writer must stop
+    │   └── BrokerFencedError         another broker has taken over the root; this one must stop
+    ├── BrokerBusyError               a broker serves the root already
+    ├── SparkNotReadyError            Spark lacks something that a broker needs
     ├── FileReclaimedError            a commit came so late that its file was given up
     ├── StorageError                  the folder or the object store refused
     │   └── ObjectNotFoundError       a stored file is not there, or not there any more
@@ -137,6 +140,24 @@ class FencedError(PulsarliteError):
     """A newer owner has taken over, and this writer must stop."""
 
     condition = "FENCED"
+
+
+class BrokerFencedError(FencedError):
+    """Another broker has taken over the root, and this one must stop."""
+
+    condition = "BROKER_FENCED"
+
+
+class BrokerBusyError(PulsarliteError):
+    """A broker serves the root already, and lives."""
+
+    condition = "BROKER_BUSY"
+
+
+class SparkNotReadyError(PulsarliteError):
+    """Spark lacks something that a broker needs: a setting, a package, a writable folder."""
+
+    condition = "SPARK_NOT_READY"
 
 
 class FileReclaimedError(PulsarliteError):

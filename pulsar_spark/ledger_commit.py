@@ -85,7 +85,7 @@ class Commit:
         if self.settings is not None:
             record["settings"] = dict(self.settings)
         lists: dict[str, Any] = {
-            "ledgers": [_ledger_to_json(ledger) for ledger in self.ledgers],
+            "ledgers": [ledger_to_json(ledger) for ledger in self.ledgers],
             "trimmed": _keyed({p: list(ids) for p, ids in self.trimmed.items() if ids}),
             "moved": [[m.partition, m.ledger_id, m.file, m.first_row] for m in self.moved],
             "hidden": _keyed(self.hidden),
@@ -188,7 +188,7 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
         else Application(_text(application["id"]), _whole(application["version"])),
         partitions=None if partitions is None else _whole(partitions),
         settings=None if settings is None else dict(settings),
-        ledgers=tuple(_ledger_of(item) for item in record.get("ledgers", ())),
+        ledgers=tuple(ledger_from_json(item) for item in record.get("ledgers", ())),
         trimmed={
             int(partition): tuple(_whole(ledger_id) for ledger_id in ids)
             for partition, ids in record.get("trimmed", {}).items()
@@ -207,7 +207,8 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
     )
 
 
-def _ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
+def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
+    """One of a commit's ledgers."""
     record = {
         "id": ledger.ledger_id,
         "partition": ledger.partition,
@@ -223,7 +224,8 @@ def _ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
     return record
 
 
-def _ledger_of(item: Mapping[str, Any]) -> LedgerInfo:
+def ledger_from_json(item: Mapping[str, Any]) -> LedgerInfo:
+    """Read `ledger_to_json`. KeyError, TypeError or ValueError if it is none."""
     if unknown := set(item) - _LEDGER_FIELDS:
         raise ValueError(f"a ledger has the unknown fields {sorted(unknown)}")
     deliver_at = item.get("max_deliver_at_ms")

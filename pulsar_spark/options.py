@@ -18,7 +18,7 @@ from pulsar_spark.errors import InvalidOptionError
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
-SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark reads itself, and hands on to every sink too."""
 
 

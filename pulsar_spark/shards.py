@@ -34,10 +34,11 @@ _PART_BYTES = 24
 
 
 class ShardWriter:
-    """Collects shards by key."""
+    """Collects shards by key; arrays that `before` has are taken from there."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Mapping[str, bytes] = {}) -> None:
         self.shards: dict[str, bytes] = {}
+        self._before = before
 
     def put_value(self, key: str, value: Any) -> None:
         """Plain values, as canonical JSON, in as many shards as it takes."""
@@ -46,6 +47,12 @@ class ShardWriter:
 
     def put_array(self, key: str, values: NDArray[Any]) -> None:
         """Integers that never change."""
+        if f"{key}#0" in self._before:
+            number = 0
+            while (data := self._before.get(f"{key}#{number}")) is not None:
+                self.shards[f"{key}#{number}"] = data
+                number += 1
+            return
         self._put_bytes(key, zlib.compress(np.ascontiguousarray(values).astype("<i8").tobytes(), 1))
 
     def put_set(self, key: str, messages: PositionSet) -> Any:

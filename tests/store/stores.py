@@ -98,6 +98,9 @@ class HookedStore(ObjectStore):
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         return bool(self._run("compare_and_swap", path, token, data))
 
+    def touch(self, path: str, data: bytes) -> None:
+        self.inner.touch(path, data)
+
     def size(self, path: str) -> int | None:
         size: int | None = self._run("size", path)
         return size

@@ -1,0 +1,258 @@
+"""The rows of one batch of the broker query, read from `__commands`, topics' logs and leases.
+
+Invariants: they follow from the batch's two offsets and from files that don't change; a command
+about a topic partition goes to that key alone; every key that is touched or due has rows, all
+with the batch's `now_ms`. A ledger's columns for the broker (sticky key hashes, times) are read
+here, in the task, and never its payloads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark import broker_rows, wire_format
+from pulsar_spark.broker_rows import InputRow, Phase
+from pulsar_spark.commands import LeaseLapsed, LedgersTrimmed, SetPolicies
+from pulsar_spark.connector.broker_offset import NO_COMMIT, BrokerOffset
+from pulsar_spark.connector.lease import read_lease
+from pulsar_spark.connector.ledger_file import LedgerFileReader
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import ObjectNotFoundError, TopicNotFoundError
+from pulsar_spark.hosted_broker import OFFSET_KEY
+from pulsar_spark.ledger_commit import Commit
+from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.policies import hosted_policies
+from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicName
+
+SHARD_PREFIX = "\x00shard/"
+"""Before a shard's key, where a record of `__dispatch` has its subscription."""
+OFFSET_RECORD = "\x00offset"
+"""There too: the offset whose batch the commit was."""
+
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("phase", pa.int32()),
+        ("place", pa.int64()), ("row", pa.int32()), ("kind", pa.string()),
+        ("now_ms", pa.int64()), ("text", pa.string()), ("data", pa.binary()),
+        ("sticky_key_hashes", pa.binary()), ("deliver_at_ms", pa.binary()),
+        ("publish_times_ms", pa.binary()),
+    ]
+)  # fmt: skip
+_log = logging.getLogger(__name__)
+
+
+def batches_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[pa.RecordBatch]:
+    """The rows of the batch from one offset to the next, as Spark takes them."""
+    for row in rows_of(root, start, end):
+        columns = [pa.array([value], field.type) for value, field in zip(row, _SCHEMA, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def rows_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[InputRow]:
+    """In no particular order: each says where it stands."""
+    now_ms = end.now_ms
+    offset = json.dumps(end.to_json_value()).encode()
+    yield InputRow(OFFSET_KEY, 0, Phase.TICK, 0, 0, broker_rows.OFFSET, now_ms, data=offset)
+    if end.restored is not None:
+        yield from _restored(root, end.restored, now_ms)
+    for about, number in end.hosted.items():
+        before = start.hosted.get(about, NO_COMMIT)
+        if number > before:
+            yield from _log_rows(root, about, before, number, now_ms)
+    commands = SystemTopic(root, COMMANDS)
+    if end.commands > start.commands:
+        commands.refresh()
+        for stored in commands.read(start.commands, end.commands):
+            about = stored.record.about
+            yield InputRow(
+                *about, Phase.COMMANDS, stored.ledger_id, stored.row, broker_rows.COMMAND, now_ms,
+                data=stored.record.data,
+            )  # fmt: skip
+    yield from _lapsed(root, end, now_ms)
+    kind = broker_rows.SNAPSHOT if end.snapshot else broker_rows.TICK
+    ticked = end.hosted if end.snapshot or end.restored is not None else end.due
+    for about in ticked:
+        yield InputRow(*about, Phase.TICK, 0, 0, kind, now_ms)
+
+
+def last_shards(
+    dispatch: SystemTopic, stop_ledger: int
+) -> tuple[BrokerOffset | None, dict[TopicPartition, dict[str, bytes]]]:
+    """(the offset of the last batch, each broker's shards as of then), from `__dispatch`."""
+    offset = None
+    brokers: dict[TopicPartition, dict[str, bytes]] = {}
+    for stored in dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith("\x00")):
+        about, name, data = stored.record.about, stored.record.subscription, stored.record.data
+        if name == OFFSET_RECORD:
+            offset = BrokerOffset.from_json_value(json.loads(data))
+            continue
+        shards = brokers.setdefault(about, {})
+        if data:
+            shards[name.removeprefix(SHARD_PREFIX)] = data
+        else:
+            shards.pop(name.removeprefix(SHARD_PREFIX), None)
+    return offset, brokers
+
+
+def _restored(root: Root, stop_ledger: int, now_ms: int) -> Iterator[InputRow]:
+    dispatch = SystemTopic(root, DISPATCH)
+    dispatch.refresh()
+    for about, shards in last_shards(dispatch, stop_ledger)[1].items():
+        for row, (key, data) in enumerate(shards.items()):
+            yield InputRow(*about, Phase.RESTORED, 0, row, broker_rows.SHARD, now_ms, key, data)
+
+
+def _lapsed(root: Root, end: BrokerOffset, now_ms: int) -> Iterator[InputRow]:
+    for place, path in enumerate(end.lapsed):
+        lease = read_lease(root.store, path)
+        if lease is None:
+            continue
+        command = LeaseLapsed(lease.subscription, lease.consumer, lease.incarnation)
+        for row, about in enumerate(lease.partitions):
+            yield InputRow(
+                *about, Phase.LEASES, place, row, broker_rows.COMMAND, now_ms,
+                data=wire_format.encode(command),
+            )  # fmt: skip
+
+
+# -- the log -------------------------------------------------------------------------------------
+
+
+def _log_rows(
+    root: Root, about: TopicPartition, before: int, last: int, now_ms: int
+) -> Iterator[InputRow]:
+    """What a topic's commits after `before` up to `last` say of one partition."""
+    try:
+        ledger = root.open(TopicName.parse(about.topic))
+    except TopicNotFoundError:
+        return
+    commits = ledger.commits(before + 1, last) if before >= 0 else None
+    reader = LedgerFileReader(ledger.store, ledger.folder, about.topic)
+    try:
+        if commits is None:
+            yield from _state_rows(ledger, about, reader, last, now_ms)
+            if before >= 0 and about.partition < ledger.state.partitions:
+                yield _command(about, last, 1 << 30, _all_trimmed(ledger, about), now_ms)
+            return
+        for commit in commits:
+            yield from _commit_rows(ledger, about, commit, reader, now_ms)
+    finally:
+        reader.close()
+
+
+def _state_rows(
+    ledger: ManagedLedger, about: TopicPartition, reader: LedgerFileReader, last: int, now_ms: int
+) -> Iterator[InputRow]:
+    """All that the topic has by now: the broker leaves out what it knows."""
+    state, partition = ledger.state, about.partition
+    yield _command(about, last, 0, SetPolicies(hosted_policies(state.settings)), now_ms)
+    if partition >= state.partitions:
+        return
+    hidden = state.hidden(partition)
+    ledgers = state.ledgers(partition)
+    for row, each in enumerate(ledgers, 1):
+        whole = None
+        if hidden is not None and each.ledger_id == ledgers[-1].ledger_id:
+            whole = hidden
+        json_of = None if whole is None else broker_rows.messages_json(whole)
+        yield _ledger_row(ledger, about, each, reader, (last, row), now_ms, json_of)
+
+
+def _commit_rows(
+    ledger: ManagedLedger,
+    about: TopicPartition,
+    commit: Commit,
+    reader: LedgerFileReader,
+    now_ms: int,
+) -> Iterator[InputRow]:
+    partition, number = about.partition, commit.number
+    if commit.settings is not None:
+        yield _command(about, number, 0, SetPolicies(hosted_policies(commit.settings)), now_ms)
+    added = [each for each in commit.ledgers if each.partition == partition]
+    for row, each in enumerate(added, 1):
+        hidden = commit.hidden.get(partition) if row == len(added) else None
+        yield _ledger_row(ledger, about, each, reader, (number, row), now_ms, hidden)
+    trimmed = tuple(commit.trimmed.get(partition, ()))
+    if trimmed:
+        yield _command(about, number, len(added) + 1, LedgersTrimmed(trimmed), now_ms)
+
+
+def _all_trimmed(ledger: ManagedLedger, about: TopicPartition) -> LedgersTrimmed:
+    """Whatever is gone by now, as nobody remembers which commit trimmed it."""
+    newest = ledger.state.trimmed_up_to(about.partition).ledger_id
+    present = {each.ledger_id for each in ledger.ledgers(about.partition)}
+    return LedgersTrimmed(tuple(each for each in range(newest + 1) if each not in present))
+
+
+def _command(about: TopicPartition, place: int, row: int, command: Any, now_ms: int) -> InputRow:
+    data = wire_format.encode(command)
+    return InputRow(*about, Phase.LOG, place, row, broker_rows.COMMAND, now_ms, data=data)
+
+
+def _ledger_row(
+    ledger: ManagedLedger,
+    about: TopicPartition,
+    info: LedgerInfo,
+    reader: LedgerFileReader,
+    where: tuple[int, int],
+    now_ms: int,
+    hidden: Any,
+) -> InputRow:
+    columns: dict[str, bytes] = {}
+    place: LedgerInfo | None = info
+    while place is not None:
+        try:
+            columns = _columns(reader, place)
+            break
+        except ObjectNotFoundError:  # merged away, or trimmed: then nobody asks for them
+            ledger.refresh()
+            found = ledger.ledgers(about.partition).get(info.ledger_id)
+            place = found if found != place else None
+    return InputRow(
+        *about, Phase.LOG, *where, broker_rows.LEDGER, now_ms,
+        data=broker_rows.ledger_data(info, info.max_publish_time_ms, hidden),
+        sticky_key_hashes=columns.get("sticky_key_hash"),
+        deliver_at_ms=columns.get("deliver_at"),
+        publish_times_ms=columns.get("publish_time"),
+    )  # fmt: skip
+
+
+def _columns(reader: LedgerFileReader, ledger: LedgerInfo) -> dict[str, bytes]:
+    """The bytes of those arrays of a ledger that say something, by column."""
+    names = ["sticky_key_hash"]
+    if ledger.max_deliver_at_ms is not None:
+        names.append("deliver_at")
+    if ledger.min_publish_time_ms != ledger.max_publish_time_ms:
+        names.append("publish_time")
+    table = reader.read_table(ledger, names)
+    result: dict[str, bytes] = {}
+    hashes = table["sticky_key_hash"]
+    if hashes.null_count < len(hashes):
+        result["sticky_key_hash"] = _hashes(hashes, ledger.ledger_id)
+    for name in names[1:]:
+        result[name] = _milliseconds(table[name])
+    return result
+
+
+def _hashes(hashes: pa.ChunkedArray, ledger_id: int) -> bytes:
+    """31 bits each; a message without key gets one from where it lies."""
+    values = pc.fill_null(hashes, -1).to_numpy().astype(np.int32)
+    rows = np.flatnonzero(values < 0)
+    values[rows] = (rows + ledger_id * 31) * 2_654_435_761 & 0x7FFF_FFFF
+    return bytes(values.tobytes())
+
+
+def _milliseconds(times: pa.ChunkedArray) -> bytes:
+    """0 where there is none."""
+    micros = pc.fill_null(pc.cast(times, pa.int64()), 0).to_numpy()
+    return bytes((micros // 1000).astype(np.int64).tobytes())

@@ -1,0 +1,184 @@
+"""The broker query's sink: what its steps want done, once for each batch.
+
+Invariants: letters are published before the batch's commit of `__dispatch`, and trims done after
+it; each of them takes effect once, however often Spark repeats the batch; a broker whose term is
+over writes nothing. The commit of `__dispatch` is the instant at which a batch has happened for
+everybody.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pulsar_spark import broker_rows
+from pulsar_spark.broker_rows import OutputRow
+from pulsar_spark.commands import CreateSubscription
+from pulsar_spark.connector.broker_input import OFFSET_RECORD, SHARD_PREFIX
+from pulsar_spark.connector.broker_offset import BrokerOffset
+from pulsar_spark.connector.ledger_store import LedgerStore
+from pulsar_spark.connector.letters import write_letters
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.message_writer import WrittenTopic
+from pulsar_spark.connector.stream_writer import QUERY_ID_PROPERTY
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import BrokerFencedError, FencedError, PulsarliteError
+from pulsar_spark.hosted_broker import OFFSET_KEY
+from pulsar_spark.ledger_commit import Commit
+from pulsar_spark.ledger_log import TopicState
+from pulsar_spark.publication import NewLedger
+from pulsar_spark.ready import Letter
+from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicName
+
+LEDGERS_KEPT = 500
+"""Of `__dispatch` and `__commands`, behind a snapshot: for consumers that lag behind."""
+SYSTEM_GRACE_MS = 10 * 60 * 1000
+"""How long the files of the system topics stay after that."""
+ABOUT_BATCHES = TopicPartition(str(DISPATCH), 0)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SteppedTask(WriterCommitMessage):
+    """What one task wrote, and what is left to do for the driver."""
+
+    query_id: str | None
+    dispatch: tuple[NewLedger, ...]
+    letters: tuple[WrittenTopic, ...]
+    subscriptions: tuple[tuple[str, str], ...]
+    trims: tuple[tuple[str, int, tuple[int, ...]], ...]
+    offset: str | None
+
+
+class BrokerStreamWriter(DataSourceStreamArrowWriter):
+    """Writes what the brokers of one root want done."""
+
+    def __init__(self, root: Root, term: int) -> None:
+        self._root, self._term = root, term
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SteppedTask:
+        rows = [OutputRow(*each.values()) for batch in iterator for each in batch.to_pylist()]
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
+        return write_rows(self._root, rows, query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        tasks = [each for each in messages if isinstance(each, SteppedTask)]
+        query_id = next((each.query_id for each in tasks if each.query_id), None)
+        if query_id is not None:
+            commit_batch(self._root, tasks, (query_id, batchId), self._term)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave the files to the clean-up of orphans: the commit may have taken effect."""
+
+
+def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> SteppedTask:
+    """The task's side: files that nobody sees yet."""
+    records: list[Record] = []
+    letters: list[tuple[TopicPartition, Letter]] = []
+    trims: list[tuple[str, int, tuple[int, ...]]] = []
+    offset = None
+    for row in rows:
+        about = TopicPartition(row.topic, row.partition)
+        if row.kind == broker_rows.DISPATCH:
+            records.append(Record(about, row.text, row.data))
+        elif row.kind == broker_rows.SHARD:
+            records.append(Record(about, SHARD_PREFIX + row.text, row.data))
+        elif row.kind == broker_rows.LETTER:
+            letters.append((about, broker_rows.letter_of(row.data)))
+        elif row.kind == broker_rows.TRIM:
+            trims.append((*about, tuple(json.loads(row.data))))
+        elif row.topic == OFFSET_KEY:
+            records.append(Record(ABOUT_BATCHES, OFFSET_RECORD, row.data))
+            offset = row.data.decode()
+    subscriptions = {(each.topic, each.initial_subscription) for _, each in letters}
+    return SteppedTask(
+        query_id,
+        tuple(SystemTopic(root, DISPATCH).write(records)),
+        tuple(write_letters(root, letters)),
+        tuple(sorted(each for each in subscriptions if each[1])),
+        tuple(trims),
+        offset,
+    )
+
+
+def commit_batch(
+    root: Root, tasks: Iterable[SteppedTask], application: tuple[str, int], term: int
+) -> None:
+    """The driver's side: letters, then the dispatch, then what may be forgotten."""
+    held = list(tasks)
+    dispatch = SystemTopic(root, DISPATCH)
+    log = dispatch.open()
+    log.refresh()
+    if log.state.term > term:
+        raise _fenced(root)
+    _publish_letters(root, held, application)
+    try:
+        new = [ledger for task in held for ledger in task.dispatch]
+        log.append(new, application=application, term=term)
+    except FencedError as error:
+        raise _fenced(root) from error
+    for topic, partition, ledger_ids in (trim for task in held for trim in task.trims):
+        _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
+    for offset in (task.offset for task in held if task.offset):
+        ended = BrokerOffset.from_json_value(json.loads(offset))
+        if ended.snapshot:
+            _forget(root, log, ended)
+
+
+def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[str, int]) -> None:
+    letters: dict[str, list[NewLedger]] = {}
+    for written in (each for task in tasks for each in task.letters):
+        letters.setdefault(written.topic, []).extend(written.ledgers)
+    for topic, ledgers in sorted(letters.items()):
+        root.open(TopicName.parse(topic)).append(ledgers, application=application)
+    wanted = sorted({each for task in tasks for each in task.subscriptions})
+    commands = [
+        Record.of(TopicPartition(str(TopicName.parse(topic)), 0), name, CreateSubscription(name))
+        for topic, name in wanted
+    ]
+    if commands:
+        SystemTopic(root, COMMANDS).append(commands, application=application)
+
+
+def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
+    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        there = {each.ledger_id for each in state.ledgers(partition)}
+        gone = tuple(each for each in ledger_ids if each in there)
+        if not gone:
+            return None
+        return Commit(state.number + 1, commit_id, now_ms, trimmed={partition: gone})
+
+    ledger.commit(build)
+
+
+def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
+    """Behind a snapshot: older parts of the system topics, and files that were given up."""
+    commands = SystemTopic(root, COMMANDS)
+    try:
+        last = dispatch.state.next_ledger_id
+        LedgerStore(dispatch).trim({0: max(0, last - LEDGERS_KEPT)})
+        if commands.exists():
+            LedgerStore(commands.open()).trim({0: max(0, ended.commands - LEDGERS_KEPT)})
+            LedgerStore(commands.open(), grace_ms=SYSTEM_GRACE_MS).sweep()
+        LedgerStore(dispatch, grace_ms=SYSTEM_GRACE_MS).sweep()
+        for topic in sorted({each.topic for each in ended.hosted}):
+            LedgerStore(root.open(TopicName.parse(topic))).sweep()
+    except PulsarliteError as error:  # housekeeping: the next snapshot does it again
+        _log.warning("Housekeeping was left for later: %s", error)
+
+
+def _fenced(root: Root) -> BrokerFencedError:
+    return BrokerFencedError(
+        f"Another broker has taken over {root.service_url}: this one is fenced and stops. One "
+        "broker serves a root; stop the other first if this one is to go on."
+    )

@@ -1,0 +1,103 @@
+"""Copies of messages to other topics: dead letters, and retries with their time.
+
+Invariants: a copy has the message's value, key, ordering key, event time and properties, and
+those that tell where it comes from; what is copied is written like any other message and seen by
+the commit alone; a letter topic keeps its messages though nobody subscribed to it yet.
+Does what Pulsar's `ConsumerImpl` does with a producer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.message_columns import READ_COLUMNS
+from pulsar_spark.connector.message_reader import read_messages
+from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.micro_batch import MessageInputPartition, TopicRows, row_ranges
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.dead_letter import letter_properties
+from pulsar_spark.ledger_info import LedgerList
+from pulsar_spark.message_id import MessageId
+from pulsar_spark.options import Options
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.ready import Letter
+from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicName
+
+SETTINGS: Final = {"policies": {"keep_without_subscription": True}}
+"""Of a letter topic that is made here."""
+LARGEST: Final = 1 << 31
+"""A message that was published once may be published again, however large."""
+
+_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
+_COPIED: Final = ("key", "ordering_key", "value", "event_time", "properties")
+_SCHEMA: Final = StructType(
+    [column.field for column in READ_COLUMNS if column.name in (*_IDS, *_COPIED)]
+)
+_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+_TIME: Final = pa.timestamp("us", "UTC")
+
+
+def write_letters(
+    root: Root, letters: Iterable[tuple[TopicPartition, Letter]]
+) -> list[WrittenTopic]:
+    """Write the copies, which nobody sees before their commit."""
+    written: list[WrittenTopic] = []
+    for about, letter in letters:
+        name = TopicName.parse(letter.topic)
+        root.open_or_create(name, 1, SETTINGS)
+        options = Options.parse(
+            {"serviceUrl": root.service_url, "topic": letter.topic, "maxMessageSize": str(LARGEST)}
+            | {f"storage.{key}": value for key, value in root.storage.items()}
+        )
+        written += write_messages(_copies(root, about, letter), options, root)
+    return written
+
+
+def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.RecordBatch]:
+    topic = root.open(TopicName.parse(about.topic))
+    ledgers = topic.ledgers(about.partition)
+    there = {each.ledger_id for each in ledgers}
+    held = letter.messages
+    kept = [each for each in held.ledger_ids if each in there]  # others an admin has trimmed
+    messages = PositionSet(
+        {each: held.whole_entries(each) for each in kept},
+        {each: held.partial_entries(each) for each in kept},
+    )
+    rows = tuple(row_ranges(messages, ledgers))
+    partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
+    for batch in read_messages(partition, _SCHEMA):
+        if batch.num_rows:
+            yield _copy(batch, letter, ledgers)
+
+
+def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:
+    columns = {name: batch.column(name) for name in _COPIED}
+    ids = zip(*(batch.column(name).to_pylist() for name in _IDS), strict=True)
+    held = batch.column("properties").to_pylist()
+    properties = [
+        list(letter_properties(letter, _id(ledgers, *each), dict(mine or ())).items())
+        for each, mine in zip(ids, held, strict=True)
+    ]
+    columns["properties"] = pa.array(properties, _PROPERTIES)
+    if letter.deliver_at_ms is not None:
+        at = pa.scalar(letter.deliver_at_ms * 1000, _TIME)
+        columns["deliver_at"] = pa.repeat(at, batch.num_rows)
+    kept = {name: array for name, array in columns.items() if array.null_count < len(array)}
+    kept["value"] = columns["value"]
+    return pa.RecordBatch.from_pydict(kept)
+
+
+def _id(
+    ledgers: LedgerList, ledger_id: int, entry_id: int, partition: int, batch_index: int
+) -> MessageId:
+    """As Pulsar has it: a message that is an entry of its own has no batch index."""
+    ledger = ledgers.get(ledger_id)
+    size = 1 if ledger is None else ledger.batch_sizes.size_of(entry_id)
+    if size == 1:
+        return MessageId(ledger_id, entry_id, partition)
+    return MessageId(ledger_id, entry_id, partition, batch_index, size)

@@ -1,0 +1,104 @@
+"""One topic partition's broker, hosted: rows in, shards to store and rows to act on out.
+
+Invariants: what is stored after a batch is all that the next one needs; the stored shards are
+written to `__dispatch` too, so a host that lost its store is restored from there to the letter;
+the same state and rows give the same result, so a batch may be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_spark import broker_rows, wire_format
+from pulsar_spark.broker import step
+from pulsar_spark.broker_format import from_shards, to_shards
+from pulsar_spark.broker_rows import InputRow, OutputRow, Phase
+from pulsar_spark.broker_state import BrokerState
+from pulsar_spark.commands import Command
+from pulsar_spark.dispatch import Stepped, told
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.ready import Ready
+from pulsar_spark.shards import changed
+
+OFFSET_KEY: Final = ""
+"""The topic of the row that carries a batch's offset through; it has no broker."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HostedBroker:
+    """A broker between two batches: its state, and the shards that say the same."""
+
+    state: BrokerState
+    shards: Mapping[str, bytes]
+
+    @staticmethod
+    def stored(shards: Mapping[str, bytes]) -> HostedBroker | None:
+        """From a store; None if it has nothing. CorruptFileError if it is damaged."""
+        return HostedBroker(from_shards(shards), shards) if shards else None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a batch made of a broker: what to store, to delete, and to do."""
+
+    broker: HostedBroker
+    written: Mapping[str, bytes]
+    deleted: list[str]
+    rows: list[OutputRow]
+
+
+def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
+    """Take in a batch's rows of one topic partition, in their order, and step once."""
+    ordered = broker_rows.in_order(rows)
+    first = ordered[0]
+    if broker is None:
+        restored = {row.text: row.data for row in ordered if row.phase == Phase.RESTORED}
+        broker = HostedBroker.stored(restored)
+        held: Mapping[str, bytes] = {}
+    else:
+        held = broker.shards
+    before = broker.state if broker else BrokerState(first.topic, first.partition)
+    state, ready = step(before, list(_commands(ordered)), first.now_ms)
+    shards = to_shards(state, before=broker.shards if broker else {})
+    written, deleted = changed(held, shards)
+    whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
+    told_of = shards if whole else written
+    about = (first.topic, first.partition)
+    out = list(_actions(about, ready))
+    out += [OutputRow(*about, broker_rows.SHARD, key, told_of[key]) for key in sorted(told_of)]
+    out += [OutputRow(*about, broker_rows.SHARD, key) for key in deleted]
+    stepped = _stepped(state, ready)
+    out.append(OutputRow(*about, broker_rows.DISPATCH, "", wire_format.encode(stepped)))
+    return Batch(HostedBroker(state, shards), written, deleted, out)
+
+
+def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
+    for row in rows:
+        if row.kind in (broker_rows.LEDGER, broker_rows.COMMAND):
+            try:
+                yield broker_rows.command_of(row)
+            except CorruptFileError as error:  # one bad command must not stop all the others
+                _log.error("Left out at %s:%s of __commands: %s", row.place, row.row, error)
+
+
+def _actions(about: tuple[str, int], ready: Ready) -> Iterator[OutputRow]:
+    for letter in ready.letters:
+        yield OutputRow(*about, broker_rows.LETTER, "", broker_rows.letter_data(letter))
+    for subscription, item in told(ready):
+        yield OutputRow(*about, broker_rows.DISPATCH, subscription, wire_format.encode(item))
+    if ready.trim:
+        yield OutputRow(*about, broker_rows.TRIM, "", json.dumps(list(ready.trim)).encode())
+
+
+def _stepped(state: BrokerState, ready: Ready) -> Stepped:
+    backlogs = tuple(
+        (each.name, each.unacknowledged(state.ledgers).count(state.ledgers))
+        for each in state.subscriptions.values()
+    )
+    return Stepped(state.now_ms, state.last_position, ready.next_due_ms, backlogs)
