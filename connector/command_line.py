@@ -1,4 +1,4 @@
-"""`pulsarlite COMMAND`: the demo, and looking after topics without Spark.
+"""`pulsarlite COMMAND`: the demo, the broker, and looking after topics without Spark.
 
 Invariants: what goes wrong on purpose is one clear line on standard error and exit status 1,
 never a traceback; bad usage is status 2, as argparse has it, and Ctrl-C 130; `topics` commands
@@ -31,9 +31,14 @@ _BEFORE_TIME_HELP = (
 )
 _GRACE_HELP = "how long a file stays after it was given up (default: %(default)s)"
 _ORPHAN_HELP = "how old a file is that no commit names (default: %(default)s)"
+_CHECKPOINT_HELP = (
+    "where Spark keeps the broker's state (default: below a local root, else in the home folder; "
+    "a lost one is rebuilt)"
+)
 _EPILOG = """\
 examples:
   pulsarlite demo
+  pulsarlite standalone --service-url pulsarlite-demo
   pulsarlite topics list --service-url pulsarlite-demo
   pulsarlite topics peek flights -n 3 --service-url pulsarlite-demo
   export PULSARLITE_SERVICE_URL=s3://bucket/prefix; pulsarlite topics create orders -p 4
@@ -92,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(group=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_demo(commands)
+    _add_standalone(commands)
     topics = commands.add_parser(
         "topics",
         help="list, create, look into and look after topics (no Spark is started)",
@@ -128,7 +134,20 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.set_defaults(run=_demo)
 
 
-def _add_topics(topics: argparse.ArgumentParser) -> None:
+def _add_standalone(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    broker = commands.add_parser(
+        "standalone",
+        parents=[_store_options()],
+        help="run the broker, which subscriptions need",
+        description="Run the broker of the topics below a root, until Ctrl-C. One broker serves a "
+        "root; killed at any point, it takes up where it was. Pulsar: bin/pulsar standalone.",
+    )
+    broker.add_argument("--checkpoint", metavar="FOLDER", help=_CHECKPOINT_HELP)
+    broker.add_argument("--cores", default="2", metavar="N", help="default: %(default)s")
+    broker.set_defaults(run=_standalone)
+
+
+def _store_options() -> argparse.ArgumentParser:
     store = argparse.ArgumentParser(add_help=False)
     store.add_argument("--service-url", metavar="URL", help=_SERVICE_URL_HELP)
     store.add_argument(
@@ -138,6 +157,11 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an option of the object store, such as aws_endpoint=http://127.0.0.1:9000",
     )
+    return store
+
+
+def _add_topics(topics: argparse.ArgumentParser) -> None:
+    store = _store_options()
     commands = topics.add_subparsers(title="commands", metavar="COMMAND")
 
     def add(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
@@ -180,6 +204,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     from pulsar_spark.connector.demo import run_demo
 
     return 0 if run_demo(arguments.root, _say, arguments.months) else 1
+
+
+def _standalone(arguments: argparse.Namespace) -> int:
+    from pulsar_spark.connector.standalone_command import run
+
+    return run(arguments, _say)
 
 
 def _topics(arguments: argparse.Namespace) -> int:

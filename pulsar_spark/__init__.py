@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
+    from pulsar_spark.connector.broker_query import standalone
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
 
-__all__ = ["PulsarliteError", "__version__", "register", "session"]
+__all__ = ["PulsarliteError", "__version__", "register", "session", "standalone"]
 
 _HOME_OF = {
     "PulsarliteError": "pulsar_spark.errors",
     "register": "pulsar_spark.connector.registration",
     "session": "pulsar_spark.connector.session",
+    "standalone": "pulsar_spark.connector.broker_query",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 

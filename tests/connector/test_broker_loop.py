@@ -1,0 +1,249 @@
+"""The broker query's source, brokers and sink in Spark's order, without Spark."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.commands import (
+    InitialPosition,
+    Rejection,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.connector import broker_sink, broker_source
+from pulsar_spark.connector.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.dispatch import Stepped
+from pulsar_spark.errors import BrokerFencedError
+from pulsar_spark.policies import ConsumerOptions
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.ready import Grant, OpenGrant, Reply, ServerError
+from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicName
+from tests.connector.broker_loop import BrokerLoop, impatient
+from tests.connector.topics import send
+from tests.waiting import eventually
+
+ABOUT = TopicPartition("persistent://public/default/t", 0)
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    impatient(monkeypatch)
+    return Root(str(root), {})
+
+
+def subscribe(name: str = "c", **given: Any) -> Subscribe:
+    kind = given.pop("kind", SubscriptionType.SHARED)
+    return Subscribe(
+        "s", name, 1, kind, initial_position=InitialPosition.EARLIEST, permits=100, **given
+    )
+
+
+def tell(place: Root, *commands: Any) -> None:
+    SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", each) for each in commands])
+
+
+def told(place: Root, kind: type) -> list[Any]:
+    """All that the broker has said of that kind, in order."""
+    dispatch = SystemTopic(place, DISPATCH)
+    stop = dispatch.refresh()
+    found = dispatch.read(0, stop, keep=lambda _, name: not name.startswith("\x00"))
+    return [item for each in found if isinstance(item := each.record.item(), kind)]
+
+
+def messages(*entries: int, ledger_id: int = 0) -> PositionSet:
+    return PositionSet.of((ledger_id, entry) for entry in entries)
+
+
+def test_a_consumer_is_granted_what_is_published_before_and_after_it_came(
+    place: Root, tmp_path: Path
+) -> None:
+    loop = BrokerLoop(place, tmp_path / "c")
+    send(place.service_url, "t", "ab", batchingEnabled=False)
+    tell(place, subscribe())
+    loop.until_quiet()
+    assert [each.messages for each in told(place, Grant)] == [messages(0, 1)]
+    send(place.service_url, "t", "c")
+    loop.until_quiet()
+    assert told(place, Grant)[1].messages == messages(0, ledger_id=1)
+    assert told(place, Stepped)[-1].backlogs == (("s", 3),)
+
+
+def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
+    place: Root, tmp_path: Path
+) -> None:
+    loop = BrokerLoop(place, tmp_path / "c")
+    send(place.service_url, "t", "a")
+    tell(place, subscribe(options=ConsumerOptions(negative_ack_redelivery_delay_ms=300)))
+    loop.until_quiet()
+    tell(place, Report("s", "c", 1, delivered={0: messages(0)}, permits=100,
+                       rejected=(Rejection(0, messages(0)),)))  # fmt: skip
+    loop.until_quiet()
+    due_ms = told(place, Stepped)[-1].next_due_ms
+    assert not loop.turn()
+    eventually(loop.turn, 10, "the rejected message comes due")
+    again = told(place, Grant)[-1]
+    assert (again.attempt, again.messages, again.redelivery_count) == (1, messages(0), 1)
+    assert told(place, Stepped)[-1].now_ms >= due_ms, "early"
+
+
+def test_a_lost_checkpoint_is_rebuilt_from_what_was_dispatched(place: Root, tmp_path: Path) -> None:
+    send(place.service_url, "t", "abc", batchingEnabled=False)
+    tell(place, subscribe())
+    first = BrokerLoop(place, tmp_path / "first")
+    first.until_quiet()
+    tell(place, Report("s", "c", 1, acknowledged=Cursor().acknowledge(messages(0)), permits=100))
+    first.until_quiet()
+    tell(place, Report("s", "c", 1, sequence=1, delivered={0: messages(1)}, permits=100,
+                       rejected=(Rejection(0, messages(1), delay_ms=0),)))  # fmt: skip
+    second = BrokerLoop(place, tmp_path / "second", query_id="another")
+    second.until_quiet()
+    assert [(each.attempt, each.messages) for each in told(place, Grant)] == [
+        (0, messages(0, 1, 2)), (1, messages(1)),
+    ]  # fmt: skip
+    assert told(place, Stepped)[-1].backlogs == (("s", 2),)
+
+
+def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 6)
+    monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
+    loop = BrokerLoop(place, tmp_path / "first")
+    tell(place, subscribe())
+    for each in range(12):
+        send(place.service_url, "t", [str(each)])
+        loop.until_quiet()
+    dispatch, commands = SystemTopic(place, DISPATCH), SystemTopic(place, COMMANDS)
+    assert dispatch.refresh() > 12
+    assert dispatch.first_ledger() > 3
+    assert commands.refresh() == 1
+    second = BrokerLoop(place, tmp_path / "second", query_id="another")
+    second.until_quiet()
+    send(place.service_url, "t", ["last"])
+    second.until_quiet()
+    assert told(place, Grant)[-1].messages == messages(0, ledger_id=12)
+    assert told(place, Stepped)[-1].backlogs == (("s", 13),)
+
+
+def test_a_consumer_whose_lease_lapsed_gives_way_to_another(place: Root, tmp_path: Path) -> None:
+    loop = BrokerLoop(place, tmp_path / "c")
+    send(place.service_url, "t", "a")
+    keeper = LeaseKeeper(place.store)
+    keeper.keep(Lease("s", "c", 1, 400), [ABOUT])
+    tell(place, subscribe(kind=SubscriptionType.FAILOVER))
+    loop.until_quiet()
+    tell(place, subscribe("d", kind=SubscriptionType.FAILOVER))
+    loop.until_quiet()
+    assert [each.consumer for each in told(place, OpenGrant)] == ["c"]
+    assert not loop.turn()
+    keeper.stop()
+    eventually(loop.turn, 20, "the lease lapses")
+    loop.until_quiet()
+    assert [each.consumer for each in told(place, OpenGrant)] == ["c", "d"]
+    replaced = [each for each in told(place, Reply) if each.error is not None]
+    assert [(each.consumer, each.error) for each in replaced] == [
+        ("c", ServerError.CONSUMER_REPLACED)
+    ]
+    assert not list(place.store.files("_leases"))
+
+
+def test_while_commands_wait_the_time_is_theirs(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "COMMANDS_AT_ONCE", 1)
+    for number in range(3):
+        tell(place, subscribe(f"c{number}"))
+    sent = [each.publish_time_ms for each in _commands(place)]
+    loop = BrokerLoop(place, tmp_path / "c")
+    loop.turn()
+    for wait_until in sent[1:]:
+        loop.turn()
+        assert loop.offset["now_ms"] <= max(wait_until, told(place, Stepped)[0].now_ms)
+    assert loop.offset["commands"] == 2
+
+
+def _commands(place: Root) -> Iterator[Any]:
+    commands = SystemTopic(place, COMMANDS)
+    return commands.read(0, commands.refresh())
+
+
+def test_a_broker_whose_term_is_over_writes_nothing(place: Root, tmp_path: Path) -> None:
+    loop = BrokerLoop(place, tmp_path / "first", term=1)
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    loop.until_quiet()
+    newer = BrokerLoop(place, tmp_path / "second", query_id="another", term=2)
+    newer.until_quiet()
+    before = SystemTopic(place, DISPATCH).refresh()
+    send(place.service_url, "t", "b")
+    with pytest.raises(BrokerFencedError, match="has taken over"):
+        loop.until_quiet()
+    assert SystemTopic(place, DISPATCH).refresh() == before
+
+
+def test_a_command_that_is_damaged_stops_nobody(place: Root, tmp_path: Path) -> None:
+    SystemTopic(place, COMMANDS).append([Record(ABOUT, "s", b"{}")])
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    BrokerLoop(place, tmp_path / "c").until_quiet()
+    assert [each.messages for each in told(place, Grant)] == [messages(0)]
+
+
+def test_a_topic_that_comes_later_is_found(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "MISSING_EVERY_S", 0.0)
+    loop = BrokerLoop(place, tmp_path / "c")
+    tell(place, subscribe())
+    loop.until_quiet()
+    send(place.service_url, "t", "a")
+    loop.until_quiet()
+    assert [each.messages for each in told(place, Grant)] == [messages(0)]
+
+
+def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(place.service_url, "t", "a")
+    tell(place, subscribe())
+    BrokerLoop(place, tmp_path / "c").until_quiet()
+    monkeypatch.setattr(
+        "pulsar_spark.connector.managed_ledger.ManagedLedger.commits", lambda *_: None
+    )
+    for value in "bc":
+        send(place.service_url, "t", value)
+    topic = place.open(TopicName.parse("t"))
+    broker_sink._trim(topic, 0, [0])
+    BrokerLoop(place, tmp_path / "c").until_quiet()
+    assert [each.messages for each in told(place, Grant)][1] == messages(0, ledger_id=1).union(
+        messages(0, ledger_id=2)
+    )
+    assert told(place, Stepped)[-1].backlogs == (("s", 2),)
+
+
+@pytest.mark.slow
+def test_a_broker_killed_at_a_change_of_the_disk_does_everything_once(tmp_path: Path) -> None:
+    # Every change takes minutes; each run of this test takes others, all do so in the end.
+    every = 12
+    first = random.randrange(every)
+    command = ["tests.connector.killed_broker", str(tmp_path), str(every), str(first)]
+    print("again: python -m", *command)
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "ok: killed the broker" in done.stdout
