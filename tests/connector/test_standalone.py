@@ -1,0 +1,132 @@
+"""The broker as a query on real Spark: `standalone`, and `pulsarlite standalone`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pulsar_spark.commands import InitialPosition, Report, Subscribe, SubscriptionType
+from pulsar_spark.connector.broker_query import check_spark, standalone
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.errors import BrokerBusyError, SparkNotReadyError
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.ready import Grant
+from pulsar_spark.stream_offset import TopicPartition
+from tests.connector.topics import send
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ABOUT = TopicPartition("persistent://public/default/t", 0)
+
+
+def tell(place: Root, command: Any) -> None:
+    SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", command)])
+
+
+def subscribe(place: Root) -> None:
+    tell(place, Subscribe("s", "c", 1, SubscriptionType.SHARED, permits=100,
+                          initial_position=InitialPosition.EARLIEST))  # fmt: skip
+
+
+def granted(place: Root) -> list[tuple[int, int]]:
+    """Every entry that was granted, as often as it was."""
+    dispatch = SystemTopic(place, DISPATCH)
+    found = dispatch.read(0, dispatch.refresh(), keep=lambda _, name: name == "s")
+    items = [each.record.item() for each in found]
+    return [
+        (position.ledger_id, position.entry_id)
+        for item in items
+        if isinstance(item, Grant)
+        for position, _ in item.messages.entries()
+    ]
+
+
+def until(place: Root, expected: list[tuple[int, int]], alive: Callable[[], bool]) -> None:
+    def reached() -> bool:
+        assert alive(), "the broker ended"
+        return sorted(granted(place)) == expected
+
+    eventually(reached, 90, f"{expected} are granted")
+
+
+def test_a_broker_serves_is_restarted_and_goes_on_where_it_was(
+    spark: SparkSession, root: Path
+) -> None:
+    place = Root(str(root), {})
+    send(root, "t", "a")
+    with standalone(spark, str(root)) as broker:
+        subscribe(place)
+        until(place, [(0, 0)], lambda: broker.query.isActive)
+        with pytest.raises(BrokerBusyError, match=f"process {os.getpid()}"):
+            standalone(spark, str(root))
+        status = broker.status()
+        assert status["is_active"]
+        assert status["term"] == 1
+    assert not broker.status()["is_active"]
+    send(root, "t", "b")
+    tell(place, Report("s", "c", 1, permits=100,
+                       acknowledged=Cursor().acknowledge(PositionSet.of([(0, 0)]))))  # fmt: skip
+    with standalone(spark, str(root)) as broker:
+        until(place, [(0, 0), (1, 0)], lambda: broker.query.isActive)
+        assert broker.term == 2
+        assert not broker.await_termination(0.01)
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+@pytest.mark.slow
+def test_a_broker_of_the_command_line_survives_kill_9(tmp_path: Path) -> None:
+    place = Root(str(tmp_path / "root"), {})
+    send(tmp_path / "root", "t", "a")
+    subscribe(place)
+    for number in range(2):
+        with _command(tmp_path) as process:
+            try:
+                expected = [(each, 0) for each in range(number + 1)]
+                until(place, expected, lambda process=process: process.poll() is None)  # type: ignore[misc]
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+        send(tmp_path / "root", "t", "b")
+    with _command(tmp_path) as process:
+        until(place, [(0, 0), (1, 0), (2, 0)], lambda: process.poll() is None)
+        os.kill(process.pid, signal.SIGTERM)
+        text, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, text
+    assert "term 3" in text
+    assert "pulsar_spark/" not in text, "a trace was printed"
+
+
+def _command(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pulsar_spark", "standalone", "--service-url", "root"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def test_what_spark_lacks_is_said_before_the_broker_starts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    with pytest.raises(SparkNotReadyError, match=r"can't be written.*checkpoint="):
+        check_spark(spark, str(blocked / "checkpoint"))
+    with monkeypatch.context() as patch:
+        patch.setattr(spark._sc, "pythonExec", "/another/python3")
+        with pytest.raises(SparkNotReadyError, match="set PYSPARK_PYTHON="):
+            check_spark(spark, str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda _: None)
+        with pytest.raises(SparkNotReadyError, match="pip install protobuf"):
+            check_spark(spark, str(tmp_path))
