@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pyroaring import BitMap
 
@@ -21,6 +21,22 @@ from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+class Backlog(Protocol):
+    """What waits in one partition, as admission has to know it."""
+
+    def take(self, messages: int | None) -> PositionSet:
+        """The next messages, at most so many (None: all)."""
+
+    def count(self, most: int | None = None) -> int:
+        """How many messages wait; stops counting at `most`."""
+
+    def size_bytes(self, most: int) -> int:
+        """About how many payload bytes wait; stops counting at `most`."""
+
+    def within_bytes(self, size_bytes: int) -> int:
+        """How many of the next messages have about so many payload bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,7 @@ class Admission:
     max_delay_ms: int = 15 * 60_000
 
     def admit(
-        self, waiting: Mapping[Key, Waiting], *, waited_ms: int | None = None, turn: int = 0
+        self, waiting: Mapping[Key, Backlog], *, waited_ms: int | None = None, turn: int = 0
     ) -> dict[Key, PositionSet]:
         """What of each partition goes into the next micro-batch; partitions without are left out.
 
@@ -127,7 +143,7 @@ class Admission:
         taken = {key: waiting[key].take(share) for key, share in shares.items()}
         return {key: messages for key, messages in taken.items() if messages}
 
-    def _reaches_minimum(self, waiting: Mapping[Key, Waiting]) -> bool:
+    def _reaches_minimum(self, waiting: Mapping[Key, Backlog]) -> bool:
         missing = self.min_messages or 0
         for each in waiting.values():
             missing -= each.count(missing)
@@ -135,7 +151,7 @@ class Admission:
                 return True
         return False
 
-    def _shares(self, waiting: Mapping[Key, Waiting], turn: int) -> dict[Key, int]:
+    def _shares(self, waiting: Mapping[Key, Backlog], turn: int) -> dict[Key, int]:
         """How many messages of each partition that has some."""
         keys = [key for key, each in waiting.items() if each.count(1)]
         if not keys:

@@ -47,6 +47,8 @@ class PartitionOffset:
     attempts: Mapping[int, Cursor]
     epoch: int = 0
     floor: Position | None = None
+    redelivery_counts: Mapping[int, PositionSet] = field(default_factory=dict)
+    """Of the messages of the micro-batch that ends here: counts above 0 -> those that have them."""
 
     @staticmethod
     def beginning(origin: Cursor, epoch: int = 0) -> PartitionOffset:
@@ -65,14 +67,27 @@ class PartitionOffset:
 
     def batch_since(self, start: PartitionOffset | None, ledgers: LedgerList) -> PositionSet:
         """The messages of the micro-batch from `start` (None: from the origin) to this offset."""
-        same_epoch = start is not None and start.epoch == self.epoch
         batch = PositionSet()
-        for attempt, end in self.attempts.items():
+        for part in self.attempts_since(start, ledgers).values():
+            batch = batch.union(part)
+        return batch
+
+    def attempts_since(
+        self, start: PartitionOffset | None, ledgers: LedgerList
+    ) -> dict[int, PositionSet]:
+        """The same by attempt; attempts without messages are left out."""
+        same_epoch = start is not None and start.epoch == self.epoch
+        found: dict[int, PositionSet] = {}
+        for attempt, end in sorted(self.attempts.items()):
             begin = self.origin
             if same_epoch and start is not None:
                 begin = start.attempts.get(attempt, self.origin)
-            batch = batch.union(end.difference(begin, ledgers))
-        return batch if self.floor is None else batch.after(self.floor)
+            part = end.difference(begin, ledgers)
+            if self.floor is not None:
+                part = part.after(self.floor)
+            if part:
+                found[attempt] = part
+        return found
 
     def to_json_value(self) -> dict[str, Any]:
         value: dict[str, Any] = {
@@ -82,7 +97,14 @@ class PartitionOffset:
             "epoch": self.epoch,
             "origin": _cursor_value(self.origin),
         }
-        return value if self.floor is None else value | {"floor": str(self.floor)}
+        if self.floor is not None:
+            value["floor"] = str(self.floor)
+        if self.redelivery_counts:
+            value["redelivery_counts"] = {
+                str(count): _cursor_value(Cursor().acknowledge(messages))
+                for count, messages in self.redelivery_counts.items()
+            }
+        return value
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> PartitionOffset:
@@ -92,6 +114,10 @@ class PartitionOffset:
             {int(attempt): _cursor(cursor) for attempt, cursor in value["attempts"].items()},
             int(value["epoch"]),
             None if floor is None else Position.parse(floor),
+            {
+                int(count): _cursor(messages).individually_deleted
+                for count, messages in value.get("redelivery_counts", {}).items()
+            },
         )
 
 
@@ -100,6 +126,9 @@ class StreamOffset:
     """All partitions of one streaming source. `partitions` is None for the symbolic offset."""
 
     partitions: Mapping[TopicPartition, PartitionOffset] | None = field(default_factory=dict)
+    subscription: str = ""
+    consumer: str = ""
+    """Of a consumer: who it is, so that a restart is the same one. A Reader has neither."""
 
     @property
     def is_symbolic(self) -> bool:
@@ -119,7 +148,12 @@ class StreamOffset:
         topics: dict[str, dict[str, Any]] = {}
         for (topic, partition), offset in self.items():
             topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
-        return {"topics": _sorted(topics), "version": VERSION}
+        value = {"topics": _sorted(topics), "version": VERSION}
+        if self.subscription:
+            return {
+                "consumer": self.consumer, "subscription": self.subscription, **value
+            }  # fmt: skip
+        return value
 
     @staticmethod
     def from_json_value(value: Any) -> StreamOffset:
@@ -143,7 +177,9 @@ class StreamOffset:
                     TopicPartition(topic, int(partition)): PartitionOffset.from_json_value(offset)
                     for topic, partitions in value["topics"].items()
                     for partition, offset in partitions.items()
-                }
+                },
+                value.get("subscription", ""),
+                value.get("consumer", ""),
             )
         except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
             raise CorruptFileError(

@@ -1,0 +1,309 @@
+"""One run of a consumer on one topic partition: what it was granted, plans, and has to report.
+
+Invariants: what it plans it has been granted, and an offset has it at the attempt of the grant,
+so that a redelivery is something new in the difference of two offsets; cursors in offsets are cut
+at the floor, so they don't grow; a report is absolute, and says what is delivered before it is.
+With automatic acknowledgement what stands in the committed offset is done, and not read again.
+Follows Pulsar's `ConsumerImpl`; a micro-batch stands for its receiver queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pulsar_spark.admission import Waiting
+from pulsar_spark.commands import Report, Subscribe
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.due_messages import NOTHING
+from pulsar_spark.ledger_info import LedgerList
+from pulsar_spark.position import EARLIEST, Position
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.ready import Acknowledged, EpochBegan, Grant, OpenGrant, Reply, Revoke
+from pulsar_spark.stream_offset import PartitionOffset
+
+NO_OPEN_GRANT: Final = -1
+
+
+@dataclass(slots=True)
+class PartitionConsumer:
+    """`automatic`: what is committed is acknowledged. Of no use before it is `connected`."""
+
+    command: Subscribe
+    automatic: bool = True
+    connected: bool = False
+    refusal: Reply | None = None
+    """Why it is not, or no longer, connected."""
+    epoch: int = 0
+    origin: Cursor = field(default_factory=Cursor)
+    floor: Position = EARLIEST
+    """The subscription's mark-delete position, as last heard of."""
+    grants: dict[int, PositionSet] = field(default_factory=dict)
+    counts: dict[int, PositionSet] = field(default_factory=dict)
+    """Redelivery count above 0 -> messages."""
+    open_attempt: int = NO_OPEN_GRANT
+    open_after: Cursor = field(default_factory=Cursor)
+    revision: int = 0
+    sequence: int = 0
+    answered: int = -1
+    """The highest request that was answered."""
+
+    # -- hearing -----------------------------------------------------------------------------
+
+    def hear(self, item: Any) -> None:
+        """Take in what the broker says of this subscription; what is for others is left out."""
+        if isinstance(item, EpochBegan):
+            if self.connected and item.epoch > self.epoch:
+                self._begin(item.epoch, item.origin)
+        elif isinstance(item, Acknowledged):
+            if self.connected and item.epoch == self.epoch:
+                self.floor = max(self.floor, item.mark_delete_position)
+        elif isinstance(item, Reply | Grant | OpenGrant | Revoke):
+            mine = (item.consumer, item.incarnation)
+            if mine == (self.command.consumer, self.command.incarnation):
+                self._hear_mine(item)
+
+    def subscribe_again(self, command: Subscribe) -> None:
+        """As another run, or because what the broker said was missed: it will say all again."""
+        self.command = command
+        self.connected, self.refusal = False, None
+        self.grants, self.counts, self.open_attempt = {}, {}, NO_OPEN_GRANT
+        self.revision = 0
+
+    def _hear_mine(self, item: Reply | Grant | OpenGrant | Revoke) -> None:
+        if isinstance(item, Reply):
+            self._hear_reply(item)
+        elif item.epoch != self.epoch or not self.connected:
+            return
+        elif isinstance(item, Grant):
+            held = self.grants.get(item.attempt, NOTHING)
+            self.grants[item.attempt] = held.union(item.messages)
+            self._count(item.redelivery_count, item.messages)
+        elif isinstance(item, OpenGrant):
+            self.open_attempt, self.open_after = item.attempt, item.after
+            for count, messages in item.redelivery_counts.items():
+                self._count(count, messages)
+        else:
+            self._obey(item)
+
+    def _hear_reply(self, reply: Reply) -> None:
+        if reply.error is not None:
+            self.connected, self.refusal = False, reply
+            self.grants, self.open_attempt = {}, NO_OPEN_GRANT
+        elif reply.origin is not None:
+            if not self.connected:
+                self._begin(reply.epoch, reply.origin)
+            self.connected, self.refusal = True, None
+        if reply.request_id is not None:
+            self.answered = max(self.answered, reply.request_id)
+
+    def _begin(self, epoch: int, origin: Cursor) -> None:
+        self.epoch, self.origin, self.floor = epoch, origin, origin.mark_delete_position
+        self.grants, self.counts, self.open_attempt = {}, {}, NO_OPEN_GRANT
+        self.revision = 0
+
+    def _obey(self, revoke: Revoke) -> None:
+        if revoke.messages is None:
+            self.grants, self.open_attempt = {}, NO_OPEN_GRANT
+        else:
+            left = {a: held.difference(revoke.messages) for a, held in self.grants.items()}
+            self.grants = {a: held for a, held in left.items() if held}
+        self.revision = max(self.revision, revoke.revision)
+
+    def _count(self, count: int, messages: PositionSet) -> None:
+        if self.counts:
+            rest = {n: held.difference(messages) for n, held in self.counts.items()}
+            self.counts = {n: held for n, held in rest.items() if held}
+        if count:
+            self.counts[count] = self.counts.get(count, NOTHING).union(messages)
+
+    # -- planning ----------------------------------------------------------------------------
+
+    def offered(
+        self,
+        start: PartitionOffset | None,
+        ledgers: LedgerList,
+        hidden: PositionSet | None = None,
+        up_to: Position | None = None,
+    ) -> Offered:
+        """What may be planned behind `start`: granted, and not planned or done already."""
+        attempts = self._attempts(start)
+        done = Cursor(self.floor)
+        if self.automatic:
+            for cursor in attempts.values():
+                done = done.union(cursor)
+        if hidden is not None:
+            done = done.acknowledge(hidden)
+        explicit: dict[int, PositionSet] = {}
+        for attempt, granted in self.grants.items():
+            left = _not_in(granted, done)
+            if not self.automatic and attempt in attempts:
+                left = _not_in(left, attempts[attempt])
+            left = left if up_to is None else left.up_to(up_to)
+            if left:
+                explicit[attempt] = left
+        openly = None
+        if self.open_attempt != NO_OPEN_GRANT:
+            openly = Waiting(self._not_openly(done, attempts).advance(ledgers), ledgers, up_to)
+        return Offered(explicit, self.open_attempt, openly, ledgers)
+
+    def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
+        """What the open grant does not, or no longer, offer."""
+        after = done.union(self.open_after)
+        if self.open_attempt in attempts:
+            after = after.union(attempts[self.open_attempt])
+        for granted in self.grants.values():
+            after = after.acknowledge(granted)
+        return after
+
+    def plan(
+        self, start: PartitionOffset | None, taken: Mapping[int, PositionSet], ledgers: LedgerList
+    ) -> PartitionOffset:
+        """The offset behind `start` with these messages, by attempt, in its micro-batch."""
+        attempts = self._attempts(start)
+        for attempt, messages in taken.items():
+            attempts[attempt] = attempts.get(attempt, self.origin).acknowledge(messages)
+        cut = {a: cursor.floor(self.floor).advance(ledgers) for a, cursor in attempts.items()}
+        attempts = {a: cursor for a, cursor in cut.items() if cursor != Cursor(self.floor)}
+        every = NOTHING
+        for messages in taken.values():
+            every = every.union(messages)
+        counts = {
+            count: part
+            for count, held in sorted(self.counts.items())
+            if (part := held.intersection(every))
+        }
+        return PartitionOffset(self.origin, attempts, self.epoch, self.floor, counts)
+
+    def forget_planned(self, committed: PartitionOffset | None) -> None:
+        """That micro-batch is committed: what it had is never offered again."""
+        if committed is None or committed.epoch != self.epoch:
+            return
+        for attempt, cursor in committed.attempts.items():
+            if attempt in self.grants:
+                left = _not_in(self.grants[attempt], cursor)
+                if left:
+                    self.grants[attempt] = left
+                else:
+                    del self.grants[attempt]
+        if self.counts:
+            rest = {n: held.after(self.floor) for n, held in self.counts.items()}
+            self.counts = {n: held for n, held in rest.items() if held}
+
+    def _attempts(self, start: PartitionOffset | None) -> dict[int, Cursor]:
+        if start is None or start.epoch != self.epoch:
+            return {}
+        return dict(start.attempts)
+
+    # -- reporting ---------------------------------------------------------------------------
+
+    def report(
+        self,
+        committed: PartitionOffset | None,
+        planned: PartitionOffset | None,
+        ledgers: LedgerList,
+        permits: int,
+        request_id: int | None = None,
+    ) -> Report:
+        """All there is to say: `committed` is done if acknowledgement is automatic, `planned`
+        is delivered, or about to be.
+        """
+        acknowledged = Cursor()
+        mine = committed is not None and committed.epoch == self.epoch
+        if self.automatic and mine and committed is not None:
+            for cursor in committed.attempts.values():
+                acknowledged = acknowledged.union(cursor)
+            acknowledged = acknowledged.union(committed.origin)
+        delivered: dict[int, PositionSet] = {}
+        planned = planned or committed
+        if planned is not None and planned.epoch == self.epoch:
+            for attempt, cursor in planned.attempts.items():
+                held = cursor.difference(planned.origin, ledgers).after(self.floor)
+                if held:
+                    delivered[attempt] = held
+        command = self.command
+        report = Report(
+            command.subscription, command.consumer, command.incarnation, self.epoch,
+            self.sequence, acknowledged, delivered, permits=permits, revision=self.revision,
+            committed=self.floor, request_id=request_id,
+        )  # fmt: skip
+        self.sequence += 1
+        return report
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What one partition offers: by explicit grants, and openly. As admission takes it."""
+
+    explicit: Mapping[int, PositionSet]
+    open_attempt: int
+    openly: Waiting | None
+    ledgers: LedgerList
+
+    def take(self, messages: int | None) -> PositionSet:
+        """The next messages, at most so many: those that were granted one by one come first."""
+        granted = self._granted()
+        if messages is not None and granted:
+            held = granted.count(self.ledgers)
+            if held >= messages:
+                return granted.prefix(messages, self.ledgers)
+            messages -= held
+        return granted if self.openly is None else granted.union(self.openly.take(messages))
+
+    def by_attempt(self, taken: PositionSet) -> dict[int, PositionSet]:
+        """The attempts at which these were granted; the highest, where there are several."""
+        found: dict[int, PositionSet] = {}
+        for attempt in sorted(self.explicit, reverse=True):
+            part = taken.intersection(self.explicit[attempt])
+            if part:
+                found[attempt] = part
+                taken = taken.difference(part)
+        if taken and self.openly is not None:
+            found[self.open_attempt] = found.get(self.open_attempt, NOTHING).union(taken)
+        return found
+
+    def count(self, most: int | None = None) -> int:
+        """How many messages wait; stops counting at `most`."""
+        held = self._granted().count(self.ledgers)
+        if self.openly is not None and (most is None or held < most):
+            held += self.openly.count(None if most is None else most - held)
+        return held if most is None else min(held, most)
+
+    def size_bytes(self, most: int) -> int:
+        """About how many payload bytes wait; stops counting at `most`."""
+        size = self._granted_waiting().size_bytes(most)
+        if self.openly is not None and size < most:
+            size += self.openly.size_bytes(most - size)
+        return min(size, most)
+
+    def within_bytes(self, size_bytes: int) -> int:
+        """How many of the next messages have about so many payload bytes."""
+        granted = self._granted_waiting()
+        messages = granted.within_bytes(size_bytes)
+        if self.openly is not None and messages == granted.count():
+            messages += self.openly.within_bytes(size_bytes - granted.size_bytes(size_bytes))
+        return messages
+
+    def _granted(self) -> PositionSet:
+        result = NOTHING
+        for held in self.explicit.values():
+            result = result.union(held)
+        return result
+
+    def _granted_waiting(self) -> Waiting:
+        """The explicit grants as what a cursor lacks: of their ledgers all else is done."""
+        granted = self._granted()
+        ledgers = LedgerList(
+            ledger for each in granted.ledger_ids if (ledger := self.ledgers.get(each)) is not None
+        )
+        done = NOTHING
+        for ledger in ledgers:
+            whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
+            done = done.union(whole.difference(granted))
+        return Waiting(Cursor().acknowledge(done), ledgers)
+
+
+def _not_in(messages: PositionSet, cursor: Cursor) -> PositionSet:
+    left = messages.after(cursor.mark_delete_position)
+    return left.difference(cursor.individually_deleted) if left else left
