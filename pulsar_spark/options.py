@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from enum import Flag
 from typing import Any, Final
 
+from pulsar_spark.consumer_options import check_consumer_options
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
@@ -110,11 +112,29 @@ def _one_of(*names: str) -> Callable[[str], str]:
     return parse
 
 
+def _ranges(value: str) -> tuple[tuple[int, int], ...]:
+    found = []
+    for part in value.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not dash:
+            raise ValueError
+        found.append((int(low), int(high)))
+    return tuple(found)
+
+
+def _backoff(value: str) -> MultiplierRedeliveryBackoff:
+    shortest, longest, multiplier = (value + ",2" if value.count(",") == 1 else value).split(",")
+    return MultiplierRedeliveryBackoff(
+        parse_duration_ms(shortest), parse_duration_ms(longest), float(multiplier)
+    )
+
+
 _NUMBER = "a whole number, 1 or more"
 _BYTES = "a number of bytes, such as 131072, 128k or 5m"
 _DURATION = "a duration, such as 500ms, 30s, 5m or 1h (a number alone counts milliseconds)"
 _TIME = "milliseconds since 1970, or a date and time such as 2026-01-31T12:00:00Z"
 _BOOLEAN = "true or false"
+_BACKOFF = "the shortest and the longest delay and a multiplier, such as 1s,60s,2"
 
 OPTIONS: Final[tuple[Option, ...]] = (
     Option("serviceUrl", _text, None, Scope.ANY, "a folder, file://, s3://, gs:// or az://",
@@ -167,6 +187,72 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "otherwise it goes on behind them, and says so in its log."),
     Option("topicDiscoveryInterval", parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
+    Option("subscriptionName", _text, None, Scope.STREAM_READ, "a name",
+           "Read as a consumer of that subscription, which a broker serves (`pulsarlite "
+           "standalone`). Without it the source is a Reader, and the options below, up to "
+           "operationTimeout, have no meaning."),
+    Option("subscriptionType", _one_of("Exclusive", "Failover", "Shared", "Key_Shared"),
+           "Exclusive", Scope.STREAM_READ, "Exclusive, Failover, Shared or Key_Shared",
+           "How the consumers of the subscription share its messages."),
+    Option("subscriptionMode", _one_of("Durable", "NonDurable"), "Durable", Scope.STREAM_READ,
+           "Durable or NonDurable",
+           "Whether the subscription stays when its last consumer has gone."),
+    Option("subscriptionInitialPosition", _one_of("Latest", "Earliest"), "Latest",
+           Scope.STREAM_READ, "Latest or Earliest", "Where a subscription begins that is new."),
+    Option("startMessageId", _text, None, Scope.STREAM_READ, "a message id, such as 7:12:0:3",
+           "Where a new subscription begins in the partition that the id names, or in all. "
+           "startMessageIdInclusive says whether it is itself delivered."),
+    Option("consumerName", _text, None, Scope.STREAM_READ, "a name",
+           "The consumer's name in the subscription. Without it one is made up, and kept in the "
+           "checkpoint. A newer run under the same name replaces an older, which stops."),
+    Option("priorityLevel", _count(0), 0, Scope.STREAM_READ, "a whole number, 0 or more",
+           "Lower ones are served first (Shared), or become active first (Failover)."),
+    Option("keySharedMode", _one_of("AUTO_SPLIT", "STICKY"), "AUTO_SPLIT", Scope.STREAM_READ,
+           "AUTO_SPLIT or STICKY", "Key_Shared: whether the broker deals out the keys, or each "
+           "consumer names its own by keySharedRanges."),
+    Option("keySharedRanges", _ranges, (), Scope.STREAM_READ, "ranges, such as 0-999,2000-65535",
+           "Key_Shared with STICKY: the hash ranges of this consumer, both ends included."),
+    Option("allowOutOfOrderDelivery", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
+           "Key_Shared: whether a key may go to another consumer before what of it is in process "
+           "was acknowledged."),
+    Option("ackMode", _one_of("auto", "manual"), "auto", Scope.STREAM_READ, "auto or manual",
+           "auto: what a micro-batch delivered is acknowledged once it is committed. manual: the "
+           "user acknowledges, by rows that a sink takes."),
+    Option("ackTimeout", parse_duration_ms, 0, Scope.STREAM_READ, _DURATION,
+           "With ackMode manual: what was not acknowledged for so long is delivered again; 0 for "
+           "never, else 1s or more."),
+    Option("ackTimeoutRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
+           "Added to ackTimeout, by how often a message was delivered before."),
+    Option("negativeAckRedeliveryDelay", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
+           "When a negatively acknowledged message is delivered again."),
+    Option("negativeAckRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
+           "In place of negativeAckRedeliveryDelay: by how often it was delivered before."),
+    Option("maxRedeliverCount", _count(1), 16, Scope.STREAM_READ, _NUMBER,
+           "Gives the subscription a dead letter topic: where a message goes that was delivered "
+           "so many times again."),
+    Option("deadLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
+           "By default TOPIC-SUBSCRIPTION-DLQ. Gives the subscription a dead letter topic too."),
+    Option("retryLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
+           "Where messages wait that are to be consumed later; by default "
+           "TOPIC-SUBSCRIPTION-RETRY."),
+    Option("initialSubscriptionName", _text, None, Scope.STREAM_READ, "a name",
+           "A subscription that the dead letter topic gets when it is made."),
+    Option("enableRetry", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
+           "Whether the retry letter topic is read too; it is made if it is not there."),
+    Option("readCompacted", _boolean, False, Scope.STREAM_READ, "false",
+           "Topics are not compacted yet, so true is refused."),
+    Option("receiverQueueSize", _count(1), None, Scope.STREAM_READ, _NUMBER,
+           "Most messages of a partition that are granted to this consumer and not acknowledged. "
+           "By default twice maxMessagesPerTrigger, so that one micro-batch is granted while "
+           "another runs; without that 1000000."),
+    Option("maxTotalReceiverQueueSizeAcrossPartitions", _count(1), None, Scope.STREAM_READ,
+           _NUMBER, "The same over all partitions: each has its share of it at most. By default "
+           "four times receiverQueueSize."),
+    Option("leaseTimeout", parse_duration_ms, 30_000, Scope.STREAM_READ, _DURATION,
+           "How long the consumer may show no life before what it holds goes to others; 1s or "
+           "more."),
+    Option("operationTimeout", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
+           "How long a Trigger.AvailableNow run waits for a broker that is silent."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
     Option("messageRoutingMode", _one_of("RoundRobinPartition", "SinglePartition"),
@@ -196,6 +282,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Rises with each write of one txnAppId, for instance foreachBatch's batch id."),
 )  # fmt: skip
 
+_NAMES: Final = tuple(option.name for option in OPTIONS)
+CONSUMERS: Final = _NAMES[_NAMES.index("subscriptionName") : _NAMES.index("operationTimeout") + 1]
+"""Options that a consumer has, and a Reader has not."""
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -277,6 +366,7 @@ class Options:
             raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")
         if self.has("maxTriggerDelay") and not self.has("minMessagesPerTrigger"):
             raise InvalidOptionError("Option maxTriggerDelay needs minMessagesPerTrigger.")
+        check_consumer_options(self, CONSUMERS)
         least, most = self["minMessagesPerTrigger"], self["maxMessagesPerTrigger"]
         if least and most and least > most:
             raise InvalidOptionError(

@@ -1,0 +1,213 @@
+"""Which of a consumer's options go together, and what the broker is told of them.
+
+Invariant: what contradicts itself is refused when the DataFrame is made, never resolved in
+silence; the text says which option to change. Follows Pulsar's `ConsumerBuilderImpl` and
+`ConsumerConfigurationData`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.errors import InvalidOptionError, InvalidTopicNameError
+from pulsar_spark.message_id import MessageId
+from pulsar_spark.policies import (
+    ConsumerOptions,
+    DeadLetterPolicy,
+    KeySharedMode,
+    KeySharedPolicy,
+)
+from pulsar_spark.position import Position
+from pulsar_spark.topic_name import (
+    TopicName,
+    check_subscription_name,
+    default_retry_letter_topic,
+)
+
+MIN_ACK_TIMEOUT_MS: Final = 1_000
+MIN_LEASE_TIMEOUT_MS: Final = 1_000
+DEFAULT_RECEIVER_QUEUE_SIZE: Final = 1_000_000
+"""Without maxMessagesPerTrigger: a few seconds' worth, since a micro-batch takes what it gets."""
+PARTITIONS_IN_FULL: Final = 4
+"""So many partitions have a whole receiver queue each; more of them share."""
+GREATEST_HASH: Final = 65_535
+READERS: Final = ("startingOffsets", "startingTime")
+DEAD_LETTERS: Final = (
+    "maxRedeliverCount", "deadLetterTopic", "retryLetterTopic", "initialSubscriptionName",
+    "enableRetry",
+)  # fmt: skip
+
+
+class GivenOptions(Protocol):
+    """What `Options` offers."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The option's value, or its default."""
+
+    def has(self, name: str) -> bool:
+        """Whether the user gave it."""
+
+
+def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> None:
+    """InvalidOptionError names what contradicts what. `consumers` are options of consumers only."""
+    if not options.has("subscriptionName"):
+        for name in consumers:
+            if options.has(name):
+                raise InvalidOptionError(
+                    f"Option {name} is a consumer's: give subscriptionName too, or leave it out "
+                    "and read as a Reader."
+                )
+        return
+    for name in READERS:
+        if options.has(name):
+            raise InvalidOptionError(
+                f"Option {name} is a Reader's, and a subscription has a position of its own: say "
+                "where a new one begins by subscriptionInitialPosition or startMessageId, or "
+                "leave out subscriptionName."
+            )
+    try:
+        check_subscription_name(options["subscriptionName"])
+    except InvalidTopicNameError as error:
+        raise InvalidOptionError(f"Option subscriptionName: {error.message}.") from error
+    _check_start(options)
+    _check_key_shared(options)
+    _check_acknowledging(options)
+    _check_letters(options)
+    if options["leaseTimeout"] < MIN_LEASE_TIMEOUT_MS:
+        raise InvalidOptionError("Option leaseTimeout is too short: give 1s or more.")
+    if options["readCompacted"]:
+        raise InvalidOptionError(
+            "Option readCompacted can't be true: topics are not compacted yet. Leave it out."
+        )
+
+
+def subscribe_command(
+    options: GivenOptions, consumer: str, incarnation: int, partition: int, permits: int
+) -> Subscribe:
+    """What the broker of one partition is told; `resumes` and the request id are still to be set."""
+    start = None
+    if options.has("startMessageId"):
+        given = MessageId.parse(options["startMessageId"])
+        if given.partition in (-1, partition):
+            start = (Position(given.ledger_id, given.entry_id), given.batch_index)
+    return Subscribe(
+        options["subscriptionName"],
+        consumer,
+        incarnation,
+        SubscriptionType(options["subscriptionType"]),
+        durable=options["subscriptionMode"] == "Durable",
+        initial_position=InitialPosition(options["subscriptionInitialPosition"]),
+        start_message_id=start,
+        start_message_id_inclusive=options["startMessageIdInclusive"],
+        priority_level=options["priorityLevel"],
+        key_shared_policy=KeySharedPolicy(
+            KeySharedMode(options["keySharedMode"]),
+            options["allowOutOfOrderDelivery"],
+            options["keySharedRanges"],
+        ),
+        options=consumer_options(options),
+        permits=permits,
+    )
+
+
+def consumer_options(options: GivenOptions) -> ConsumerOptions:
+    """What a consumer says of itself when it subscribes."""
+    policy = None
+    if any(options.has(name) for name in DEAD_LETTERS):
+        policy = DeadLetterPolicy(
+            options["maxRedeliverCount"],
+            _full_name(options["deadLetterTopic"]),
+            _full_name(options["retryLetterTopic"]),
+            options["initialSubscriptionName"] or "",
+        )
+    return ConsumerOptions(
+        options["negativeAckRedeliveryDelay"],
+        options["negativeAckRedeliveryBackoff"],
+        options["ackTimeout"],
+        options["ackTimeoutRedeliveryBackoff"],
+        policy,
+    )
+
+
+def permits_of(options: GivenOptions, partitions: int) -> int:
+    """How many messages of each of so many partitions the consumer may hold."""
+    most = options["maxMessagesPerTrigger"]
+    queue = options["receiverQueueSize"]
+    if queue is None:
+        queue = DEFAULT_RECEIVER_QUEUE_SIZE if most is None else 2 * most
+    total = options["maxTotalReceiverQueueSizeAcrossPartitions"]
+    if total is None:
+        total = PARTITIONS_IN_FULL * queue
+    return max(1, min(queue, total // max(1, partitions)))
+
+
+def retry_topic(options: GivenOptions, first_topic: str) -> TopicName | None:
+    """The topic that `enableRetry` reads besides; its default name is made of the first topic's."""
+    if not options.has("subscriptionName") or not options["enableRetry"]:
+        return None
+    default = default_retry_letter_topic(first_topic, options["subscriptionName"])
+    return TopicName.parse(options["retryLetterTopic"] or default)
+
+
+def _check_start(options: GivenOptions) -> None:
+    if not options.has("startMessageId"):
+        if options.has("startMessageIdInclusive"):
+            raise InvalidOptionError("Option startMessageIdInclusive needs startMessageId.")
+        return
+    try:
+        MessageId.parse(options["startMessageId"])
+    except ValueError as error:
+        raise InvalidOptionError(f"Option startMessageId: {error}.") from error
+
+
+def _check_key_shared(options: GivenOptions) -> None:
+    for name in ("keySharedMode", "keySharedRanges", "allowOutOfOrderDelivery"):
+        if options.has(name) and options["subscriptionType"] != "Key_Shared":
+            raise InvalidOptionError(f"Option {name} needs subscriptionType Key_Shared.")
+    sticky, ranges = options["keySharedMode"] == "STICKY", options["keySharedRanges"]
+    if sticky != bool(ranges):
+        raise InvalidOptionError("keySharedMode STICKY and keySharedRanges go together: give both.")
+    end = -1
+    for low, high in sorted(ranges):
+        if not end < low <= high <= GREATEST_HASH:
+            raise InvalidOptionError(
+                f"Option keySharedRanges can't have {low}-{high}: ranges lie in 0 to "
+                f"{GREATEST_HASH}, the lower end first, and don't overlap."
+            )
+        end = high
+
+
+def _check_acknowledging(options: GivenOptions) -> None:
+    timeout_ms = options["ackTimeout"]
+    if 0 < timeout_ms < MIN_ACK_TIMEOUT_MS:
+        raise InvalidOptionError("Option ackTimeout is too short: give 1s or more, or 0 for none.")
+    if timeout_ms and options["ackMode"] == "auto":
+        raise InvalidOptionError(
+            "Option ackTimeout needs ackMode manual: with auto a micro-batch is acknowledged when "
+            "it is committed, however long it takes."
+        )
+    if options.has("ackTimeoutRedeliveryBackoff") and not timeout_ms:
+        raise InvalidOptionError("Option ackTimeoutRedeliveryBackoff needs ackTimeout.")
+    for name in ("negativeAckRedeliveryDelay", "negativeAckRedeliveryBackoff"):
+        if options.has(name) and options["ackMode"] == "auto":
+            raise InvalidOptionError(
+                f"Option {name} needs ackMode manual: with auto nothing is rejected."
+            )
+
+
+def _check_letters(options: GivenOptions) -> None:
+    for name in ("deadLetterTopic", "retryLetterTopic"):
+        if options.has(name):
+            TopicName.parse(options[name])
+    if options["enableRetry"] and options.has("topicsPattern"):
+        raise InvalidOptionError(
+            "Option enableRetry needs topic or topics: with topicsPattern, match the retry letter "
+            "topics by the pattern."
+        )
+
+
+def _full_name(topic: str | None) -> str:
+    """"" for the default."""
+    return "" if topic is None else str(TopicName.parse(topic))
