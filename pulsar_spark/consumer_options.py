@@ -86,7 +86,7 @@ def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> N
 def subscribe_command(
     options: GivenOptions, consumer: str, incarnation: int, partition: int, permits: int
 ) -> Subscribe:
-    """What the broker of one partition is told; `resumes` and the request id are still to be set."""
+    """What the broker of a partition is told; `resumes` and the request id are still to be set."""
     start = None
     if options.has("startMessageId"):
         given = MessageId.parse(options["startMessageId"])
@@ -133,13 +133,10 @@ def consumer_options(options: GivenOptions) -> ConsumerOptions:
 
 def permits_of(options: GivenOptions, partitions: int) -> int:
     """How many messages of each of so many partitions the consumer may hold."""
-    most = options["maxMessagesPerTrigger"]
-    queue = options["receiverQueueSize"]
-    if queue is None:
-        queue = DEFAULT_RECEIVER_QUEUE_SIZE if most is None else 2 * most
-    total = options["maxTotalReceiverQueueSizeAcrossPartitions"]
-    if total is None:
-        total = PARTITIONS_IN_FULL * queue
+    most: int | None = options["maxMessagesPerTrigger"]
+    given: int | None = options["receiverQueueSize"]
+    queue = given or (DEFAULT_RECEIVER_QUEUE_SIZE if most is None else 2 * most)
+    total: int = options["maxTotalReceiverQueueSizeAcrossPartitions"] or PARTITIONS_IN_FULL * queue
     return max(1, min(queue, total // max(1, partitions)))
 
 
@@ -209,5 +206,5 @@ def _check_letters(options: GivenOptions) -> None:
 
 
 def _full_name(topic: str | None) -> str:
-    """"" for the default."""
+    """Empty for the default."""
     return "" if topic is None else str(TopicName.parse(topic))

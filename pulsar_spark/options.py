@@ -116,16 +116,18 @@ def _ranges(value: str) -> tuple[tuple[int, int], ...]:
     found = []
     for part in value.split(","):
         low, dash, high = part.strip().partition("-")
-        if not dash:
+        if not dash or int(low) > int(high):
             raise ValueError
         found.append((int(low), int(high)))
     return tuple(found)
 
 
 def _backoff(value: str) -> MultiplierRedeliveryBackoff:
-    shortest, longest, multiplier = (value + ",2" if value.count(",") == 1 else value).split(",")
+    shortest, longest, *factor = (part.strip() for part in value.split(","))
+    if len(factor) > 1:
+        raise ValueError
     return MultiplierRedeliveryBackoff(
-        parse_duration_ms(shortest), parse_duration_ms(longest), float(multiplier)
+        parse_duration_ms(shortest), parse_duration_ms(longest), float(factor[0]) if factor else 2.0
     )
 
 
@@ -134,7 +136,7 @@ _BYTES = "a number of bytes, such as 131072, 128k or 5m"
 _DURATION = "a duration, such as 500ms, 30s, 5m or 1h (a number alone counts milliseconds)"
 _TIME = "milliseconds since 1970, or a date and time such as 2026-01-31T12:00:00Z"
 _BOOLEAN = "true or false"
-_BACKOFF = "the shortest and the longest delay and a multiplier, such as 1s,60s,2"
+_BACKOFF = "shortest and longest delay and a factor, such as 1s,60s,2"
 
 OPTIONS: Final[tuple[Option, ...]] = (
     Option("serviceUrl", _text, None, Scope.ANY, "a folder, file://, s3://, gs:// or az://",
@@ -187,13 +189,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "otherwise it goes on behind them, and says so in its log."),
     Option("topicDiscoveryInterval", parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
-    Option("subscriptionName", _text, None, Scope.STREAM_READ, "a name",
-           "Read as a consumer of that subscription, which a broker serves (`pulsarlite "
-           "standalone`). Without it the source is a Reader, and the options below, up to "
-           "operationTimeout, have no meaning."),
+    Option("subscriptionName", _text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
+           "Read as a consumer of this subscription, with a broker (`pulsarlite standalone`); "
+           "without it, as a Reader. A sink with it takes acknowledgements."),
     Option("subscriptionType", _one_of("Exclusive", "Failover", "Shared", "Key_Shared"),
            "Exclusive", Scope.STREAM_READ, "Exclusive, Failover, Shared or Key_Shared",
-           "How the consumers of the subscription share its messages."),
+           "How the consumers of a subscription share its messages."),
     Option("subscriptionMode", _one_of("Durable", "NonDurable"), "Durable", Scope.STREAM_READ,
            "Durable or NonDurable",
            "Whether the subscription stays when its last consumer has gone."),
@@ -251,7 +252,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("leaseTimeout", parse_duration_ms, 30_000, Scope.STREAM_READ, _DURATION,
            "How long the consumer may show no life before what it holds goes to others; 1s or "
            "more."),
-    Option("operationTimeout", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
+    Option("drainTimeout", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
            "How long a Trigger.AvailableNow run waits for a broker that is silent."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
@@ -283,7 +284,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 )  # fmt: skip
 
 _NAMES: Final = tuple(option.name for option in OPTIONS)
-CONSUMERS: Final = _NAMES[_NAMES.index("subscriptionName") : _NAMES.index("operationTimeout") + 1]
+CONSUMERS: Final = _NAMES[_NAMES.index("subscriptionName") : _NAMES.index("drainTimeout") + 1]
 """Options that a consumer has, and a Reader has not."""
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
@@ -411,5 +412,6 @@ def _scope_text(scope: Scope) -> str:
         Scope.BATCH_READ: "read",
         Scope.BATCH_WRITE: "write",
         Scope.STREAM_WRITE: "writeStream",
+        Scope.STREAM_READ | Scope.WRITE: "readStream and writing",
     }
     return names[scope]

@@ -10,7 +10,7 @@ Follows Pulsar's `ConsumerImpl`; a micro-batch stands for its receiver queue.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pulsar_spark.admission import Waiting
@@ -54,10 +54,10 @@ class PartitionConsumer:
     open_after: Cursor = field(default_factory=Cursor)
     revision: int = 0
     sequence: int = 0
+    lost_up_to: Position = EARLIEST
+    """Up to there messages were trimmed before they were read, and are given up."""
     answered: int = -1
     """The highest request that was answered."""
-    newer_incarnation: int | None = None
-    """Of another run that was let in under this name."""
 
     # -- hearing -----------------------------------------------------------------------------
 
@@ -74,8 +74,8 @@ class PartitionConsumer:
                 return
             if item.incarnation == self.command.incarnation:
                 self._hear_mine(item)
-            elif item.incarnation > self.command.incarnation:
-                self.newer_incarnation = item.incarnation
+            elif isinstance(item, Reply) and item.incarnation > self.command.incarnation:
+                self._hear_of_newer(item)
 
     def subscribe_again(self, command: Subscribe) -> None:
         """As another run, or because what the broker said was missed: it will say all again."""
@@ -97,10 +97,16 @@ class PartitionConsumer:
         else:
             self._obey(item)
 
+    def _hear_of_newer(self, reply: Reply) -> None:
+        """Another run was let in under this name."""
+        if reply.error is None and reply.origin is not None:
+            self.connected = False
+            self.refusal = replace(reply, error=ServerError.CONSUMER_REPLACED, message="replaced")
+
     def _hear_reply(self, reply: Reply) -> None:
         if reply.error is ServerError.EPOCH_IS_OVER:
-            return  # it was said before that an epoch began: the next report is of that one
-        if reply.error is not None:
+            pass  # it was said before that an epoch began: the next report is of that one
+        elif reply.error is not None:
             self.connected, self.refusal = False, reply
             self._forget_grants()
         elif reply.origin is not None:
@@ -112,6 +118,7 @@ class PartitionConsumer:
 
     def _begin(self, epoch: int, origin: Cursor) -> None:
         self.epoch, self.origin, self.floor = epoch, origin, origin.mark_delete_position
+        self.lost_up_to = EARLIEST
         self._forget_grants()
 
     def _forget_grants(self) -> None:
@@ -146,6 +153,11 @@ class PartitionConsumer:
             self.counts = {n: held for n, held in rest.items() if held}
         if count:
             self.counts[count] = self.counts.get(count, NOTHING).union(messages)
+
+    def give_up(self, lost_up_to: Position) -> None:
+        """What lies at or before that position is gone: it is acknowledged, and never read."""
+        self.lost_up_to = lost_up_to
+        self.floor = max(self.floor, lost_up_to)
 
     # -- planning ----------------------------------------------------------------------------
 
@@ -208,9 +220,7 @@ class PartitionConsumer:
 
     def _is_below_floor(self, cursor: Cursor) -> bool:
         """Whether it says nothing that the floor does not."""
-        return (
-            cursor.mark_delete_position <= self.floor and cursor.individually_deleted.is_empty
-        )
+        return cursor.mark_delete_position <= self.floor and cursor.individually_deleted.is_empty
 
     def forget_planned(self, committed: PartitionOffset | None) -> None:
         """That micro-batch is committed: what it had is never offered again."""
@@ -252,6 +262,8 @@ class PartitionConsumer:
             acknowledged = self.origin
             for cursor in self._attempts(committed).values():
                 acknowledged = acknowledged.union(cursor)
+        if self.lost_up_to > EARLIEST:
+            acknowledged = acknowledged.floor(self.lost_up_to)
         begin = self.origin.floor(self.floor)
         if self.automatic and mine:
             begin = begin.union(acknowledged)
@@ -276,6 +288,12 @@ class Offered:
     open_attempt: int
     openly: Waiting | None
     ledgers: LedgerList
+
+    def begins_before(self, position: Position) -> bool:
+        """Whether something that it offers lies at or before that position."""
+        if self.openly is not None and self.openly.cursor.mark_delete_position < position:
+            return True
+        return any(granted.up_to(position) for granted in self.explicit.values())
 
     def take(self, messages: int | None) -> PositionSet:
         """The next messages, at most so many: those that were granted one by one come first."""
