@@ -134,7 +134,9 @@ def test_the_symbolic_offset_is_always_the_same_and_resolves_nothing() -> None:
         ("offset-v2.json", golden_consumer_offset()),
     ],
 )
-def test_an_offset_of_each_version_is_still_read_and_written(name: str, offset: StreamOffset) -> None:
+def test_an_offset_of_each_version_is_still_read_and_written(
+    name: str, offset: StreamOffset
+) -> None:
     text = (GOLDEN / name).read_text(encoding="utf-8")
     assert StreamOffset.from_json_value(json.loads(text)) == offset
     assert json.dumps(offset.to_json_value()) + "\n" == text
