@@ -105,6 +105,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     topics.set_defaults(group=topics)
     _add_topics(topics)
+    subscriptions = commands.add_parser(
+        "subscriptions",
+        help="list, create, move and delete subscriptions (no Spark is started)",
+        description="List, create, move and delete subscriptions. All but list need a broker.",
+    )
+    subscriptions.set_defaults(group=subscriptions)
+    _add_subscriptions(subscriptions)
     return parser
 
 
@@ -200,6 +207,29 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
     tidy.add_argument("--orphan-age", default="1d", metavar="TIME", help=_ORPHAN_HELP)
 
 
+def _add_subscriptions(subscriptions: argparse.ArgumentParser) -> None:
+    store = _store_options()
+    commands = subscriptions.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
+        summary = text.split(". ", maxsplit=1)[0].rstrip(".")
+        command = commands.add_parser(name, parents=[store], help=summary, description=text)
+        command.add_argument("name", metavar="TOPIC", help="the topic's name")
+        if named:
+            command.add_argument("subscription", metavar="SUBSCRIPTION")
+        command.set_defaults(run=_subscriptions, command=name)
+        return command
+
+    add("list", "Show positions, backlogs and consumers. Pulsar: stats.", named=False)
+    create = add("create", "Create a durable subscription. Pulsar: create-subscription.")
+    create.add_argument("--latest", action="store_true", help="at the end, not at the beginning")
+    seek = add("seek", "Go on from somewhere else. Pulsar: reset-cursor.")
+    bound = seek.add_mutually_exclusive_group(required=True)
+    bound.add_argument("--to", metavar="ID", help="earliest, latest, or LEDGER:ENTRY:PARTITION")
+    bound.add_argument("--to-time", metavar="TIME", help="the first that was published since")
+    add("delete", "Delete a subscription that nobody is connected to. Pulsar: unsubscribe.")
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from pulsar_spark.connector.demo import run_demo
 
@@ -214,6 +244,14 @@ def _standalone(arguments: argparse.Namespace) -> int:
 
 def _topics(arguments: argparse.Namespace) -> int:
     from pulsar_spark.connector.topics_command import run
+
+    for line in run(arguments):
+        _say(line)
+    return 0
+
+
+def _subscriptions(arguments: argparse.Namespace) -> int:
+    from pulsar_spark.connector.subscriptions_command import run
 
     for line in run(arguments):
         _say(line)
