@@ -14,6 +14,7 @@ from typing import Final
 from pyspark.sql.types import (
     BinaryType,
     DataType,
+    DayTimeIntervalType,
     IntegerType,
     LongType,
     MapType,
@@ -73,6 +74,7 @@ WRITE_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "properties": (_PROPERTIES,),
     "event_time": (TimestampType(),),
     "deliver_at": (TimestampType(),),
+    "deliver_after": (DayTimeIntervalType(), LongType(), IntegerType()),
     "topic": (StringType(),),
     "producer_name": (StringType(),),
     "sequence_id": _INTEGERS,
@@ -136,6 +138,8 @@ def check_write_schema(schema: StructType) -> None:
 
 def _same_type(one: DataType, other: DataType) -> bool:
     """Whether they hold the same values; a map may or may not allow nulls."""
+    if isinstance(one, DayTimeIntervalType) and isinstance(other, DayTimeIntervalType):
+        return True  # in whatever units it is written, Arrow has microseconds
     if isinstance(one, MapType) and isinstance(other, MapType):
         return one.keyType == other.keyType and one.valueType == other.valueType
     return one == other

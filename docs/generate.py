@@ -37,7 +37,7 @@ WRITE = """
 ## Columns of a sink
 
 Only `value` has to be there. Any other column is an error: put it into `value`, with `to_json` for
-instance.
+instance. `deliver_after` is an interval, or a number of milliseconds.
 
 """
 ERRORS = """\

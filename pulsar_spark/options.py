@@ -7,6 +7,7 @@ Follows Kafka's `ConfigDef`; names are Pulsar's client's, or those of Spark's Ka
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from enum import Flag
 from typing import Any, Final
 
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.producer_options import check_producer_options
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
@@ -83,6 +85,16 @@ def parse_duration_ms(value: str) -> int:
         raise ValueError
     unit_ms = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     return int(found[1]) * unit_ms[found[2]]
+
+
+def parse_time_ms(value: str) -> int:
+    """Milliseconds since 1970, or ISO 8601 (UTC without a zone); else ValueError."""
+    if value.strip().lstrip("-").isdecimal():
+        return int(value)
+    moment = dt.datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.timezone.utc)
+    return round(moment.timestamp() * 1000)
 
 
 def _topics(value: str) -> tuple[str, ...]:
@@ -181,6 +193,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Most messages of an entry."),
     Option("batchingMaxBytes", _size, 128 * 1024, Scope.WRITE, _BYTES,
            "Most payload bytes of an entry, unless a single message has more."),
+    Option("batcherBuilder", _one_of("DEFAULT", "KEY_BASED"), "DEFAULT", Scope.WRITE,
+           "DEFAULT or KEY_BASED",
+           "Which messages share an entry: any, or only those of one ordering key, else key, as "
+           "Key_Shared consumers of Pulsar need it."),
+    Option("deliverAt", parse_time_ms, None, Scope.WRITE, _TIME,
+           "When messages are delivered that have neither deliver_at nor deliver_after. A message "
+           "with a delivery time is an entry of its own."),
+    Option("deliverAfter", parse_duration_ms, None, Scope.WRITE, _DURATION,
+           "The same, as a time after the message's publish_time."),
     Option("maxMessageSize", _size, 5 * 1024 * 1024, Scope.WRITE, _BYTES,
            "Most bytes of a message's value; a larger one is refused."),
     Option("compressionType", _one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
@@ -273,6 +294,7 @@ class Options:
         for one, other in (("startingOffsets", "startingTime"), ("endingOffsets", "endingTime")):
             if self.has(one) and self.has(other):
                 raise InvalidOptionError(f"Options {one} and {other} exclude each other.")
+        check_producer_options(self)
         if self.has("txnAppId") != self.has("txnVersion"):
             raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")
         if self.has("maxTriggerDelay") and not self.has("minMessagesPerTrigger"):

@@ -155,6 +155,95 @@ def test_a_delayed_message_is_an_entry_of_its_own(root: Path) -> None:
     assert ledger.max_deliver_at_ms == int(later.timestamp() * 1000)
 
 
+def test_a_key_based_entry_holds_one_key_in_its_order(root: Path) -> None:
+    columns = {
+        "key": pa.array(["a", "b", "a", None, "b", "c", None]),
+        "ordering_key": pa.array([None, None, None, None, None, b"o", b"o"], pa.binary()),
+    }
+    send(root, "t", list("0123456"), columns=columns, batcherBuilder="KEY_BASED")
+    assert values(root) == ["0", "2", "3", "1", "4", "5", "6"]
+    assert entries(root) == [2, 1, 2, 2]
+
+
+def test_key_based_entries_go_in_the_order_of_their_highest_sequence_id(root: Path) -> None:
+    columns = {"key": list("abab"), "sequence_id": [7, 1, 2, 3]}
+    send(root, "t", list("0123"), columns=columns, batcherBuilder="KEY_BASED")
+    assert values(root) == ["1", "3", "0", "2"]
+
+
+def test_a_key_based_container_is_full_at_its_limit_over_all_keys(root: Path) -> None:
+    given: dict[str, Any] = {"batcherBuilder": "KEY_BASED", "batchingMaxMessages": 4}
+    send(root, "t", list("01234567"), columns={"key": list("abababab")}, **given)
+    assert values(root) == ["0", "2", "1", "3", "4", "6", "5", "7"]
+    assert entries(root) == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("builder", ["DEFAULT", "KEY_BASED"])
+def test_a_delayed_message_is_never_batched_whatever_the_batcher(root: Path, builder: str) -> None:
+    columns = {
+        "key": list("aaaa"),
+        "deliver_after": pa.array([None, None, 5000, None], pa.int64()),
+    }
+    send(root, "t", list("0123"), columns=columns, batcherBuilder=builder)
+    assert values(root) == list("0123")
+    assert entries(root) == [2, 1, 1]
+
+
+# -- when it is delivered ------------------------------------------------------------------------
+
+
+def delays(root: Path) -> list[float | None]:
+    """Seconds from publishing to delivery of each message."""
+    return [
+        m["deliver_at"] and (m["deliver_at"] - m["publish_time"]).total_seconds()
+        for m in messages(root)
+    ]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([None, 1500, 0], pa.int64()),
+        pa.array([None, 1500, 0], pa.int32()),
+        pa.array([None, dt.timedelta(milliseconds=1500), dt.timedelta()], pa.duration("us")),
+    ],
+)
+def test_deliver_after_counts_from_the_publish_time(root: Path, column: pa.Array) -> None:
+    send(root, "t", list("abc"), columns={"deliver_after": column})
+    assert delays(root) == [None, 1.5, 0.0]
+
+
+def test_the_options_fill_in_where_a_row_has_no_delivery_time(root: Path) -> None:
+    columns = {"deliver_after": pa.array([1000, None], pa.int64())}
+    send(root, "t", list("ab"), columns=columns, deliverAfter="2s")
+    assert delays(root) == [1.0, 2.0]
+    send(root, "u", ["c"], deliverAt="2030-01-01T00:00:00Z")
+    (message,) = messages(root, "u")
+    assert message["deliver_at"] == dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"deliver_after": pa.array([-1], pa.int64())}, "deliver_after below zero"),
+        ({"deliver_after": pa.array([2**62], pa.int64())}, "beyond all times"),
+        (
+            {
+                "deliver_after": pa.array([1], pa.int64()),
+                "deliver_at": pa.array([dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)], TIMES),
+            },
+            "both deliver_at and deliver_after",
+        ),
+    ],
+)
+def test_a_bad_delay_is_refused_and_nothing_is_stored(
+    root: Path, columns: dict[str, pa.Array], said: str
+) -> None:
+    with pytest.raises(InvalidMessageError, match=said):
+        send(root, "t", ["a"], columns=columns)
+    assert files_below(root) == {}
+
+
 # -- what is stored ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,32 @@
+"""Which of a sink's options go together.
+
+Invariant: what contradicts itself is refused, never resolved in silence; the text says which
+option to change. Follows Pulsar's `ProducerBuilderImpl` and `ProducerConfigurationData`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pulsar_spark.errors import InvalidOptionError
+
+
+class GivenOptions(Protocol):
+    """What `Options` offers."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The option's value, or its default."""
+
+    def has(self, name: str) -> bool:
+        """Whether the user gave it."""
+
+
+def check_producer_options(options: GivenOptions) -> None:
+    """InvalidOptionError names the options that exclude each other."""
+    if options.has("deliverAt") and options.has("deliverAfter"):
+        raise InvalidOptionError("Options deliverAt and deliverAfter exclude each other.")
+    if options["batcherBuilder"] == "KEY_BASED" and not options["batchingEnabled"]:
+        raise InvalidOptionError(
+            "batcherBuilder KEY_BASED says how messages share entries, and batchingEnabled is "
+            "false: leave one of them out."
+        )
