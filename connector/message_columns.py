@@ -61,7 +61,10 @@ READ_COLUMNS: Final = (
     ReadColumn("deliver_at", TimestampType(), True, True, "not to be delivered before"),
     ReadColumn("schema_version", LongType(), True, True, "version of the topic's schema"),
     ReadColumn("redelivery_count", IntegerType(), False, False, "0 for a Reader"),
-)
+    ReadColumn("first_chunk_message_id", StringType(), True, False,
+               "only by schema: the id of a chunked message's first chunk, as text"),
+)  # fmt: skip
+ONLY_BY_SCHEMA: Final = frozenset({"first_chunk_message_id"})
 _READ_BY_NAME: Final = {column.name: column for column in READ_COLUMNS}
 
 _TEXT_OR_BYTES: Final = (BinaryType(), StringType())
@@ -84,8 +87,8 @@ WRITE_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
 
 def read_schema(*, include_properties: bool) -> StructType:
     """The schema of a source to which the user gave none."""
-    names = [column for column in READ_COLUMNS if column.name != "properties" or include_properties]
-    return StructType([column.field for column in names])
+    left_out = ONLY_BY_SCHEMA if include_properties else ONLY_BY_SCHEMA | {"properties"}
+    return StructType([each.field for each in READ_COLUMNS if each.name not in left_out])
 
 
 def check_read_schema(schema: StructType) -> None:

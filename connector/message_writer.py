@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pulsar_spark.connector.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_batching import in_entries
+from pulsar_spark.connector.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.message_routing import MessageRouting
 from pulsar_spark.connector.outgoing_messages import as_messages, payload_sizes
 from pulsar_spark.connector.sequence_ids import sequence_ranges
@@ -96,7 +97,8 @@ class _TopicWriter:
                 f"{self._partitions} partitions, numbered from 0."
             )
         chosen = self._router.partitions(messages) if partition < 0 else partition
-        for number, part in _split(messages, chosen):
+        for number, rows in _split(messages, chosen):
+            part = in_chunks(rows, self._options) if self._options["chunkingEnabled"] else rows
             self._buffers.setdefault(number, []).append(part)
         self._buffered_bytes += messages.nbytes
         if self._buffered_bytes >= BUFFERED_BYTES:
@@ -152,6 +154,7 @@ class _TopicWriter:
             max_publish_time_ms=_ms(times["max"]),
             max_deliver_at_ms=_ms(latest) if latest is not None and latest.is_valid else None,
             sequences=sequence_ranges(table) if self._deduplicate else {},
+            chunks=chunk_runs(table),
         )
 
 

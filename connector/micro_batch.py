@@ -27,12 +27,23 @@ ROWS_WORTH_SPLITTING = 20_000
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Consecutive messages of one ledger; `mask` (packed bits, one a row) says which of them."""
+    """Consecutive messages of one ledger; `mask` (packed bits, one a row) says which of them.
+
+    A chunked message is a range of its own, the row of its last chunk; `chunks` has all of them.
+    """
 
     ledger: LedgerInfo
     first_row: int
     rows: int
     mask: bytes | None = None
+    chunks: tuple[RowRange, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many payload bytes it has."""
+        if self.chunks:
+            return sum(part.size_bytes for part in self.chunks)
+        return self.ledger.size_bytes * self.rows // max(1, self.ledger.messages)
 
     def pieces(self) -> Iterator[RowRange]:
         """The range, cut where its file's row groups end."""
@@ -108,7 +119,7 @@ def deal(
         (topic, piece) for topic, each in ranges.items() for one in each for piece in one.pieces()
     ]
     rows = sum(piece.rows for _, piece in pieces)
-    size_bytes = sum(_bytes(piece) for _, piece in pieces)
+    size_bytes = sum(piece.size_bytes for _, piece in pieces)
     wanted = max(-(-rows // ROWS_PER_TASK), -(-size_bytes // BYTES_PER_TASK), 1)
     if rows > ROWS_WORTH_SPLITTING:
         wanted = max(wanted, at_least)
@@ -140,9 +151,5 @@ def _by_topic(pieces: Iterable[tuple[tuple[str, str], RowRange]]) -> Iterator[To
 
 def _adjoin(one: RowRange, other: RowRange) -> bool:
     same = one.ledger.ledger_id == other.ledger.ledger_id
-    whole = one.mask is None and other.mask is None
+    whole = one.mask is None and other.mask is None and not one.chunks and not other.chunks
     return same and whole and one.first_row + one.rows == other.first_row
-
-
-def _bytes(piece: RowRange) -> int:
-    return piece.ledger.size_bytes * piece.rows // max(1, piece.ledger.messages)

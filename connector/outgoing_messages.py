@@ -62,10 +62,11 @@ def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
 
 def _check_sizes(value: pa.Array, options: Options, topic: str) -> None:
     largest = pc.max(pc.binary_length(value)).as_py() or 0
-    if largest > options["maxMessageSize"]:
+    if largest > options["maxMessageSize"] and not options["chunkingEnabled"]:
         raise InvalidMessageError(
             f"A message for {topic} has {largest} bytes, and maxMessageSize is "
-            f"{options['maxMessageSize']}. Make it smaller, or raise maxMessageSize."
+            f"{options['maxMessageSize']}. Make it smaller, raise maxMessageSize, or set "
+            "chunkingEnabled to true and batchingEnabled to false."
         )
 
 

@@ -17,11 +17,17 @@ Rows = NDArray[np.int64]
 
 
 def sequences_of(messages: pa.Table | pa.RecordBatch) -> dict[str, tuple[Rows, Rows]]:
-    """By producer, (rows, sequence ids) of the messages that have both, shape (n,), int64."""
+    """By producer, (rows, sequence ids) of the messages that have both, shape (n,), int64.
+
+    Of a chunked message the last chunk stands for it, as in Pulsar.
+    """
     if not {"producer_name", "sequence_id"} <= set(messages.schema.names):
         return {}
     producers, ids = messages.column("producer_name"), messages.column("sequence_id")
     known = pc.and_(pc.is_valid(producers), pc.is_valid(ids))
+    if "chunk_id" in messages.schema.names:
+        last = pc.subtract(messages.column("num_chunks_from_msg"), 1)
+        known = pc.and_(known, pc.fill_null(pc.equal(messages.column("chunk_id"), last), True))
     rows = np.flatnonzero(np.asarray(known))
     names = producers.filter(known).dictionary_encode()
     values = ids.filter(known).to_numpy().astype(np.int64)
@@ -50,7 +56,7 @@ def read_sequence_ids(
     """The same out of a written file, for one ledger; rows count from the ledger's first."""
     reader = LedgerFileReader(store, folder, topic)
     try:
-        columns = ("producer_name", "sequence_id")
+        columns = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")
         return sequences_of(reader.read_table(ledger.numbered(0), columns))
     finally:
         reader.close()

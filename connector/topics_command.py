@@ -30,7 +30,8 @@ LONGEST_VALUE = 200
 """Characters of a message that `peek` prints."""
 
 _TIMES = ("event_time", "deliver_at")
-_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES)
+_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
+          "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
 
 def run(arguments: Namespace) -> Iterator[str]:

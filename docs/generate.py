@@ -30,7 +30,7 @@ READ = """
 
 A schema given by the user (`.schema("value binary, key string")`) picks among these, in any order,
 and only those are read: by far the cheapest way to read less. Without one there are all but
-`properties`.
+`properties` and `first_chunk_message_id`.
 
 """
 WRITE = """

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 
@@ -45,8 +46,9 @@ class Commit:
 
     `term` is None for writers that can't be fenced; `partitions` and `settings` are only given
     when they change; `trimmed` maps partitions to ledger ids, `hidden` to the JSON of a position
-    set that readers subtract, `sequence_ids` to each producer's highest. `reclaimed` are data
-    files that no commit named and none may name later, `forgotten` such as are deleted.
+    set that readers subtract, `sequence_ids` to each producer's highest; `chunks` maps ids of
+    ledgers of this commit to their chunks, by entry id. `reclaimed` are data files that no commit
+    named and none may name later, `forgotten` such as are deleted.
     """
 
     number: int
@@ -61,6 +63,7 @@ class Commit:
     moved: tuple[MovedLedger, ...] = ()
     hidden: Mapping[int, Any] = field(default_factory=dict)
     sequence_ids: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    chunks: Mapping[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
     reclaimed: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
 
@@ -90,6 +93,7 @@ class Commit:
             "moved": [[m.partition, m.ledger_id, m.file, m.first_row] for m in self.moved],
             "hidden": _keyed(self.hidden),
             "sequence_ids": _keyed({p: dict(s) for p, s in self.sequence_ids.items() if s}),
+            "chunks": _keyed({k: [run.to_json() for run in v] for k, v in self.chunks.items()}),
             "reclaimed": sorted(self.reclaimed),
             "forgotten": sorted(self.forgotten),
         }
@@ -127,7 +131,7 @@ class Commit:
 _FIELDS = {
     "version", "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
     "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
-    "reclaimed", "forgotten",
+    "chunks", "reclaimed", "forgotten",
 }  # fmt: skip
 
 
@@ -201,6 +205,10 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
         sequence_ids={
             int(partition): {producer: _whole(highest) for producer, highest in each.items()}
             for partition, each in record.get("sequence_ids", {}).items()
+        },
+        chunks={
+            int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
+            for ledger_id, runs in record.get("chunks", {}).items()
         },
         reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
         forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),

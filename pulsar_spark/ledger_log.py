@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from pulsar_spark import cursor_format
+from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
@@ -50,6 +51,7 @@ class _Partition:
     trimmed_up_to: Position = EARLIEST
     hidden: list[Any] = field(default_factory=list)
     hidden_set: PositionSet | None = None
+    chunks: dict[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
 
     def view(self) -> LedgerList:
         return LedgerList.window(self.column, self.start, len(self.column.ids))
@@ -107,6 +109,14 @@ class TopicState:
             part.hidden_set = _union(part.hidden)
         return part.hidden_set
 
+    def chunks(self, partition: int) -> Mapping[int, tuple[ChunkRun, ...]]:
+        """The chunks of each ledger of the partition that has some, by ascending id."""
+        return self._partitions[partition].chunks
+
+    def last_ledger_with_chunks(self, partition: int) -> int:
+        """The highest id in `chunks`; -1 if there are none."""
+        return next(reversed(self._partitions[partition].chunks), -1)
+
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
         return self.sequence_ids.get(partition, {}).get(producer)
 
@@ -119,7 +129,7 @@ class TopicState:
         self._check_files(commit)
         self._apply_header(commit)
         for ledger in commit.ledgers:
-            self._add(ledger)
+            self._add(ledger, commit.chunks.get(ledger.ledger_id, ()))
         self._move(commit)
         self._trim(commit, trims)
         for file in commit.reclaimed:
@@ -150,6 +160,10 @@ class TopicState:
                 raise self._refuse(commit, f"there is no partition {ledger.partition}")
             if ledger.file in self.files:
                 raise self._refuse(commit, f"{ledger.file} was published before")
+        entries = {ledger.ledger_id: ledger.entries for ledger in commit.ledgers}
+        for ledger_id, runs in commit.chunks.items():
+            if any(run.entry_id + run.count > entries.get(ledger_id, 0) for run in runs):
+                raise self._refuse(commit, f"it has no such chunks in ledger {ledger_id}")
         named = (*commit.sequence_ids, *commit.hidden)
         if not all(0 <= partition < partitions for partition in named):
             raise self._refuse(commit, "it names a partition that is not there")
@@ -218,9 +232,11 @@ class TopicState:
             for producer, highest in by_producer.items():
                 known[producer] = max(highest, known.get(producer, highest))
 
-    def _add(self, ledger: LedgerInfo) -> None:
+    def _add(self, ledger: LedgerInfo, chunks: tuple[ChunkRun, ...]) -> None:
         part = self._partitions[ledger.partition]
         part.column.append(ledger)
+        if chunks:
+            part.chunks[ledger.ledger_id] = chunks
         part.messages += ledger.messages
         part.size_bytes += ledger.size_bytes
         self.files[ledger.file] = self.files.get(ledger.file, 0) + 1
@@ -247,6 +263,7 @@ class TopicState:
                 part.size_bytes -= ledger.size_bytes
                 last = Position(ledger.ledger_id, ledger.entries - 1)
                 part.trimmed_up_to = max(part.trimmed_up_to, last)
+                part.chunks.pop(ledger.ledger_id, None)
                 self._release(ledger.file, commit.timestamp_ms)
             first, stop = part.start, len(part.column.ids)
             holes = set(places)
@@ -280,6 +297,8 @@ class TopicState:
             assert all(each.partition == number for each in ledgers)
             assert part.messages == sum(each.messages for each in ledgers)
             assert part.size_bytes == sum(each.size_bytes for each in ledgers)
+            assert part.chunks.keys() <= {each.ledger_id for each in ledgers}
+            assert list(part.chunks) == sorted(part.chunks)
             for each in ledgers:
                 files[each.file] = files.get(each.file, 0) + 1
         assert files == self.files
@@ -313,6 +332,7 @@ class TopicState:
                     "size_bytes": part.size_bytes,
                     "trimmed_up_to": str(part.trimmed_up_to),
                     "hidden": self._live_hidden(number),
+                    **_chunks_to_json(part.chunks),
                 }
                 for number, part in enumerate(self._partitions)
             ],
@@ -349,6 +369,7 @@ class TopicState:
                 _Partition(
                     column, 0, int(part["messages"]), int(part["size_bytes"]),
                     Position.parse(part["trimmed_up_to"]), list(part["hidden"]),
+                    chunks=_chunks_of(part),
                 )
             )  # fmt: skip
             first = last
@@ -376,3 +397,18 @@ def _union(hidden: Sequence[Any]) -> PositionSet:
     for value in hidden:
         union = union.union(cursor_format.from_json_value(value)[1])
     return union
+
+
+def _chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any]:
+    """Left out where there are none, so that the snapshot of such a topic stays of version 1."""
+    if not chunks:
+        return {}
+    return {"chunks": {str(k): [run.to_json() for run in v] for k, v in chunks.items()}}
+
+
+def _chunks_of(part: Mapping[str, Any]) -> dict[int, tuple[ChunkRun, ...]]:
+    chunks: dict[int, tuple[ChunkRun, ...]] = {
+        int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
+        for ledger_id, runs in part.get("chunks", {}).items()
+    }
+    return dict(sorted(chunks.items()))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Flag
 from typing import Any, Final
 
+from pulsar_spark.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.producer_options import check_producer_options
 
@@ -179,6 +180,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "otherwise it goes on behind them, and says so in its log."),
     Option("topicDiscoveryInterval", parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
+    Option("maxPendingChunkedMessage", _count(1), DEFAULT_MAX_PENDING, Scope.READ, _NUMBER,
+           "How many chunked messages may be in the making at one place of a partition; matters "
+           "with autoAckOldestChunkedMessageOnQueueFull."),
+    Option("autoAckOldestChunkedMessageOnQueueFull", _boolean, False, Scope.READ, _BOOLEAN,
+           "Whether the oldest chunked message that is not complete is given up when there are "
+           "more than maxPendingChunkedMessage. Otherwise it stays: no chunk is held in memory."),
+    Option("expireTimeOfIncompleteChunkedMessage", parse_duration_ms, DEFAULT_EXPIRE_MS, Scope.READ,
+           _DURATION, "A message is given up whose next chunk was published longer than this "
+           "after its first; 0 for never."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
     Option("messageRoutingMode", _one_of("RoundRobinPartition", "SinglePartition"),
@@ -203,7 +213,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("deliverAfter", parse_duration_ms, None, Scope.WRITE, _DURATION,
            "The same, as a time after the message's publish_time."),
     Option("maxMessageSize", _size, 5 * 1024 * 1024, Scope.WRITE, _BYTES,
-           "Most bytes of a message's value; a larger one is refused."),
+           "Most bytes of a message's value; a larger one is refused, or cut into chunks."),
+    Option("chunkingEnabled", _boolean, False, Scope.WRITE, _BOOLEAN,
+           "Whether a message over maxMessageSize is cut into chunks, each an entry, which readers "
+           "put together again. Needs batchingEnabled false."),
+    Option("chunkMaxMessageSize", _size, None, Scope.WRITE, _BYTES,
+           "Most bytes of a chunk, where that is less than maxMessageSize."),
     Option("compressionType", _one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
            Scope.WRITE, "ZSTD, LZ4, ZLIB, SNAPPY or NONE", "Compression of the data files."),
     Option("producerName", _text, None, Scope.WRITE, "a name",

@@ -25,6 +25,13 @@ def check_producer_options(options: GivenOptions) -> None:
     """InvalidOptionError names the options that exclude each other."""
     if options.has("deliverAt") and options.has("deliverAfter"):
         raise InvalidOptionError("Options deliverAt and deliverAfter exclude each other.")
+    if options["chunkingEnabled"] and options["batchingEnabled"]:
+        raise InvalidOptionError(
+            "Batching and chunking of messages can't be enabled together: chunkingEnabled needs "
+            "batchingEnabled false, so set that too."
+        )
+    if options.has("chunkMaxMessageSize") and not options["chunkingEnabled"]:
+        raise InvalidOptionError("Option chunkMaxMessageSize needs chunkingEnabled.")
     if options["batcherBuilder"] == "KEY_BASED" and not options["batchingEnabled"]:
         raise InvalidOptionError(
             "batcherBuilder KEY_BASED says how messages share entries, and batchingEnabled is "

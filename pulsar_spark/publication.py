@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark import cursor_format
+from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import FencedError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
@@ -50,6 +51,7 @@ class NewLedger:
     max_publish_time_ms: int
     max_deliver_at_ms: int | None = None
     sequences: Mapping[str, SequenceRange] = field(default_factory=dict)
+    chunks: tuple[ChunkRun, ...] = ()
 
     def numbered(self, ledger_id: int) -> LedgerInfo:
         return LedgerInfo(
@@ -125,6 +127,9 @@ class Publication:
             ledgers=tuple(ledger.numbered(ledger_id) for ledger_id, (_, ledger) in numbered),
             hidden={partition: positions_of(parts) for partition, parts in hidden.items()},
             sequence_ids=self._new_highest(state) if deduplicate else {},
+            chunks={
+                ledger_id: ledger.chunks for ledger_id, (_, ledger) in numbered if ledger.chunks
+            },
         )
 
     def _was_published(self, state: TopicState) -> bool:
