@@ -79,7 +79,7 @@ class _TopicWriter:
         settings = {"deduplication": True} if options["enableDeduplication"] else None
         self._ledger: ManagedLedger = root.open_or_create(topic, options["numPartitions"], settings)
         self._partitions = self._ledger.state.partitions
-        self._router = MessageRouting(options, self._partitions)
+        self._router = MessageRouting(options, self._partitions, str(topic))
         deduplicate = options["enableDeduplication"]
         if deduplicate is None:
             deduplicate = self._ledger.state.settings.get("deduplication", False)

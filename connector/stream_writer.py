@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.message_columns import check_write_schema
+from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -123,6 +124,7 @@ def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
         raise InvalidOptionError(
             "A sink takes one topic. For several, give the rows a column named topic."
         )
+    message_router(options)
     if not options["topic"] and "topic" not in schema.fieldNames():
         raise InvalidOptionError(
             'Which topic? Give .option("topic", "flights"), or a column named topic.'

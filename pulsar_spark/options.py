@@ -113,6 +113,12 @@ def _pattern(value: str) -> str:
     return _text(value)
 
 
+def _import_path(value: str) -> str:
+    if not re.fullmatch(r"\s*\w+(\.\w+)*:\w+(\.\w+)*\s*", value):
+        raise ValueError
+    return value.strip()
+
+
 def _one_of(*names: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         for name in names:
@@ -191,9 +197,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "after its first; 0 for never."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
-    Option("messageRoutingMode", _one_of("RoundRobinPartition", "SinglePartition"),
-           "RoundRobinPartition", Scope.WRITE, "RoundRobinPartition or SinglePartition",
-           "Where messages without a key go. Those with a key go by its hash."),
+    Option("messageRoutingMode",
+           _one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
+           "RoundRobinPartition", Scope.WRITE,
+           "RoundRobinPartition, SinglePartition or CustomPartition",
+           "Where messages without a key go: in turn, batch by batch; to one partition; or, as "
+           "those with a key then, where messageRouter says. Those with a key go by its hash."),
+    Option("messageRouter", _import_path, None, Scope.WRITE, "package.module:function",
+           "A function of (messages, partitions), an Arrow table with the columns of a message "
+           "and a number, that gives each message's partition: "
+           "`[len(m['key']) % partitions for m in messages.to_pylist()]`."),
     Option("hashingScheme", _one_of("JavaStringHash", "Murmur3_32Hash"), "JavaStringHash",
            Scope.WRITE, "JavaStringHash or Murmur3_32Hash",
            "How the key chooses the partition."),

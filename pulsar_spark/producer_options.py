@@ -25,6 +25,12 @@ def check_producer_options(options: GivenOptions) -> None:
     """InvalidOptionError names the options that exclude each other."""
     if options.has("deliverAt") and options.has("deliverAfter"):
         raise InvalidOptionError("Options deliverAt and deliverAfter exclude each other.")
+    custom = options["messageRoutingMode"] == "CustomPartition"
+    if custom != options.has("messageRouter") and options.has("messageRoutingMode"):
+        raise InvalidOptionError(
+            "messageRouter and messageRoutingMode CustomPartition go together: give both, or the "
+            "router alone."
+        )
     if options["chunkingEnabled"] and options["batchingEnabled"]:
         raise InvalidOptionError(
             "Batching and chunking of messages can't be enabled together: chunkingEnabled needs "

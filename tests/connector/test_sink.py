@@ -11,119 +11,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.stream_writer import publish
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.errors import InvalidMessageError, InvalidTopicNameError
-from pulsar_spark.hashing import java_string_hash, murmur3_32_hash
+from pulsar_spark.errors import (
+    InvalidMessageError,
+    InvalidTopicNameError,
+)
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
-from tests.connector.reading import Message, Run
+from tests.connector.reading import entries, messages
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, written
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 TIMES = pa.timestamp("us", tz="UTC")
-
-
-def messages(root: Path, topic: str = "t", **given: Any) -> list[Message]:
-    """All messages of a topic, properties too."""
-    run = Run(root, topic=topic, startingOffsets="earliest", includeProperties=True, **given)
-    return [message for batch in run.all() for message in batch.messages]
+VALUE = StructType().add("value", "string")
 
 
 def values(root: Path, topic: str = "t") -> list[str]:
     return [message["value"].decode() for message in messages(root, topic)]
-
-
-def entries(root: Path, topic: str = "t") -> list[int]:
-    """Messages in each entry, by partition and order."""
-    ledger = ledger_of(root, topic)
-    return [
-        int(size)
-        for partition in range(ledger.state.partitions)
-        for each in ledger.ledgers(partition)
-        for size in each.batch_sizes.array()
-    ]
-
-
-# -- routing -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scheme", "hash_of"),
-    [("JavaStringHash", java_string_hash), ("Murmur3_32Hash", murmur3_32_hash)],
-)
-def test_a_key_goes_to_the_partition_of_its_hash_in_order(
-    root: Path, scheme: str, hash_of: Any
-) -> None:
-    keys = ["", "a", "N14228", "ключ", "🛫", "Aa", "BB"] * 20
-    columns = {"key": keys}
-    send(
-        root,
-        "t",
-        [str(n) for n in range(140)],
-        columns=columns,
-        numPartitions=5,
-        hashingScheme=scheme,
-    )
-    found = messages(root)
-    assert len(found) == 140
-    for message in found:
-        assert message["partition"] == hash_of(message["key"]) % 5
-    for key in set(keys):
-        mine = [int(message["value"]) for message in found if message["key"] == key]
-        assert mine == [number for number, each in enumerate(keys) if each == key]
-
-
-def test_without_a_key_round_robin_stays_for_an_entry_then_goes_on(root: Path) -> None:
-    send(root, "t", [str(n) for n in range(100)], numPartitions=4, batchingMaxMessages=10)
-    counts = [ledger_of(root, "t").state.messages(partition) for partition in range(4)]
-    assert sorted(counts) == [20, 20, 30, 30]
-    assert set(entries(root)) == {10}
-
-
-def test_without_batching_round_robin_goes_on_with_each_message(root: Path) -> None:
-    send(root, "t", [str(n) for n in range(8)], numPartitions=4, batchingEnabled=False)
-    assert [ledger_of(root, "t").state.messages(partition) for partition in range(4)] == [2] * 4
-    assert entries(root) == [1] * 8
-
-
-def test_a_single_partition_takes_all_without_a_key(root: Path) -> None:
-    keys = [None] * 50 + ["a"]
-    given: dict[str, Any] = {
-        "numPartitions": 4,
-        "messageRoutingMode": "SinglePartition",
-        "batchingMaxMessages": 5,
-    }
-    send(
-        root,
-        "t",
-        [str(n) for n in range(51)],
-        columns={"key": pa.array(keys, pa.string())},
-        **given,
-    )
-    found = messages(root)
-    assert len({message["partition"] for message in found if message["key"] is None}) == 1
-    (keyed,) = (message for message in found if message["key"])
-    assert keyed["partition"] == java_string_hash("a") % 4
-
-
-def test_messages_with_and_without_a_key_go_each_their_way(root: Path) -> None:
-    keys = [None, "a"] * 50
-    columns = {"key": pa.array(keys, pa.string())}
-    send(
-        root,
-        "t",
-        [str(n) for n in range(100)],
-        columns=columns,
-        numPartitions=4,
-        batchingMaxMessages=5,
-    )
-    found = messages(root)
-    assert sorted(int(message["value"]) for message in found) == list(range(100))
-    assert {m["partition"] for m in found if m["key"]} == {java_string_hash("a") % 4}
-    assert len({m["partition"] for m in found if not m["key"]}) == 4
 
 
 # -- entries -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pulsar_spark.batch_message_container import (
     key_based_batches,
     key_based_order,
 )
+from pulsar_spark.message_router import RoundRobinByBatch
 from tests.core.partition import repeatable
 from tests.vectors.values import _cut_plainly
 
@@ -69,3 +70,24 @@ def test_many_key_based_containers_at_once_are_each_of_them_alone(
         first += count
     found = np.split(order, np.cumsum(sizes)[:-1]) if len(sizes) else []
     assert [part.tolist() for part in found] == expected
+
+
+@repeatable
+@given(
+    st.lists(st.lists(st.integers(1, 30), max_size=12), max_size=6),
+    st.integers(1, 6),
+    st.integers(1, 40),
+)
+def test_round_robin_goes_on_with_each_full_batch_however_messages_come(
+    parts: list[list[int]], max_messages: int, max_bytes: int
+) -> None:
+    limits = BatchLimits(max_messages, max_bytes)
+    router = RoundRobinByBatch(0, limits)
+    turns = [
+        turn
+        for part in parts
+        for turn in router.choose_partitions(10**6, np.array(part, np.int64)).tolist()
+    ]
+    whole = np.array([size for part in parts for size in part], np.int64)
+    batches = limits.cut(whole)
+    assert np.unique(turns, return_counts=True)[1].tolist() == batches.tolist()

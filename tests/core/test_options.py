@@ -78,6 +78,8 @@ def test_a_value_is_parsed(name: str, text: str, value: object) -> None:
         ("deliverAt", "tomorrow"),
         ("deliverAfter", "-5m"),
         ("batcherBuilder", "BY_KEY"),
+        ("messageRouter", "package.module.function"),
+        ("messageRouter", "package:"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_and_what_is_expected(name: str, text: str) -> None:
@@ -156,6 +158,11 @@ def test_an_option_without_meaning_is_refused(name: str, value: str, scope: Scop
         (
             {"batcherBuilder": "KEY_BASED", "batchingEnabled": "false"},
             "KEY_BASED says how messages share entries, and batchingEnabled is false",
+        ),
+        ({"messageRoutingMode": "CustomPartition"}, "messageRouter and messageRoutingMode Custom"),
+        (
+            {"messageRoutingMode": "SinglePartition", "messageRouter": "a:b"},
+            "messageRouter and messageRoutingMode CustomPartition go together",
         ),
         ({"path": "/elsewhere"}, "serviceUrl and path mean the same"),
     ],
