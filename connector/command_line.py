@@ -31,6 +31,10 @@ _BEFORE_TIME_HELP = (
 )
 _GRACE_HELP = "how long a file stays after it was given up (default: %(default)s)"
 _ORPHAN_HELP = "how old a file is that no commit names (default: %(default)s)"
+_DEDUPLICATION_HELP = (
+    "Drop messages whose producer name and sequence id were used before, in all topics of a "
+    "namespace that don't say themselves. Pulsar: set-deduplication."
+)
 _EPILOG = """\
 examples:
   pulsarlite demo
@@ -99,6 +103,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     topics.set_defaults(group=topics)
     _add_topics(topics)
+    namespaces = commands.add_parser(
+        "namespaces",
+        help="what holds for all topics of a namespace (no Spark is started)",
+        description="What holds for all topics of a namespace that say nothing themselves.",
+    )
+    namespaces.set_defaults(group=namespaces)
+    _add_namespaces(namespaces)
     return parser
 
 
@@ -128,7 +139,8 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.set_defaults(run=_demo)
 
 
-def _add_topics(topics: argparse.ArgumentParser) -> None:
+def _store() -> argparse.ArgumentParser:
+    """What every command on a store takes."""
     store = argparse.ArgumentParser(add_help=False)
     store.add_argument("--service-url", metavar="URL", help=_SERVICE_URL_HELP)
     store.add_argument(
@@ -138,11 +150,40 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an option of the object store, such as aws_endpoint=http://127.0.0.1:9000",
     )
+    return store
+
+
+def _add_switch(command: argparse.ArgumentParser) -> None:
+    """--enable, --disable or --remove, as pulsar-admin has them."""
+    switch = command.add_mutually_exclusive_group(required=True)
+    for name, value in (("enable", True), ("disable", False), ("remove", None)):
+        switch.add_argument(
+            f"--{name}", dest="deduplication", action="store_const", const=value, help=f"{name} it"
+        )
+    # A required group looks at what differs from the default, and --remove is None.
+    command.set_defaults(deduplication="unsaid")
+
+
+def _add_namespaces(namespaces: argparse.ArgumentParser) -> None:
+    commands = namespaces.add_subparsers(title="commands", metavar="COMMAND")
+    for name, text in (
+        ("policies", "Print the policies of a namespace. Pulsar: policies."),
+        ("set-deduplication", _DEDUPLICATION_HELP),
+    ):
+        summary = text.split(". ", maxsplit=1)[0].rstrip(".")
+        command = commands.add_parser(name, parents=[_store()], help=summary, description=text)
+        command.add_argument("namespace", metavar="TENANT/NAMESPACE")
+        command.set_defaults(run=_namespaces, command=name)
+        if name == "set-deduplication":
+            _add_switch(command)
+
+
+def _add_topics(topics: argparse.ArgumentParser) -> None:
     commands = topics.add_subparsers(title="commands", metavar="COMMAND")
 
     def add(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
         summary = text.split(". ", maxsplit=1)[0].rstrip(".")
-        command = commands.add_parser(name, parents=[store], help=summary, description=text)
+        command = commands.add_parser(name, parents=[_store()], help=summary, description=text)
         if named:
             command.add_argument("name", metavar="TOPIC", help="the topic's name")
         command.set_defaults(run=_topics, command=name)
@@ -154,6 +195,13 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
     create.add_argument("-p", "--partitions", type=int, default=1, help="default: %(default)s")
     update = add("update", "Give a topic more partitions. Pulsar: update-partitioned-topic.")
     update.add_argument("-p", "--partitions", type=int, required=True, help="from now on")
+    _add_switch(
+        add(
+            "set-deduplication",
+            "Drop messages whose producer name and sequence id were used before. Pulsar: "
+            "topicPolicies set-deduplication.",
+        )
+    )
     add("stats", "Count ledgers, messages and bytes by partition. Pulsar: partitioned-stats.")
     peek = add("peek", "Print the oldest messages. Pulsar: peek-messages.")
     peek.add_argument("-n", "--count", type=int, default=5, help="of each partition; default: 5")
@@ -186,6 +234,15 @@ def _topics(arguments: argparse.Namespace) -> int:
     from pulsar_spark.connector.topics_command import run
 
     for line in run(arguments):
+        _say(line)
+    return 0
+
+
+def _namespaces(arguments: argparse.Namespace) -> int:
+    from pulsar_spark.connector import namespaces_command
+    from pulsar_spark.connector.topics_command import root_of
+
+    for line in namespaces_command.run(root_of(arguments), arguments):
         _say(line)
     return 0
 

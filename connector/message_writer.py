@@ -21,6 +21,7 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_batching import in_entries
 from pulsar_spark.connector.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.message_routing import MessageRouting
+from pulsar_spark.connector.namespace_policies import deduplicates
 from pulsar_spark.connector.outgoing_messages import as_messages, payload_sizes
 from pulsar_spark.connector.sequence_ids import sequence_ranges
 from pulsar_spark.connector.topics import Root
@@ -41,6 +42,7 @@ class WrittenTopic:
 
     topic: str
     ledgers: tuple[NewLedger, ...]
+    deduplicate: bool = False
 
 
 def write_messages(
@@ -80,10 +82,7 @@ class _TopicWriter:
         self._ledger: ManagedLedger = root.open_or_create(topic, options["numPartitions"], settings)
         self._partitions = self._ledger.state.partitions
         self._router = MessageRouting(options, self._partitions, str(topic))
-        deduplicate = options["enableDeduplication"]
-        if deduplicate is None:
-            deduplicate = self._ledger.state.settings.get("deduplication", False)
-        self._deduplicate = bool(deduplicate)
+        self._deduplicate = deduplicates(self._ledger, topic, options["enableDeduplication"])
         self._buffers: dict[int, list[pa.Table]] = {}
         self._buffered_bytes = 0
         self._written: list[NewLedger] = []
@@ -107,7 +106,7 @@ class _TopicWriter:
     def close(self) -> WrittenTopic:
         if self._buffers:
             self._flush()
-        return WrittenTopic(str(self._topic), tuple(self._written))
+        return WrittenTopic(str(self._topic), tuple(self._written), self._deduplicate)
 
     def abort(self) -> None:
         """Files that were written stay for the clean-up of orphans: a commit may name them yet."""

@@ -56,7 +56,7 @@ class PulsarliteWriter(DataSourceArrowWriter):
         application = None
         if self._options.has("txnAppId"):
             application = (self._options["txnAppId"], self._options["txnVersion"])
-        publish(self._root, _written(messages), application, self._options)
+        publish(self._root, _written(messages), application)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files to the clean-up of orphans."""
@@ -86,27 +86,27 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
                 "once, and nothing was published. Does the cluster's Spark pass task properties?"
             )
         for query_id in query_ids:
-            publish(self._root, written, (query_id, batchId), self._options)
+            publish(self._root, written, (query_id, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave the files to the clean-up of orphans: the commit may have taken effect."""
 
 
 def publish(
-    root: Root,
-    written: Iterable[WrittenFiles],
-    application: tuple[str, int] | None,
-    options: Options,
+    root: Root, written: Iterable[WrittenFiles], application: tuple[str, int] | None
 ) -> None:
     """Make the files' messages visible, topic by topic."""
-    ledgers: dict[str, list[NewLedger]] = {}
+    topics: dict[str, list[WrittenTopic]] = {}
     for task in written:
         for topic in task.topics:
-            ledgers.setdefault(topic.topic, []).extend(topic.ledgers)
-    for name, new in sorted(ledgers.items()):
+            topics.setdefault(topic.topic, []).append(topic)
+    for name, parts in sorted(topics.items()):
+        new: list[NewLedger] = [ledger for part in parts for ledger in part.ledgers]
         if new:
-            ledger = root.open(TopicName.parse(name))
-            ledger.append(new, application=application, deduplicate=options["enableDeduplication"])
+            deduplicate = any(part.deduplicate for part in parts)
+            root.open(TopicName.parse(name)).append(
+                new, application=application, deduplicate=deduplicate
+            )
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:

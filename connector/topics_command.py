@@ -18,6 +18,7 @@ from typing import Any
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.namespaces_command import set_topic_deduplication
 from pulsar_spark.connector.start_positions import StartPosition
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -36,11 +37,12 @@ _SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *
 
 def run(arguments: Namespace) -> Iterator[str]:
     """The lines that a command prints. PulsarliteError if it can't be done."""
-    root = _root(arguments)
+    root = root_of(arguments)
     commands: Mapping[str, Callable[[Root, Namespace], Iterator[str]]] = {
         "list": _list,
         "create": _create,
         "update": _update,
+        "set-deduplication": set_topic_deduplication,
         "stats": _stats,
         "peek": _peek,
         "trim": _trim,
@@ -49,7 +51,8 @@ def run(arguments: Namespace) -> Iterator[str]:
     return commands[arguments.command](root, arguments)
 
 
-def _root(arguments: Namespace) -> Root:
+def root_of(arguments: Namespace) -> Root:
+    """The root that a command names, or the environment's."""
     url = arguments.service_url or os.environ.get("PULSARLITE_SERVICE_URL")
     if not url:
         raise InvalidOptionError(

@@ -285,11 +285,11 @@ def test_a_batch_half_committed_over_several_topics_is_finished_by_its_replay(
     files = written(options, "123", columns)
     monkeypatch.setattr(Root, "open", fail_at_the_second)
     with pytest.raises(OSError, match="killed here"):
-        publish(Root.of(options), files, ("query", 0), options)
+        publish(Root.of(options), files, ("query", 0))
     monkeypatch.undo()
     assert [ledger_of(root, topic).state.messages(0) for topic in "abc"] == [1, 0, 0]
     for _ in range(2):
-        publish(Root.of(options), written(options, "123", columns), ("query", 0), options)
+        publish(Root.of(options), written(options, "123", columns), ("query", 0))
     assert [values(root, topic) for topic in "abc"] == [["1"], ["2"], ["3"]]
 
 
@@ -297,7 +297,7 @@ def test_committing_the_same_files_again_without_an_application_is_harmless(root
     options = options_of(root, Scope.WRITE, {"topic": "t"})
     files = written(options, "ab")
     for _ in range(2):
-        publish(Root.of(options), files, None, options)
+        publish(Root.of(options), files, None)
     assert values(root) == ["a", "b"]
 
 
@@ -365,5 +365,5 @@ def test_text_that_is_no_key_is_refused_by_name(root: Path) -> None:
 
 def test_no_rows_make_no_topic_and_no_commit(root: Path) -> None:
     options: Options = options_of(root, Scope.WRITE, {"topic": "t"})
-    publish(Root.of(options), written(options, []), ("query", 0), options)
+    publish(Root.of(options), written(options, []), ("query", 0))
     assert files_below(root) == {}
