@@ -18,7 +18,7 @@ from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.ledger_log import TopicState
 
 SNAPSHOT_VERSION = 2
-"""Of a snapshot that has chunks, which an older version must not overlook; others have 1."""
+"""Of one that has chunks or producers, which an older version must not overlook; others have 1."""
 REST_KEY = "pulsarlite.topic"
 
 _SCHEMA = pa.schema(
@@ -58,6 +58,7 @@ def encode_snapshot(state: TopicState) -> bytes:
     ) as writer:
         writer.write_table(table)
         plain = not any("chunks" in partition for partition in rest["partitions"])
+        plain = plain and "producers" not in rest
         record = canonical_json({"version": 1 if plain else SNAPSHOT_VERSION, **rest})
         writer.add_key_value_metadata({REST_KEY: record.decode()})
     return bytes(sink.getvalue())

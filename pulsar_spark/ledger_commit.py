@@ -17,6 +17,7 @@ from typing import Any
 from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.producer_registry import ProducerRegistry
 
 LOG_VERSION = 1
 LOG_FOLDER = "_log"
@@ -47,7 +48,8 @@ class Commit:
     `term` is None for writers that can't be fenced; `partitions` and `settings` are only given
     when they change; `trimmed` maps partitions to ledger ids, `hidden` to the JSON of a position
     set that readers subtract, `sequence_ids` to each producer's highest; `chunks` maps ids of
-    ledgers of this commit to their chunks, by entry id. `reclaimed` are data files that no commit
+    ledgers of this commit to their chunks, by entry id; `producers` is the JSON of a
+    ProducerRegistry, when it changes. `reclaimed` are data files that no commit
     named and none may name later, `forgotten` such as are deleted.
     """
 
@@ -64,6 +66,7 @@ class Commit:
     hidden: Mapping[int, Any] = field(default_factory=dict)
     sequence_ids: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     chunks: Mapping[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
+    producers: Mapping[str, Any] | None = None
     reclaimed: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
 
@@ -87,6 +90,8 @@ class Commit:
             record["partitions"] = self.partitions
         if self.settings is not None:
             record["settings"] = dict(self.settings)
+        if self.producers is not None:
+            record["producers"] = dict(self.producers)
         lists: dict[str, Any] = {
             "ledgers": [_ledger_to_json(ledger) for ledger in self.ledgers],
             "trimmed": _keyed({p: list(ids) for p, ids in self.trimmed.items() if ids}),
@@ -131,7 +136,7 @@ class Commit:
 _FIELDS = {
     "version", "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
     "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
-    "chunks", "reclaimed", "forgotten",
+    "chunks", "producers", "reclaimed", "forgotten",
 }  # fmt: skip
 
 
@@ -182,6 +187,9 @@ def checked_file(file: str) -> str:
 def _commit_of(record: Mapping[str, Any]) -> Commit:
     application = record["application"]
     partitions, settings, term = record.get("partitions"), record.get("settings"), record["term"]
+    producers = record.get("producers")
+    if producers is not None:
+        ProducerRegistry.from_json_value(producers)
     return Commit(
         number=_whole(record["number"]),
         commit_id=_text(record["commit_id"]),
@@ -210,6 +218,7 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
             int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
             for ledger_id, runs in record.get("chunks", {}).items()
         },
+        producers=None if producers is None else dict(producers),
         reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
         forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),
     )

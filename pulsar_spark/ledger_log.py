@@ -74,6 +74,7 @@ class TopicState:
         self.settings: dict[str, Any] = {}
         self.applications: dict[str, int] = {}
         self.sequence_ids: dict[int, dict[str, int]] = {}
+        self.producers: dict[str, Any] | None = None
         self.files: dict[str, int] = {}
         self.tombstones: dict[str, Tombstone] = {}
         self._partitions: list[_Partition] = []
@@ -221,6 +222,8 @@ class TopicState:
             self.applications[commit.application.id] = commit.application.version
         if commit.settings is not None:
             self.settings = dict(commit.settings)
+        if commit.producers is not None:
+            self.producers = dict(commit.producers)
         while self.partitions < (commit.partitions or 0):
             self._partitions.append(_Partition())
         for partition, hidden in commit.hidden.items():
@@ -337,6 +340,8 @@ class TopicState:
                 for number, part in enumerate(self._partitions)
             ],
         }
+        if self.producers is not None:
+            rest["producers"] = self.producers
         return columns, rest
 
     @staticmethod
@@ -360,6 +365,7 @@ class TopicState:
             file: Tombstone(int(since_ms), bool(reclaimed))
             for file, (since_ms, reclaimed) in rest["tombstones"].items()
         }
+        state.producers = rest.get("producers")
         state.files = dict(files)
         first = 0
         for part in rest["partitions"]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from pulsar_spark.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.producer_options import check_producer_options
+from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
@@ -236,6 +237,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
            Scope.WRITE, "ZSTD, LZ4, ZLIB, SNAPPY or NONE", "Compression of the data files."),
     Option("producerName", _text, None, Scope.WRITE, "a name",
            "producer_name of rows that have none of their own."),
+    Option("accessMode",
+           _one_of("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"), "Shared",
+           Scope.WRITE, "Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing",
+           "How this query, as a producer, shares its topic with others. The topic's log knows "
+           "who has it, and refuses every commit of one who was fenced out. An Exclusive producer "
+           "is refused while one that says Shared is there, not for sinks that say nothing."),
+    Option("producerLease", parse_duration_ms, DEFAULT_LEASE_MS, Scope.WRITE, _DURATION,
+           "After so long without a commit a query that said its accessMode counts as gone, and "
+           "others may have the topic. Longer than the trigger's interval."),
     Option("enableDeduplication", _boolean, None, Scope.WRITE, _BOOLEAN,
            "Whether a message is dropped whose sequence_id its producer_name has used before "
            "in that partition, or a higher one. Without it the topic's setting holds, else its "

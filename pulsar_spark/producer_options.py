@@ -31,6 +31,8 @@ def check_producer_options(options: GivenOptions) -> None:
             "messageRouter and messageRoutingMode CustomPartition go together: give both, or the "
             "router alone."
         )
+    if options.has("producerLease") and not options.has("accessMode"):
+        raise InvalidOptionError("Option producerLease needs accessMode.")
     if options["chunkingEnabled"] and options["batchingEnabled"]:
         raise InvalidOptionError(
             "Batching and chunking of messages can't be enabled together: chunkingEnabled needs "

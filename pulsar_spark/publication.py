@@ -25,6 +25,7 @@ from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.position import EARLIEST
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.producer_registry import ProducerClaim, ProducerRegistry
 
 Rows = NDArray[np.int64]
 
@@ -88,6 +89,9 @@ class Publication:
     term: int | None = None
     deduplicate: bool | None = None
     read_sequences: SequenceReader | None = None
+    producer: ProducerClaim | None = None
+    leaves: bool = False
+    """Whether the producer is done with this publication."""
     _read: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
     def commit_on(
@@ -95,11 +99,13 @@ class Publication:
     ) -> Commit | AlreadyCommitted:
         """The commit that follows `state`, or why there is none to make.
 
-        FencedError if a higher term has committed; FileReclaimedError if a file was given up.
+        FencedError if a higher term has committed; FileReclaimedError if a file was given up;
+        ProducerFencedError or ProducerBusyError if the producer may not publish.
         """
         check_term(state, self.term)
         if self._was_published(state):
             return AlreadyCommitted(state.number, self.application)
+        producers = self._producers(state, now_ms)
         deduplicate = self.deduplicate
         if deduplicate is None:
             deduplicate = bool(state.settings.get("deduplication", False))
@@ -111,7 +117,7 @@ class Publication:
         ]
         numbered = list(enumerate(kept, state.next_ledger_id))
         higher_term = self.term is not None and self.term > state.term
-        if not (numbered or self.application or higher_term):
+        if not (numbered or self.application or higher_term or producers):
             return AlreadyCommitted(state.number, None)
         hidden: dict[int, list[tuple[int, BatchSizes, Rows]]] = {}
         for ledger_id, (index, ledger) in numbered:
@@ -130,6 +136,7 @@ class Publication:
             chunks={
                 ledger_id: ledger.chunks for ledger_id, (_, ledger) in numbered if ledger.chunks
             },
+            producers=producers,
         )
 
     def _was_published(self, state: TopicState) -> bool:
@@ -148,6 +155,16 @@ class Publication:
                     "it was committed. Write the messages again, into a new file."
                 )
         return False
+
+    def _producers(self, state: TopicState, now_ms: int) -> dict[str, Any] | None:
+        """The registry of the topic's producers behind this commit; None if it stays as it is."""
+        if state.producers is None and self.producer is None:
+            return None
+        known = ProducerRegistry.from_json_value(state.producers)
+        registry = known.check(self.producer, now_ms)
+        if self.leaves and self.producer is not None:
+            registry = registry.leave(self.producer)
+        return None if registry == known else registry.to_json_value()
 
     def _duplicates(self, state: TopicState) -> dict[int, Rows]:
         """By index in `ledgers`, the ascending rows that are to be hidden."""

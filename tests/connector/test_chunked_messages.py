@@ -381,3 +381,32 @@ def test_a_message_of_256_mib_passes_in_bounded_memory(root: Path) -> None:
     written, read = extra("write"), extra("read")
     assert written <= SPARE, "the sink holds the message that it was given, and a row group"
     assert read <= LARGE + SPARE, "the source holds the message, and a row group"
+
+
+THROUGH_SPARK = """
+import sys
+import pulsar_spark
+root, size = sys.argv[1], int(sys.argv[2])
+spark = pulsar_spark.session("large", "local[1]", **{"spark.driver.memory": "2g"})
+value = f"repeat('0123456789abcdef', cast({size // 16} + id as int)) as value"
+chunked = {"serviceUrl": root, "topic": "t", "chunkingEnabled": True, "batchingEnabled": False}
+frame = spark.sql(f"select {value} from range(1)").write.format("pulsarlite").mode("append")
+frame.options(**chunked).save()
+source = spark.readStream.format("pulsarlite").options(topic="t", startingOffsets="earliest")
+found = []
+query = source.load(root).selectExpr("length(value) as n", "entry_id").writeStream.foreachBatch(
+    lambda batch, _: found.extend(map(tuple, batch.collect()))
+)
+query = query.option("checkpointLocation", root + "/checkpoint").trigger(availableNow=True).start()
+query.awaitTermination()
+print(found)
+"""
+
+
+@pytest.mark.slow
+def test_a_message_of_256_mib_passes_through_spark(root: Path) -> None:
+    """In a session of its own: Spark holds such a value several times."""
+    command = [sys.executable, "-c", THROUGH_SPARK, str(root), str(LARGE)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip().endswith(f"[({LARGE}, 51)]")
