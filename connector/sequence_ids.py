@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.object_store import ObjectStore
-from pulsar_spark.publication import NewLedger, SequenceRange
+from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.sequence_ranges import SequenceRange
 
 Rows = NDArray[np.int64]
 
@@ -44,19 +45,22 @@ def sequence_ranges(messages: pa.Table | pa.RecordBatch) -> dict[str, SequenceRa
     """By producer, the range of sequence ids: what a NewLedger brings along."""
     return {
         producer: SequenceRange(
-            int(ids.min()), int(ids.max()), distinct=len(np.unique(ids)) == len(ids)
+            int(ids.min()),
+            int(ids.max()),
+            distinct=(different := len(np.unique(ids))) == len(ids),
+            dense=different == int(ids.max()) - int(ids.min()) + 1,
         )
         for producer, (_, ids) in sequences_of(messages).items()
     }
 
 
 def read_sequence_ids(
-    store: ObjectStore, folder: str, topic: str, ledger: NewLedger
+    store: ObjectStore, folder: str, topic: str, ledger: LedgerInfo
 ) -> Mapping[str, tuple[Rows, Rows]]:
-    """The same out of a written file, for one ledger; rows count from the ledger's first."""
+    """The same out of a ledger's file; rows count from the ledger's first."""
     reader = LedgerFileReader(store, folder, topic)
     try:
         columns = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")
-        return sequences_of(reader.read_table(ledger.numbered(0), columns))
+        return sequences_of(reader.read_table(ledger, columns))
     finally:
         reader.close()

@@ -248,8 +248,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "others may have the topic. Longer than the trigger's interval."),
     Option("enableDeduplication", _boolean, None, Scope.WRITE, _BOOLEAN,
            "Whether a message is dropped whose sequence_id its producer_name has used before "
-           "in that partition, or a higher one. Without it the topic's setting holds, else its "
-           "namespace's policy; off if none says."),
+           "in that partition, in whatever order they come. Without it the topic's setting holds, "
+           "else its namespace's policy; off if none says."),
     Option("txnAppId", _text, None, Scope.BATCH_WRITE, "any text",
            "With txnVersion: a write with the same two is published once, however often it runs."),
     Option("txnVersion", _count(0), None, Scope.BATCH_WRITE, "a whole number, 0 or more",

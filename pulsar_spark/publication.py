@@ -21,22 +21,14 @@ from pulsar_spark import cursor_format
 from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import FencedError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.position import EARLIEST
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.producer_registry import ProducerClaim, ProducerRegistry
+from pulsar_spark.sequence_ranges import SequenceRange
 
 Rows = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceRange:
-    """The sequence ids of one producer in one ledger; `distinct` if none occurs twice."""
-
-    lowest: int
-    highest: int
-    distinct: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +60,7 @@ class NewLedger:
         )
 
 
-SequenceReader = Callable[[NewLedger], Mapping[str, tuple[Rows, Rows]]]
+SequenceReader = Callable[[LedgerInfo], Mapping[str, tuple[Rows, Rows]]]
 """Reads, by producer, the rows of a ledger that have a sequence id, and those ids."""
 
 
@@ -93,6 +85,7 @@ class Publication:
     leaves: bool = False
     """Whether the producer is done with this publication."""
     _read: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
+    _published: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
     def commit_on(
         self, state: TopicState, commit_id: str, now_ms: int
@@ -133,6 +126,11 @@ class Publication:
             ledgers=tuple(ledger.numbered(ledger_id) for ledger_id, (_, ledger) in numbered),
             hidden={partition: positions_of(parts) for partition, parts in hidden.items()},
             sequence_ids=self._new_highest(state) if deduplicate else {},
+            sequence_ranges={
+                ledger_id: ledger.sequences
+                for ledger_id, (_, ledger) in numbered
+                if deduplicate and ledger.sequences
+            },
             chunks={
                 ledger_id: ledger.chunks for ledger_id, (_, ledger) in numbered if ledger.chunks
             },
@@ -176,7 +174,7 @@ class Publication:
         for (partition, producer), indexes in groups.items():
             known = state.highest_sequence_id(partition, producer)
             if self._may_repeat(producer, indexes, known):
-                for index, rows in self._repeated(producer, indexes, known):
+                for index, rows in self._repeated(state, partition, producer, indexes):
                     if len(rows):
                         found.setdefault(index, []).append(rows)
         return {index: np.sort(np.concatenate(rows)) for index, rows in found.items()}
@@ -193,25 +191,38 @@ class Publication:
         return overlap or not all(each.distinct for each in ranges)
 
     def _repeated(
-        self, producer: str, indexes: list[int], known: int | None
+        self, state: TopicState, partition: int, producer: str, indexes: list[int]
     ) -> Iterable[tuple[int, Rows]]:
-        """By ledger, the rows whose sequence id is not above `known` or came up before."""
+        """By ledger, the rows whose sequence id was published, or came up before among these."""
         read = [self._sequences(index)[producer] for index in indexes]
         ids = np.concatenate([sequence_ids for _, sequence_ids in read])
         repeated = np.ones(len(ids), bool)
         repeated[np.unique(ids, return_index=True)[1]] = False
-        if known is not None:
-            repeated |= ids <= known
+        known = state.highest_sequence_id(partition, producer)
+        if known is not None and (late := ids <= known).any():
+            ledgers = state.ledgers(partition)
+            repeated[late] |= state.sequences(partition).published(
+                producer, ids[late], lambda ledger_id: self._stored(ledgers, ledger_id)
+            )
         first = 0
         for index, (rows, _) in zip(indexes, read, strict=True):
             yield index, rows[repeated[first : first + len(rows)]]
             first += len(rows)
 
+    def _stored(self, ledgers: LedgerList, ledger_id: int) -> Mapping[str, tuple[Rows, Rows]]:
+        """The ids in a ledger that is published; read once, since a ledger does not change."""
+        if ledger_id not in self._published:
+            ledger = ledgers.get(ledger_id)
+            assert ledger is not None
+            assert self.read_sequences is not None
+            self._published[ledger_id] = self.read_sequences(ledger)
+        return self._published[ledger_id]
+
     def _sequences(self, index: int) -> Mapping[str, tuple[Rows, Rows]]:
         if index not in self._read:
             if self.read_sequences is None:
                 raise ValueError("duplicates can't be told without a reader of sequence ids")
-            self._read[index] = self.read_sequences(self.ledgers[index])
+            self._read[index] = self.read_sequences(self.ledgers[index].numbered(0))
         return self._read[index]
 
     def _new_highest(self, state: TopicState) -> dict[int, dict[str, int]]:

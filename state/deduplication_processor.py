@@ -1,11 +1,12 @@
 """Duplicates dropped in a state store, in whatever order messages come: for a query before a sink.
 
 A message is a duplicate if one with its producer name and sequence id came before, in this
-micro-batch or in an earlier one. Invariants: a message that never came is never dropped, though a
-higher sequence id was there before it (the sink's own deduplication, as Pulsar's, goes by the
-highest); the state is one bit for each sequence id, in values of at most 8 KB.
+micro-batch or in an earlier one, whatever partition it went to. Invariants: a message that never
+came is never dropped, though a higher sequence id was there before it; the state is one bit for
+each sequence id, in values of at most 8 KB, and knows of no trimming.
 
-Takes the place of Pulsar's `MessageDeduplication` where its rule, ids that rise, does not hold.
+Takes the place of Pulsar's `MessageDeduplication` where ids come in any order, and for messages
+without a key, which the sink deduplicates by partition only.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from pulsar_spark.errors import (
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.ledger_log import Tombstone, TopicState
-from pulsar_spark.publication import NewLedger, SequenceRange
+from pulsar_spark.publication import NewLedger
+from pulsar_spark.sequence_ranges import SequenceRange
 from tests.store.stores import FOLDER, publish, values_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "log-v1"
