@@ -18,6 +18,7 @@ from typing import Any
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.namespaces_command import set_topic_deduplication
 from pulsar_spark.connector.start_positions import StartPosition
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -30,7 +31,8 @@ LONGEST_VALUE = 200
 """Characters of a message that `peek` prints."""
 
 _TIMES = ("event_time", "deliver_at")
-_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES)
+_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
+          "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
 
 def run(arguments: Namespace) -> Iterator[str]:
@@ -40,6 +42,7 @@ def run(arguments: Namespace) -> Iterator[str]:
         "list": _list,
         "create": _create,
         "update": _update,
+        "set-deduplication": set_topic_deduplication,
         "stats": _stats,
         "peek": _peek,
         "trim": _trim,
@@ -49,6 +52,7 @@ def run(arguments: Namespace) -> Iterator[str]:
 
 
 def root_of(arguments: Namespace) -> Root:
+    """The root that a command names, or the environment's."""
     url = arguments.service_url or os.environ.get("PULSARLITE_SERVICE_URL")
     if not url:
         raise InvalidOptionError(
