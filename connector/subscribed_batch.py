@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.chunk_reading import TopicChunks
+from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.micro_batch import (
@@ -29,6 +30,8 @@ from pulsar_spark.connector.micro_batch import (
 )
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.options import Options
 from pulsar_spark.position_set import PositionSet
@@ -52,6 +55,7 @@ def plan_tasks(
         if since == offset:
             continue
         ledger = topics.ledger(partition.topic)
+        check_nothing_lost(ledger, partition, since, offset, fail=options["failOnDataLoss"])
         rows = list(ranges_of(ledger, chunks, partition, since, offset))
         ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
     at_least = options["minPartitions"] or os.cpu_count() or 1
@@ -62,6 +66,28 @@ def plan_tasks(
     if total <= ROWS_WORTH_SPLITTING:
         at_least = 1
     return list(_by_key(topics, ranges, root, at_least, fail_on_data_loss=fail))
+
+
+def check_nothing_lost(
+    ledger: ManagedLedger,
+    partition: TopicPartition,
+    since: PartitionOffset | None,
+    offset: PartitionOffset,
+    *,
+    fail: bool,
+) -> None:
+    """DataLossError if part of the micro-batch was trimmed since it was planned."""
+    trimmed = ledger.state.trimmed_up_to(partition.partition)
+    floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
+    for attempt, end in offset.attempts.items():
+        begin = offset.origin
+        if since is not None and since.epoch == offset.epoch:
+            begin = since.attempts.get(attempt, offset.origin)
+        done = max(begin.mark_delete_position, floor)
+        single = end.individually_deleted.difference(begin.individually_deleted).after(done)
+        if done < trimmed and (end.mark_delete_position > done or single.up_to(trimmed)):
+            check_present(ledger, partition, Cursor(done), fail=fail)
+            return
 
 
 def ranges_of(
@@ -160,6 +186,12 @@ def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
     try:
         table = _column(reader, rows.ledger, rows)
+    except ObjectNotFoundError:  # merged into another file since the log was looked at
+        ledger.refresh()
+        found = ledger.ledgers(rows.ledger.partition).get(rows.ledger.ledger_id)
+        if found is None or found == rows.ledger:
+            raise
+        table = _column(reader, found, rows)
     finally:
         reader.close()
     hashes = pc.fill_null(table, -1).to_numpy().astype(np.int64)

@@ -219,48 +219,61 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Durable or NonDurable",
            "Whether the subscription stays when its last consumer has gone."),
     Option("subscriptionInitialPosition", _one_of("Latest", "Earliest"), "Latest",
-           Scope.STREAM_READ, "Latest or Earliest", "Where a new subscription begins."),
+           Scope.STREAM_READ, "Latest or Earliest", "Where a subscription begins that is new."),
+    Option("startMessageId", _text, None, Scope.STREAM_READ, "a message id, such as 7:12:0:3",
+           "Where a new subscription begins in the partition that the id names, or in all. "
+           "startMessageIdInclusive says whether it is itself delivered."),
     Option("consumerName", _text, None, Scope.STREAM_READ, "a name",
-           "The consumer's name in its subscription. Without it one is made up, and kept in the "
-           "checkpoint. A newer run under a name replaces the older."),
+           "The consumer's name in the subscription. Without it one is made up, and kept in the "
+           "checkpoint. A newer run under the same name replaces an older, which stops."),
     Option("priorityLevel", _count(0), 0, Scope.STREAM_READ, "a whole number, 0 or more",
-           "Shared: lower ones are served first. Failover: lower ones are active first."),
+           "Lower ones are served first (Shared), or become active first (Failover)."),
     Option("keySharedMode", _one_of("AUTO_SPLIT", "STICKY"), "AUTO_SPLIT", Scope.STREAM_READ,
-           "AUTO_SPLIT or STICKY", "Key_Shared: who decides which keys a consumer gets."),
-    Option("keySharedRanges", _ranges, (), Scope.STREAM_READ, "ranges such as 0-32767,40000-40999",
-           "Key_Shared with STICKY: the hash ranges (0 to 65535) of this consumer."),
+           "AUTO_SPLIT or STICKY", "Key_Shared: whether the broker deals out the keys, or each "
+           "consumer names its own by keySharedRanges."),
+    Option("keySharedRanges", _ranges, (), Scope.STREAM_READ, "ranges, such as 0-999,2000-65535",
+           "Key_Shared with STICKY: the hash ranges of this consumer, both ends included."),
     Option("allowOutOfOrderDelivery", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
-           "Key_Shared: whether a key may go to another consumer while the first still has some."),
+           "Key_Shared: whether a key may go to another consumer before what of it is in process "
+           "was acknowledged."),
     Option("ackMode", _one_of("auto", "manual"), "auto", Scope.STREAM_READ, "auto or manual",
-           "auto: what a micro-batch had is acknowledged once it is committed. manual: by rows "
-           "written to a sink with subscriptionName."),
+           "auto: what a micro-batch delivered is acknowledged once it is committed. manual: the "
+           "user acknowledges, by rows that a sink takes."),
     Option("ackTimeout", parse_duration_ms, 0, Scope.STREAM_READ, _DURATION,
-           "Deliver again what was not acknowledged for so long (0: never; else 1 s or more)."),
+           "With ackMode manual: what was not acknowledged for so long is delivered again; 0 for "
+           "never, else 1s or more."),
     Option("ackTimeoutRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
            "Added to ackTimeout, by how often a message was delivered before."),
     Option("negativeAckRedeliveryDelay", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
-           "When a negatively acknowledged message comes again."),
+           "When a negatively acknowledged message is delivered again."),
     Option("negativeAckRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
-           "The same by how often it was delivered before, in place of the fixed delay."),
-    Option("maxRedeliverCount", _count(0), None, Scope.STREAM_READ, "a whole number, 0 or more",
-           "Switches dead letters on: a message that was delivered so many times again goes to "
-           "the dead letter topic (16 where only a topic is named)."),
+           "In place of negativeAckRedeliveryDelay: by how often it was delivered before."),
+    Option("maxRedeliverCount", _count(1), 16, Scope.STREAM_READ, _NUMBER,
+           "Gives the subscription a dead letter topic: where a message goes that was delivered "
+           "so many times again."),
     Option("deadLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
-           "By default `<topic>-<subscription>-DLQ`."),
+           "By default TOPIC-SUBSCRIPTION-DLQ. Gives the subscription a dead letter topic too."),
     Option("retryLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
-           "By default `<topic>-<subscription>-RETRY`."),
+           "Where messages wait that are to be consumed later; by default "
+           "TOPIC-SUBSCRIPTION-RETRY."),
     Option("initialSubscriptionName", _text, None, Scope.STREAM_READ, "a name",
            "A subscription that the dead letter topic gets when it is made."),
     Option("enableRetry", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
-           "Whether ReconsumeLater works by a retry letter topic, which is then read too."),
-    Option("receiverQueueSize", _count(1), 200_000, Scope.STREAM_READ, _NUMBER,
-           "Most messages that the broker grants ahead of acknowledgement, of each partition."),
-    Option("maxTotalReceiverQueueSizeAcrossPartitions", _count(1), 1_000_000, Scope.STREAM_READ,
-           _NUMBER, "The same over all partitions: each gets its part of it at most."),
+           "Whether the retry letter topic is read too; it is made if it is not there."),
+    Option("readCompacted", _boolean, False, Scope.STREAM_READ, "false",
+           "Topics are not compacted yet, so true is refused."),
+    Option("receiverQueueSize", _count(1), None, Scope.STREAM_READ, _NUMBER,
+           "Most messages of a partition that are granted to this consumer and not acknowledged. "
+           "By default twice maxMessagesPerTrigger, so that one micro-batch is granted while "
+           "another runs; without that 1000000."),
+    Option("maxTotalReceiverQueueSizeAcrossPartitions", _count(1), None, Scope.STREAM_READ,
+           _NUMBER, "The same over all partitions: each has its share of it at most. By default "
+           "four times receiverQueueSize."),
     Option("leaseTimeout", parse_duration_ms, 30_000, Scope.STREAM_READ, _DURATION,
-           "How long a consumer may show no life before others get what it holds (1 s or more)."),
+           "How long the consumer may show no life before what it holds goes to others; 1s or "
+           "more."),
     Option("drainTimeout", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
-           "Trigger.AvailableNow: longest wait for an answer of the broker."),
+           "How long a Trigger.AvailableNow run waits for a broker that is silent."),
     Option("maxPendingChunkedMessage", _count(1), DEFAULT_MAX_PENDING, Scope.READ, _NUMBER,
            "How many chunked messages may be in the making at one place of a partition; matters "
            "with autoAckOldestChunkedMessageOnQueueFull."),
@@ -330,7 +343,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Rises with each write of one txnAppId, for instance foreachBatch's batch id."),
 )  # fmt: skip
 
-_NAMES: Final = [option.name for option in OPTIONS]
+_NAMES: Final = tuple(option.name for option in OPTIONS)
+CONSUMERS: Final = _NAMES[_NAMES.index("subscriptionName") : _NAMES.index("drainTimeout") + 1]
+"""Options that a consumer has, and a Reader has not."""
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -413,19 +428,12 @@ class Options:
             raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")
         if self.has("maxTriggerDelay") and not self.has("minMessagesPerTrigger"):
             raise InvalidOptionError("Option maxTriggerDelay needs minMessagesPerTrigger.")
-        check_consumer_options(self, _CONSUMERS)
+        check_consumer_options(self, CONSUMERS)
         least, most = self["minMessagesPerTrigger"], self["maxMessagesPerTrigger"]
         if least and most and least > most:
             raise InvalidOptionError(
                 f"minMessagesPerTrigger ({least}) is above maxMessagesPerTrigger ({most})."
             )
-
-
-_CONSUMERS = frozenset(
-    option.name
-    for option in OPTIONS[_NAMES.index("subscriptionName") + 1 : _NAMES.index("drainTimeout") + 1]
-)
-"""Options that need a subscriptionName."""
 
 
 def markdown_table() -> str:
