@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pulsar_spark.connector.chunk_reading import TopicChunks
 from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
@@ -26,7 +27,6 @@ from pulsar_spark.connector.micro_batch import (
     RowRange,
     TopicRows,
     deal,
-    row_ranges,
 )
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
@@ -41,7 +41,12 @@ _SPREAD: Final = 2_654_435_761
 
 
 def plan_tasks(
-    topics: SubscribedTopics, begun: StreamOffset, ended: StreamOffset, options: Options, root: Root
+    topics: SubscribedTopics,
+    chunks: TopicChunks,
+    begun: StreamOffset,
+    ended: StreamOffset,
+    options: Options,
+    root: Root,
 ) -> list[MessageInputPartition]:
     """The tasks of the micro-batch from one offset to the next."""
     ranges: dict[tuple[str, str], list[RowRange]] = {}
@@ -51,7 +56,7 @@ def plan_tasks(
             continue
         ledger = topics.ledger(partition.topic)
         check_nothing_lost(ledger, partition, since, offset, fail=options["failOnDataLoss"])
-        rows = list(ranges_of(ledger, partition, since, offset))
+        rows = list(ranges_of(ledger, chunks, partition, since, offset))
         ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
     at_least = options["minPartitions"] or os.cpu_count() or 1
     fail = options["failOnDataLoss"]
@@ -87,6 +92,7 @@ def check_nothing_lost(
 
 def ranges_of(
     ledger: ManagedLedger,
+    chunks: TopicChunks,
     partition: TopicPartition,
     since: PartitionOffset | None,
     offset: PartitionOffset,
@@ -103,7 +109,7 @@ def ranges_of(
             there = there.difference(hidden)
         attempts[attempt] = there
         batch = batch.union(there)
-    for rows in row_ranges(batch, ledgers):
+    for rows in chunks.row_ranges(batch, ledger, partition.partition):
         numbers = (
             ("attempt", _numbers(rows, attempts)),
             ("redelivery_count", _numbers(rows, offset.redelivery_counts)),

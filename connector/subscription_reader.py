@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.admission import Admission
 from pulsar_spark.commands import Report
 from pulsar_spark.connector import stream_reader
+from pulsar_spark.connector.chunk_reading import TopicChunks
 from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.message_columns import check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
@@ -64,6 +65,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             options["maxTriggerDelay"],
         )
         self._topics = SubscribedTopics(options, root)
+        self._chunks = TopicChunks(options)
         self._offsets = OffsetStore(root)
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
@@ -147,7 +149,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._topics.open_all(
             partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
         )
-        return plan_tasks(self._topics, begun, ended, self._options, self._root)
+        return plan_tasks(self._topics, self._chunks, begun, ended, self._options, self._root)
 
     def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
         return _read(partition, self._schema)

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
+    from pulsar_spark.state.deduplication_processor import deduplicate
 
-__all__ = ["PulsarliteError", "__version__", "register", "session", "standalone"]
+__all__ = [
+    "PulsarliteError", "__version__", "deduplicate", "register", "session", "standalone"
+]  # fmt: skip
 
 _HOME_OF = {
     "PulsarliteError": "pulsar_spark.errors",
+    "deduplicate": "pulsar_spark.state.deduplication_processor",
     "register": "pulsar_spark.connector.registration",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker_query",

@@ -7,6 +7,7 @@ Follows Kafka's `ConfigDef`; names are Pulsar's client's, or those of Spark's Ka
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import re
 from collections.abc import Callable, Mapping
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 from enum import Flag
 from typing import Any, Final
 
+from pulsar_spark.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
 from pulsar_spark.consumer_options import check_consumer_options
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.producer_options import check_producer_options
+from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 
 STORAGE_PREFIX: Final = "storage."
@@ -87,6 +91,16 @@ def parse_duration_ms(value: str) -> int:
     return int(found[1]) * unit_ms[found[2]]
 
 
+def parse_time_ms(value: str) -> int:
+    """Milliseconds since 1970, or ISO 8601 (UTC without a zone); else ValueError."""
+    if value.strip().lstrip("-").isdecimal():
+        return int(value)
+    moment = dt.datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.timezone.utc)
+    return round(moment.timestamp() * 1000)
+
+
 def _topics(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
     if not all(names):
@@ -100,6 +114,12 @@ def _pattern(value: str) -> str:
     except re.error as error:
         raise ValueError(str(error)) from error
     return _text(value)
+
+
+def _import_path(value: str) -> str:
+    if not re.fullmatch(r"\s*\w+(\.\w+)*:\w+(\.\w+)*\s*", value):
+        raise ValueError
+    return value.strip()
 
 
 def _one_of(*names: str) -> Callable[[str], str]:
@@ -254,11 +274,27 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "more."),
     Option("drainTimeout", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
            "How long a Trigger.AvailableNow run waits for a broker that is silent."),
+    Option("maxPendingChunkedMessage", _count(1), DEFAULT_MAX_PENDING, Scope.READ, _NUMBER,
+           "How many chunked messages may be in the making at one place of a partition; matters "
+           "with autoAckOldestChunkedMessageOnQueueFull."),
+    Option("autoAckOldestChunkedMessageOnQueueFull", _boolean, False, Scope.READ, _BOOLEAN,
+           "Whether the oldest chunked message that is not complete is given up when there are "
+           "more than maxPendingChunkedMessage. Otherwise it stays: no chunk is held in memory."),
+    Option("expireTimeOfIncompleteChunkedMessage", parse_duration_ms, DEFAULT_EXPIRE_MS, Scope.READ,
+           _DURATION, "A message is given up whose next chunk was published longer than this "
+           "after its first; 0 for never."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
-    Option("messageRoutingMode", _one_of("RoundRobinPartition", "SinglePartition"),
-           "RoundRobinPartition", Scope.WRITE, "RoundRobinPartition or SinglePartition",
-           "Where messages without a key go. Those with a key go by its hash."),
+    Option("messageRoutingMode",
+           _one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
+           "RoundRobinPartition", Scope.WRITE,
+           "RoundRobinPartition, SinglePartition or CustomPartition",
+           "Where messages without a key go: in turn, batch by batch; to one partition; or, as "
+           "those with a key then, where messageRouter says. Those with a key go by its hash."),
+    Option("messageRouter", _import_path, None, Scope.WRITE, "package.module:function",
+           "A function of (messages, partitions), an Arrow table with the columns of a message "
+           "and a number, that gives each message's partition: "
+           "`[len(m['key']) % partitions for m in messages.to_pylist()]`."),
     Option("hashingScheme", _one_of("JavaStringHash", "Murmur3_32Hash"), "JavaStringHash",
            Scope.WRITE, "JavaStringHash or Murmur3_32Hash",
            "How the key chooses the partition."),
@@ -268,15 +304,39 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Most messages of an entry."),
     Option("batchingMaxBytes", _size, 128 * 1024, Scope.WRITE, _BYTES,
            "Most payload bytes of an entry, unless a single message has more."),
+    Option("batcherBuilder", _one_of("DEFAULT", "KEY_BASED"), "DEFAULT", Scope.WRITE,
+           "DEFAULT or KEY_BASED",
+           "Which messages share an entry: any, or only those of one ordering key, else key, as "
+           "Key_Shared consumers of Pulsar need it."),
+    Option("deliverAt", parse_time_ms, None, Scope.WRITE, _TIME,
+           "When messages are delivered that have neither deliver_at nor deliver_after. A message "
+           "with a delivery time is an entry of its own."),
+    Option("deliverAfter", parse_duration_ms, None, Scope.WRITE, _DURATION,
+           "The same, as a time after the message's publish_time."),
     Option("maxMessageSize", _size, 5 * 1024 * 1024, Scope.WRITE, _BYTES,
-           "Most bytes of a message's value; a larger one is refused."),
+           "Most bytes of a message's value; a larger one is refused, or cut into chunks."),
+    Option("chunkingEnabled", _boolean, False, Scope.WRITE, _BOOLEAN,
+           "Whether a message over maxMessageSize is cut into chunks, each an entry, which readers "
+           "put together again. Needs batchingEnabled false."),
+    Option("chunkMaxMessageSize", _size, None, Scope.WRITE, _BYTES,
+           "Most bytes of a chunk, where that is less than maxMessageSize."),
     Option("compressionType", _one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
            Scope.WRITE, "ZSTD, LZ4, ZLIB, SNAPPY or NONE", "Compression of the data files."),
     Option("producerName", _text, None, Scope.WRITE, "a name",
            "producer_name of rows that have none of their own."),
+    Option("accessMode",
+           _one_of("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"), "Shared",
+           Scope.WRITE, "Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing",
+           "How this query, as a producer, shares its topic with others. The topic's log knows "
+           "who has it, and refuses every commit of one who was fenced out. An Exclusive producer "
+           "is refused while one that says Shared is there, not for sinks that say nothing."),
+    Option("producerLease", parse_duration_ms, DEFAULT_LEASE_MS, Scope.WRITE, _DURATION,
+           "After so long without a commit a query that said its accessMode counts as gone, and "
+           "others may have the topic. Longer than the trigger's interval."),
     Option("enableDeduplication", _boolean, None, Scope.WRITE, _BOOLEAN,
            "Whether a message is dropped whose sequence_id its producer_name has used before "
-           "in that partition. Without it the topic's own setting holds (off for a new one)."),
+           "in that partition, in whatever order they come. Without it the topic's setting holds, "
+           "else its namespace's policy; off if none says."),
     Option("txnAppId", _text, None, Scope.BATCH_WRITE, "any text",
            "With txnVersion: a write with the same two is published once, however often it runs."),
     Option("txnVersion", _count(0), None, Scope.BATCH_WRITE, "a whole number, 0 or more",
@@ -363,6 +423,7 @@ class Options:
         for one, other in (("startingOffsets", "startingTime"), ("endingOffsets", "endingTime")):
             if self.has(one) and self.has(other):
                 raise InvalidOptionError(f"Options {one} and {other} exclude each other.")
+        check_producer_options(self)
         if self.has("txnAppId") != self.has("txnVersion"):
             raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")
         if self.has("maxTriggerDelay") and not self.has("minMessagesPerTrigger"):
