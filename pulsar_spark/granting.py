@@ -124,6 +124,6 @@ def is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: 
         subscription.is_blocked = False
     elif held >= limit:
         subscription.is_blocked = True
-    elif held < limit // 2:
+    elif held < max(limit // 2, 1):  # half of 1 is 0, and fewer nobody holds
         subscription.is_blocked = False
     return subscription.is_blocked
