@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.connector.message_columns import check_write_schema
 from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.producer_connection import claim_of, connect, told
+from pulsar_spark.connector.producer_connection import claim_of, connect, disconnect, told
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options
@@ -128,14 +128,18 @@ def publish(
             ledger = root.open(TopicName.parse(name))
             if producer is not None:
                 connect(ledger, producer)
-            with told(ledger, producer):
-                ledger.append(
-                    new,
-                    application=application,
-                    deduplicate=deduplicate,
-                    producer=producer,
-                    leaves=leaves,
-                )
+            try:
+                with told(ledger, producer):
+                    ledger.append(
+                        new,
+                        application=application,
+                        deduplicate=deduplicate,
+                        producer=producer,
+                        leaves=leaves,
+                    )
+            finally:
+                if producer is not None and leaves:  # also if there was nothing to publish
+                    disconnect(ledger, producer)
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:
