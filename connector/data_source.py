@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.batch_reader import PulsarliteReader
     from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
     from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter, PulsarliteWriter
+    from pulsar_spark.connector.subscription_reader import SubscriptionStreamReader
 
 
 class PulsarliteDataSource(DataSource):
@@ -54,7 +55,10 @@ class PulsarliteDataSource(DataSource):
         topics.refresh()
         for position in (start_position(self.parsed, default="latest"), end_position(self.parsed)):
             position.check_topics(topics.partitions())
-        return read_schema(include_properties=self.parsed["includeProperties"])
+        return read_schema(
+            include_properties=self.parsed["includeProperties"],
+            consumer=self.parsed.has("subscriptionName"),
+        )
 
     def reader(self, schema: StructType) -> PulsarliteReader:
         from pulsar_spark.connector.batch_reader import PulsarliteReader
@@ -62,8 +66,15 @@ class PulsarliteDataSource(DataSource):
         self.parsed.check_scope(Scope.BATCH_READ)
         return PulsarliteReader(self.parsed, self.root, schema)
 
-    def streamReader(self, schema: StructType) -> PulsarliteStreamReader:  # noqa: N802 - Spark's
+    def streamReader(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+    ) -> PulsarliteStreamReader | SubscriptionStreamReader:
         from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
+        from pulsar_spark.connector.subscription_reader import SubscriptionStreamReader
+
+        if self.parsed.has("subscriptionName"):
+            return SubscriptionStreamReader(self.parsed, self.root, schema)
 
         return PulsarliteStreamReader(self.parsed, self.root, schema)
 

@@ -60,6 +60,7 @@ READ_COLUMNS: Final = (
     ReadColumn("deliver_at", TimestampType(), True, True, "not to be delivered before"),
     ReadColumn("schema_version", LongType(), True, True, "version of the topic's schema"),
     ReadColumn("redelivery_count", IntegerType(), False, False, "0 for a Reader"),
+    ReadColumn("attempt", IntegerType(), False, False, "which grant of it this is; consumers only"),
 )
 _READ_BY_NAME: Final = {column.name: column for column in READ_COLUMNS}
 
@@ -80,10 +81,11 @@ WRITE_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
 """Column of a sink -> the types that it may have."""
 
 
-def read_schema(*, include_properties: bool) -> StructType:
+def read_schema(*, include_properties: bool, consumer: bool = False) -> StructType:
     """The schema of a source to which the user gave none."""
-    names = [column for column in READ_COLUMNS if column.name != "properties" or include_properties]
-    return StructType([column.field for column in names])
+    left_out = set() if include_properties else {"properties"}
+    left_out |= set() if consumer else {"attempt"}
+    return StructType([each.field for each in READ_COLUMNS if each.name not in left_out])
 
 
 def check_read_schema(schema: StructType) -> None:

@@ -124,7 +124,13 @@ class _Columns:
             "partition": ledger.partition,
             "topic": topic,
             "redelivery_count": 0,
+            "attempt": 0,
         }
+        for name, value in rows.numbers:
+            if isinstance(value, int):
+                constants[name] = value
+            else:
+                made[name] = _numbers(np.frombuffer(value, np.int32)[done:])
         at = 0
         for batch in self._stored_batches(reader, ledger, first, count):
             size = batch if isinstance(batch, int) else batch.num_rows
@@ -167,6 +173,10 @@ class _Columns:
                 known = pa.repeat(pa.scalar(value, field.type), rows)
             self._constants[field.name, value] = known
         return known if len(known) == size else known.slice(0, size)
+
+
+def _numbers(values: NDArray[np.int32]) -> Callable[[int, int], pa.Array]:
+    return lambda at, size: pa.array(values[at : at + size])
 
 
 class _Ids:

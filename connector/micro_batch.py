@@ -27,20 +27,36 @@ ROWS_WORTH_SPLITTING = 20_000
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Consecutive messages of one ledger; `mask` (packed bits, one a row) says which of them."""
+    """Consecutive messages of one ledger; `mask` (packed bits, one a row) says which of them.
+
+    `numbers` are columns that the planner knows, by name: one value, or the bytes of an int32 a
+    row.
+    """
 
     ledger: LedgerInfo
     first_row: int
     rows: int
     mask: bytes | None = None
+    numbers: tuple[tuple[str, int | bytes], ...] = ()
 
     def pieces(self) -> Iterator[RowRange]:
         """The range, cut where its file's row groups end."""
         first, stop = self.first_row, self.first_row + self.rows
         while first < stop:
             end = min(stop, (first // ROW_GROUP_ROWS + 1) * ROW_GROUP_ROWS)
-            yield replace(self, first_row=first, rows=end - first, mask=self._mask(first, end))
+            yield self.part(first, end)
             first = end
+
+    def part(self, first: int, stop: int) -> RowRange:
+        """The rows first to stop of the ledger, which lie in the range."""
+        start = first - self.first_row
+        numbers = tuple(
+            (name, value[4 * start : 4 * (stop - self.first_row)])
+            if isinstance(value, bytes)
+            else (name, value)
+            for name, value in self.numbers
+        )
+        return RowRange(self.ledger, first, stop - first, self._mask(first, stop), numbers)
 
     def selected(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
         """Which rows are in, shape (rows,); None for all."""
@@ -141,7 +157,8 @@ def _by_topic(pieces: Iterable[tuple[tuple[str, str], RowRange]]) -> Iterator[To
 def _adjoin(one: RowRange, other: RowRange) -> bool:
     same = one.ledger.ledger_id == other.ledger.ledger_id
     whole = one.mask is None and other.mask is None
-    return same and whole and one.first_row + one.rows == other.first_row
+    alike = one.numbers == other.numbers and all(isinstance(n, int) for _, n in one.numbers)
+    return same and whole and alike and one.first_row + one.rows == other.first_row
 
 
 def _bytes(piece: RowRange) -> int:

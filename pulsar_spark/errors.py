@@ -14,6 +14,8 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── FutureVersionError            a stored file is from a newer version of Pulsarlite
     ├── ConsumerAssignError           a Key_Shared consumer can't get the slots that it needs
     ├── ConsumerBusyError             the subscription has a consumer that excludes this one
+    ├── ConsumerReplacedError         a newer run has the consumer's name; this one must stop
+    ├── BrokerAbsentError             no broker answered in time
     ├── ConsumerNotConnectedError     a consumer is to leave that is not there
     ├── ProducerBusyError             the topic's producers exclude this one for now
     ├── ProducerFencedError           another producer owns the topic, and this one must stop
@@ -110,6 +112,18 @@ class ConsumerBusyError(PulsarliteError):
     """The subscription has a consumer that excludes this one (ConsumerBusyException)."""
 
     condition = "CONSUMER_BUSY"
+
+
+class ConsumerReplacedError(PulsarliteError):
+    """A newer run has the consumer's name, and this one must stop."""
+
+    condition = "CONSUMER_REPLACED"
+
+
+class BrokerAbsentError(PulsarliteError):
+    """No broker answered in time: none runs for that root, or it is very busy."""
+
+    condition = "BROKER_ABSENT"
 
 
 class ConsumerNotConnectedError(PulsarliteError):

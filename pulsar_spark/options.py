@@ -15,11 +15,16 @@ from enum import Flag
 from typing import Any, Final
 
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark reads itself, and hands on to every sink too."""
+
+
+MIN_ACK_TIMEOUT_MS: Final = 1_000
+MIN_LEASE_MS: Final = 1_000
 
 
 class Scope(Flag):
@@ -110,11 +115,31 @@ def _one_of(*names: str) -> Callable[[str], str]:
     return parse
 
 
+def _ranges(value: str) -> tuple[tuple[int, int], ...]:
+    found = []
+    for part in value.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not dash or int(low) > int(high):
+            raise ValueError
+        found.append((int(low), int(high)))
+    return tuple(found)
+
+
+def _backoff(value: str) -> MultiplierRedeliveryBackoff:
+    shortest, longest, *factor = (part.strip() for part in value.split(","))
+    if len(factor) > 1:
+        raise ValueError
+    return MultiplierRedeliveryBackoff(
+        parse_duration_ms(shortest), parse_duration_ms(longest), float(factor[0]) if factor else 2.0
+    )
+
+
 _NUMBER = "a whole number, 1 or more"
 _BYTES = "a number of bytes, such as 131072, 128k or 5m"
 _DURATION = "a duration, such as 500ms, 30s, 5m or 1h (a number alone counts milliseconds)"
 _TIME = "milliseconds since 1970, or a date and time such as 2026-01-31T12:00:00Z"
 _BOOLEAN = "true or false"
+_BACKOFF = "shortest and longest delay and a factor, such as 1s,60s,2"
 
 OPTIONS: Final[tuple[Option, ...]] = (
     Option("serviceUrl", _text, None, Scope.ANY, "a folder, file://, s3://, gs:// or az://",
@@ -167,6 +192,58 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "otherwise it goes on behind them, and says so in its log."),
     Option("topicDiscoveryInterval", parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
+    Option("subscriptionName", _text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
+           "Read as a consumer of this subscription, with a broker (`pulsarlite standalone`); "
+           "without it, as a Reader. A sink with it takes acknowledgements."),
+    Option("subscriptionType", _one_of("Exclusive", "Failover", "Shared", "Key_Shared"),
+           "Exclusive", Scope.STREAM_READ, "Exclusive, Failover, Shared or Key_Shared",
+           "How the consumers of a subscription share its messages."),
+    Option("subscriptionMode", _one_of("Durable", "NonDurable"), "Durable", Scope.STREAM_READ,
+           "Durable or NonDurable",
+           "Whether the subscription stays when its last consumer has gone."),
+    Option("subscriptionInitialPosition", _one_of("Latest", "Earliest"), "Latest",
+           Scope.STREAM_READ, "Latest or Earliest", "Where a new subscription begins."),
+    Option("consumerName", _text, None, Scope.STREAM_READ, "a name",
+           "The consumer's name in its subscription. Without it one is made up, and kept in the "
+           "checkpoint. A newer run under a name replaces the older."),
+    Option("priorityLevel", _count(0), 0, Scope.STREAM_READ, "a whole number, 0 or more",
+           "Shared: lower ones are served first. Failover: lower ones are active first."),
+    Option("keySharedMode", _one_of("AUTO_SPLIT", "STICKY"), "AUTO_SPLIT", Scope.STREAM_READ,
+           "AUTO_SPLIT or STICKY", "Key_Shared: who decides which keys a consumer gets."),
+    Option("keySharedRanges", _ranges, (), Scope.STREAM_READ, "ranges such as 0-32767,40000-40999",
+           "Key_Shared with STICKY: the hash ranges (0 to 65535) of this consumer."),
+    Option("allowOutOfOrderDelivery", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
+           "Key_Shared: whether a key may go to another consumer while the first still has some."),
+    Option("ackMode", _one_of("auto", "manual"), "auto", Scope.STREAM_READ, "auto or manual",
+           "auto: what a micro-batch had is acknowledged once it is committed. manual: by rows "
+           "written to a sink with subscriptionName."),
+    Option("ackTimeout", parse_duration_ms, 0, Scope.STREAM_READ, _DURATION,
+           "Deliver again what was not acknowledged for so long (0: never; else 1 s or more)."),
+    Option("ackTimeoutRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
+           "Added to ackTimeout, by how often a message was delivered before."),
+    Option("negativeAckRedeliveryDelay", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
+           "When a negatively acknowledged message comes again."),
+    Option("negativeAckRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
+           "The same by how often it was delivered before, in place of the fixed delay."),
+    Option("maxRedeliverCount", _count(0), None, Scope.STREAM_READ, "a whole number, 0 or more",
+           "Switches dead letters on: a message that was delivered so many times again goes to "
+           "the dead letter topic (16 where only a topic is named)."),
+    Option("deadLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
+           "By default `<topic>-<subscription>-DLQ`."),
+    Option("retryLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
+           "By default `<topic>-<subscription>-RETRY`."),
+    Option("initialSubscriptionName", _text, None, Scope.STREAM_READ, "a name",
+           "A subscription that the dead letter topic gets when it is made."),
+    Option("enableRetry", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
+           "Whether ReconsumeLater works by a retry letter topic, which is then read too."),
+    Option("receiverQueueSize", _count(1), 200_000, Scope.STREAM_READ, _NUMBER,
+           "Most messages that the broker grants ahead of acknowledgement, of each partition."),
+    Option("maxTotalReceiverQueueSizeAcrossPartitions", _count(1), 1_000_000, Scope.STREAM_READ,
+           _NUMBER, "The same over all partitions: each gets its part of it at most."),
+    Option("leaseTimeout", parse_duration_ms, 30_000, Scope.STREAM_READ, _DURATION,
+           "How long a consumer may show no life before others get what it holds (1 s or more)."),
+    Option("drainTimeout", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
+           "Trigger.AvailableNow: longest wait for an answer of the broker."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
     Option("messageRoutingMode", _one_of("RoundRobinPartition", "SinglePartition"),
@@ -196,6 +273,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Rises with each write of one txnAppId, for instance foreachBatch's batch id."),
 )  # fmt: skip
 
+_NAMES: Final = [option.name for option in OPTIONS]
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -251,6 +329,35 @@ class Options:
                     "Leave it out."
                 )
 
+    def _check_consumer(self) -> None:
+        if not self.has("subscriptionName"):
+            for name in self.given:
+                if name in _CONSUMERS:
+                    raise InvalidOptionError(
+                        f"Option {name} belongs to a consumer: give subscriptionName too, or "
+                        "leave it out to read as a Reader."
+                    )
+            return
+        for name in ("startingOffsets", "startingTime", "startMessageIdInclusive"):
+            if self.has(name):
+                raise InvalidOptionError(
+                    f"Option {name} is a Reader's, and a subscription has a position of its own: "
+                    "give subscriptionInitialPosition for a new one, or leave out subscriptionName."
+                )
+        self._check_key_shared()
+        if 0 < self["ackTimeout"] < MIN_ACK_TIMEOUT_MS:
+            raise InvalidOptionError("Option ackTimeout has to be 1 s or more, or 0 for none.")
+        if self["leaseTimeout"] < MIN_LEASE_MS:
+            raise InvalidOptionError("Option leaseTimeout has to be 1 s or more.")
+
+    def _check_key_shared(self) -> None:
+        kind = self["subscriptionType"]
+        for name in ("keySharedMode", "keySharedRanges", "allowOutOfOrderDelivery"):
+            if self.has(name) and kind != "Key_Shared":
+                raise InvalidOptionError(f"Option {name} needs subscriptionType Key_Shared.")
+        if (self["keySharedMode"] == "STICKY") != bool(self["keySharedRanges"]):
+            raise InvalidOptionError("keySharedMode STICKY and keySharedRanges go together.")
+
     def _check_service_url(self, environment: Mapping[str, str]) -> None:
         if "path" in self.given and "serviceUrl" in self.given:
             raise InvalidOptionError("Options serviceUrl and path mean the same: give one of them.")
@@ -277,11 +384,19 @@ class Options:
             raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")
         if self.has("maxTriggerDelay") and not self.has("minMessagesPerTrigger"):
             raise InvalidOptionError("Option maxTriggerDelay needs minMessagesPerTrigger.")
+        self._check_consumer()
         least, most = self["minMessagesPerTrigger"], self["maxMessagesPerTrigger"]
         if least and most and least > most:
             raise InvalidOptionError(
                 f"minMessagesPerTrigger ({least}) is above maxMessagesPerTrigger ({most})."
             )
+
+
+_CONSUMERS = frozenset(
+    option.name
+    for option in OPTIONS[_NAMES.index("subscriptionName") + 1 : _NAMES.index("drainTimeout") + 1]
+)
+"""Options that need a subscriptionName."""
 
 
 def markdown_table() -> str:
@@ -321,5 +436,6 @@ def _scope_text(scope: Scope) -> str:
         Scope.BATCH_READ: "read",
         Scope.BATCH_WRITE: "write",
         Scope.STREAM_WRITE: "writeStream",
+        Scope.STREAM_READ | Scope.WRITE: "readStream and writing",
     }
     return names[scope]

@@ -10,7 +10,7 @@ Follows Pulsar's `ConsumerImpl`; a micro-batch stands for its receiver queue.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pulsar_spark.admission import Waiting
@@ -20,7 +20,15 @@ from pulsar_spark.due_messages import NOTHING
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Acknowledged, EpochBegan, Grant, OpenGrant, Reply, Revoke
+from pulsar_spark.ready import (
+    Acknowledged,
+    EpochBegan,
+    Grant,
+    OpenGrant,
+    Reply,
+    Revoke,
+    ServerError,
+)
 from pulsar_spark.stream_offset import PartitionOffset
 
 NO_OPEN_GRANT: Final = -1
@@ -60,9 +68,12 @@ class PartitionConsumer:
             if self.connected and item.epoch == self.epoch:
                 self.floor = max(self.floor, item.mark_delete_position)
         elif isinstance(item, Reply | Grant | OpenGrant | Revoke):
-            mine = (item.consumer, item.incarnation)
-            if mine == (self.command.consumer, self.command.incarnation):
+            if item.consumer != self.command.consumer:
+                return
+            if item.incarnation == self.command.incarnation:
                 self._hear_mine(item)
+            elif isinstance(item, Reply) and item.incarnation > self.command.incarnation:
+                self._hear_of_newer(item)
 
     def subscribe_again(self, command: Subscribe) -> None:
         """As another run, or because what the broker said was missed: it will say all again."""
@@ -86,6 +97,12 @@ class PartitionConsumer:
                 self._count(count, messages)
         else:
             self._obey(item)
+
+    def _hear_of_newer(self, reply: Reply) -> None:
+        """Another run was let in under this name."""
+        if reply.error is None and reply.origin is not None:
+            self.connected = False
+            self.refusal = replace(reply, error=ServerError.CONSUMER_REPLACED, message="replaced")
 
     def _hear_reply(self, reply: Reply) -> None:
         if reply.error is not None:
@@ -206,8 +223,9 @@ class PartitionConsumer:
         permits: int,
         request_id: int | None = None,
     ) -> Report:
-        """All there is to say: `committed` is done if acknowledgement is automatic, `planned`
-        is delivered, or about to be.
+        """All there is to say.
+
+        `committed` is done, if acknowledgement is automatic; `planned` is delivered, or about to.
         """
         acknowledged = Cursor()
         mine = committed is not None and committed.epoch == self.epoch

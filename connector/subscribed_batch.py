@@ -1,0 +1,168 @@
+"""The tasks of a consumer's micro-batch, with each message's attempt and redelivery count.
+
+Invariants: they follow from the two offsets and the log alone; with Key_Shared all messages of a
+key are in one task, in order; attempts and counts are numbers of a row range, or bytes by row where
+they differ inside one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.ledger_file import LedgerFileReader
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.micro_batch import (
+    ROWS_WORTH_SPLITTING,
+    MessageInputPartition,
+    RowRange,
+    TopicRows,
+    deal,
+    row_ranges,
+)
+from pulsar_spark.connector.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.options import Options
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+
+_SPREAD: Final = 2_654_435_761
+
+
+def plan_tasks(
+    topics: SubscribedTopics, begun: StreamOffset, ended: StreamOffset, options: Options, root: Root
+) -> list[MessageInputPartition]:
+    """The tasks of the micro-batch from one offset to the next."""
+    ranges: dict[tuple[str, str], list[RowRange]] = {}
+    for partition, offset in ended.items():
+        since = begun.get(partition)
+        if since == offset:
+            continue
+        ledger = topics.ledger(partition.topic)
+        rows = list(ranges_of(ledger, partition, since, offset))
+        ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
+    at_least = options["minPartitions"] or os.cpu_count() or 1
+    fail = options["failOnDataLoss"]
+    total = sum(each.rows for rows in ranges.values() for each in rows)
+    if options["subscriptionType"] != "Key_Shared":
+        return deal(ranges, root, at_least=at_least, fail_on_data_loss=fail)
+    if total <= ROWS_WORTH_SPLITTING:
+        at_least = 1
+    return list(_by_key(topics, ranges, root, at_least, fail_on_data_loss=fail))
+
+
+def ranges_of(
+    ledger: ManagedLedger,
+    partition: TopicPartition,
+    since: PartitionOffset | None,
+    offset: PartitionOffset,
+) -> Iterator[RowRange]:
+    """The rows of one partition's part of the micro-batch, with what is known of each."""
+    ledgers = ledger.ledgers(partition.partition)
+    trimmed = ledger.state.trimmed_up_to(partition.partition)
+    hidden = ledger.state.hidden(partition.partition)
+    attempts: dict[int, PositionSet] = {}
+    batch = PositionSet()
+    for attempt, part in offset.attempts_since(since, ledgers).items():
+        there = part.after(trimmed)
+        if hidden is not None:
+            there = there.difference(hidden)
+        attempts[attempt] = there
+        batch = batch.union(there)
+    for rows in row_ranges(batch, ledgers):
+        numbers = (
+            ("attempt", _numbers(rows, attempts)),
+            ("redelivery_count", _numbers(rows, offset.redelivery_counts)),
+        )
+        yield replace(rows, numbers=numbers)
+
+
+def _numbers(rows: RowRange, sets: Mapping[int, PositionSet]) -> int | bytes:
+    """Each row's number (the highest set that has it, else 0); one, if all rows have the same."""
+    ledger_id = rows.ledger.ledger_id
+    first, stop = rows.first_row, rows.first_row + rows.rows
+    values: NDArray[np.int32] | None = None
+    for number, held in sorted(sets.items()):
+        if ledger_id in held.ledger_ids:
+            if values is None:
+                values = np.zeros(rows.rows, np.int32)
+            values[held.row_mask(rows.ledger)[first:stop]] = number
+    if values is None:
+        return 0
+    selected = rows.selected()
+    chosen = values if selected is None else values[selected]
+    if (chosen == chosen[0]).all():
+        return int(chosen[0])
+    return bytes(values.tobytes())
+
+
+# -- Key_Shared ----------------------------------------------------------------------------------
+
+
+def _by_key(
+    topics: SubscribedTopics,
+    ranges: Mapping[tuple[str, str], list[RowRange]],
+    root: Root,
+    tasks: int,
+    *,
+    fail_on_data_loss: bool,
+) -> Iterator[MessageInputPartition]:
+    """Each key's messages in one task: by its hash, over all topics and partitions alike."""
+    dealt: list[list[TopicRows]] = [[] for _ in range(tasks)]
+    for (topic, folder), rows in ranges.items():
+        shares: list[list[RowRange]] = [[] for _ in range(tasks)]
+        for each in rows:
+            for number, part in _split(topics.ledger(topic), each, tasks):
+                shares[number].append(part)
+        for number, share in enumerate(shares):
+            if share:
+                dealt[number].append(TopicRows(topic, folder, tuple(share)))
+    for each_task in dealt:
+        if each_task:
+            yield MessageInputPartition(root, tuple(each_task), fail_on_data_loss)
+
+
+def _split(ledger: ManagedLedger, rows: RowRange, tasks: int) -> Iterator[tuple[int, RowRange]]:
+    if tasks == 1:
+        yield 0, rows
+        return
+    owner = _hashes(ledger, rows) % tasks
+    selected = rows.selected()
+    for number in range(tasks):
+        mine = owner == number
+        if selected is not None:
+            mine &= selected
+        held = np.flatnonzero(mine)
+        if len(held):
+            first, stop = int(held[0]), int(held[-1]) + 1
+            part = rows.part(rows.first_row + first, rows.first_row + stop)
+            inside = mine[first:stop]
+            packed = None if inside.all() else np.packbits(inside).tobytes()
+            yield number, replace(part, mask=packed)
+
+
+def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
+    """Of each row's key, spread; a row without key has its number."""
+    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
+    try:
+        table = _column(reader, rows.ledger, rows)
+    finally:
+        reader.close()
+    hashes = pc.fill_null(table, -1).to_numpy().astype(np.int64)
+    missing = np.flatnonzero(hashes < 0)
+    hashes[missing] = missing
+    spread: NDArray[np.int64] = (hashes * _SPREAD >> 16) & 0xFFFF
+    return spread
+
+
+def _column(reader: LedgerFileReader, ledger: LedgerInfo, rows: RowRange) -> Any:
+    batches = list(reader.read(ledger, ["sticky_key_hash"], rows.first_row, rows.rows))
+    return pa.chunked_array([batch.column(0) for batch in batches], pa.int32())

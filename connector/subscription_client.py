@@ -1,0 +1,227 @@
+"""A consumer's talk with the broker: it speaks in `__commands`, and listens in `__dispatch`.
+
+Invariants: a lease is written before anybody hears of the consumer; all that is said at one moment
+is one commit; what was trimmed from `__dispatch` before it was heard is asked for again; an older
+run under the same name learns that it was replaced and stops, and one whose lease had lapsed
+begins again. Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pulsar_spark.commands import CloseConsumer
+from pulsar_spark.connector.lease import Lease, LeaseKeeper, leases, read_lease
+from pulsar_spark.connector.managed_ledger import wall_clock_ms
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.consumer_options import permits_of, subscribe_command
+from pulsar_spark.dispatch import Stepped
+from pulsar_spark.errors import BrokerRefusedError, ConsumerBusyError, ConsumerReplacedError
+from pulsar_spark.options import Options
+from pulsar_spark.partition_consumer import PartitionConsumer
+from pulsar_spark.ready import Reply, ServerError
+from pulsar_spark.stream_offset import TopicPartition
+
+TOLD_EVERY_S = 30.0
+"""How often a consumer that waits for a broker says so in its log."""
+
+_log = logging.getLogger(__name__)
+
+
+class SubscriptionClient:
+    """One run of a consumer, over all its topic partitions."""
+
+    def __init__(self, options: Options, root: Root, name: str | None, *, resumes: bool) -> None:
+        """Says nothing yet. Without a name it makes one up."""
+        self._options, self._root, self._resumes = options, root, resumes
+        self.name = name or f"{options['subscriptionName']}-{uuid.uuid4().hex[:10]}"
+        self.subscription: str = options["subscriptionName"]
+        self.consumers: dict[TopicPartition, PartitionConsumer] = {}
+        self.stepped: dict[TopicPartition, Stepped] = {}
+        self._commands = SystemTopic(root, COMMANDS)
+        self._dispatch = SystemTopic(root, DISPATCH)
+        self._heard = self._dispatch.refresh()
+        self._keeper = LeaseKeeper(root.store)
+        self._incarnation = self._next_incarnation()
+        self._request = 0
+        self._waits_since_s: float | None = None
+        self.is_closed = False
+
+    # -- saying ------------------------------------------------------------------------------
+
+    def subscribe(self, partitions: Iterable[TopicPartition]) -> None:
+        """Be a consumer of these too; those that are subscribed already stay."""
+        new = [each for each in partitions if each not in self.consumers]
+        if new:
+            self._subscribe(new)
+
+    def say(self, commands: Mapping[TopicPartition, Any]) -> None:
+        """One commit."""
+        self._commands.append(
+            Record.of(about, self.subscription, command) for about, command in commands.items()
+        )
+
+    def next_request(self) -> int:
+        self._request += 1
+        return self._request
+
+    def permits(self) -> int:
+        """How many messages of each partition it may hold."""
+        return permits_of(self._options, len(self.consumers))
+
+    def close(self, last: Mapping[TopicPartition, Any]) -> None:
+        """The last reports, then it goes; what it did not deliver goes to others at once."""
+        records = [Record.of(about, self.subscription, report) for about, report in last.items()]
+        for about, consumer in self.consumers.items():
+            if consumer.connected:
+                command = CloseConsumer(self.subscription, self.name, self._incarnation)
+                records.append(Record.of(about, self.subscription, command))
+        self._commands.append(records)
+        self._keeper.stop(remove=True)
+        self.is_closed = True
+
+    # -- hearing -----------------------------------------------------------------------------
+
+    def hear(self) -> bool:
+        """Take in what the broker has said since; whether there was anything for it.
+
+        ConsumerReplacedError if a newer run has its name; BrokerRefusedError if the broker does
+        not let it in.
+        """
+        stop = self._dispatch.refresh()
+        if stop <= self._heard:
+            self._tell_if_waiting()
+            return False
+        if self._dispatch.trimmed_up_to().ledger_id >= self._heard:
+            _log.warning("Consumer %s was too far behind the broker: it asks again", self.name)
+            self._heard = stop
+            self._subscribe(list(self.consumers))
+            return False
+        news = False
+        for about, item in self._items(stop):
+            if isinstance(item, Stepped):
+                self.stepped[about] = item
+            else:
+                self.consumers[about].hear(item)
+            news = True
+        self._heard = stop
+        self._look_at_refusals()
+        return news
+
+    def backlog(self, about: TopicPartition) -> int | None:
+        """Of the subscription, as the broker last said."""
+        step = self.stepped.get(about)
+        return None if step is None else dict(step.backlogs).get(self.subscription)
+
+    def _items(self, stop: int) -> Iterator[tuple[TopicPartition, Any]]:
+        def mine(about: TopicPartition, subscription: str) -> bool:
+            return about in self.consumers and subscription in ("", self.subscription)
+
+        for stored in self._dispatch.read(self._heard, stop, keep=mine):
+            yield stored.record.about, stored.record.item()
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _subscribe(self, partitions: list[TopicPartition]) -> None:
+        known = set(self.consumers) | set(partitions)
+        lease = Lease(
+            self.subscription, self.name, self._incarnation, self._options["leaseTimeout"]
+        )
+        self._keeper.keep(lease, known)
+        base = subscribe_command(self._options, self.name, self._incarnation)
+        commands = {}
+        for about in partitions:
+            command = replace(
+                base,
+                permits=permits_of(self._options, len(known)),
+                resumes=self._resumes,
+                request_id=self.next_request(),
+            )
+            if about in self.consumers:
+                self.consumers[about].subscribe_again(command)
+            else:
+                automatic = self._options["ackMode"] == "auto"
+                self.consumers[about] = PartitionConsumer(command, automatic)
+            commands[about] = command
+        self.say(commands)
+        self._waits_since_s = time.monotonic()
+
+    def _look_at_refusals(self) -> None:
+        refused = {
+            about: consumer.refusal
+            for about, consumer in self.consumers.items()
+            if consumer.refusal is not None
+        }
+        if not refused:
+            return
+        about, reply = next(iter(refused.items()))
+        gone = (ServerError.CONSUMER_REPLACED, ServerError.CONSUMER_NOT_FOUND)
+        if reply.error not in gone:
+            self._keeper.stop(remove=True)
+            raise _refused(about, self.subscription, self.name, reply)
+        if self._newer_run() is not None:
+            self._keeper.stop(remove=True)
+            raise ConsumerReplacedError(
+                f"A newer run of consumer {self.name} of subscription {self.subscription} has "
+                "taken over: this one stops. Two queries that share a subscription need two "
+                "consumerNames (or none: then each gets its own)."
+            )
+        _log.warning(
+            "The lease of consumer %s had lapsed (%s): what it held may go to others; it "
+            "subscribes again", self.name, reply.message,
+        )  # fmt: skip
+        self._keeper.stop(remove=True)
+        self._keeper = LeaseKeeper(self._root.store)
+        self._incarnation = self._next_incarnation()
+        self._resumes = True
+        self._subscribe(list(self.consumers))
+
+    def _next_incarnation(self) -> int:
+        """Above that of every run under this name that is known of."""
+        newest = max((each.incarnation for each in self._runs()), default=0)
+        return max(wall_clock_ms(), newest + 1)
+
+    def _newer_run(self) -> Lease | None:
+        return next((each for each in self._runs() if each.incarnation > self._incarnation), None)
+
+    def _runs(self) -> Iterator[Lease]:
+        for path, _ in leases(self._root.store):
+            lease = read_lease(self._root.store, path)
+            if lease and (lease.subscription, lease.consumer) == (self.subscription, self.name):
+                yield lease
+
+    def _tell_if_waiting(self) -> None:
+        if all(consumer.connected for consumer in self.consumers.values()):
+            self._waits_since_s = None
+            return
+        now_s = time.monotonic()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        elif now_s - self._waits_since_s > TOLD_EVERY_S:
+            self._waits_since_s = now_s
+            _log.warning(
+                "Consumer %s of subscription %s waits for the broker of %s. Start one: "
+                "pulsarlite standalone --service-url %s", self.name, self.subscription,
+                self._root.service_url, self._root.service_url,
+            )  # fmt: skip
+
+
+def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) -> Exception:
+    error = reply.error
+    assert error is not None
+    text = (
+        f"The broker refuses consumer {name} of subscription {subscription} on {about}: "
+        f"{error.value}: {reply.message}."
+    )
+    if error is ServerError.CONSUMER_BUSY:
+        return ConsumerBusyError(
+            f"{text} Choose another subscriptionType, or another subscriptionName, or wait until "
+            "the other consumer is gone (one that died is given up after its leaseTimeout)."
+        )
+    return BrokerRefusedError(error, text)

@@ -1,0 +1,159 @@
+"""What travels in the system topics: read back equal, for ever."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark import wire_format
+from pulsar_spark.commands import (
+    Acknowledge,
+    AckType,
+    CloseConsumer,
+    CloseProducer,
+    CreateSubscription,
+    InitialPosition,
+    LeaseLapsed,
+    LedgersTrimmed,
+    Producer,
+    ReconsumeLater,
+    RedeliverUnacknowledgedMessages,
+    Rejection,
+    Report,
+    Seek,
+    SetPolicies,
+    Subscribe,
+    SubscriptionType,
+    Unsubscribe,
+)
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.dispatch import Stepped, told
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.policies import (
+    BacklogQuotaPolicy,
+    ConsumerOptions,
+    DeadLetterPolicy,
+    KeySharedMode,
+    KeySharedPolicy,
+    TopicPolicies,
+)
+from pulsar_spark.position import EARLIEST, LATEST, Position
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.producer_access import ProducerAccessMode
+from pulsar_spark.ready import (
+    Acknowledged,
+    BacklogQuotaExceeded,
+    EpochBegan,
+    Grant,
+    OpenGrant,
+    Ready,
+    Reply,
+    Revoke,
+    ServerError,
+)
+from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "wire-v1.jsonl"
+SOME = PositionSet.of([(1, 2), (1, 4), (3, 0)]).union(PositionSet.of_batch((5, 0), 10, 0b1010))
+CURSOR = Cursor(Position(0, 7)).acknowledge(SOME)
+ITEMS: tuple[Any, ...] = (
+    Subscribe(
+        "s", "c", 7, SubscriptionType.KEY_SHARED, durable=False,
+        initial_position=InitialPosition.EARLIEST, start_message_id=(Position(1, 2), 3),
+        start_message_id_inclusive=True, priority_level=2,
+        key_shared_policy=KeySharedPolicy(KeySharedMode.STICKY, True, ((0, 9), (20, 29))),
+        options=ConsumerOptions(
+            1, MultiplierRedeliveryBackoff(1, 9, 1.5), 2_000, MultiplierRedeliveryBackoff(),
+            DeadLetterPolicy(3, "d", "r", "i"),
+        ),
+        permits=5, read_compacted=True, resumes=True, request_id=9,
+    ),
+    CreateSubscription("s", InitialPosition.LATEST, 1),
+    CloseConsumer("s", "c", 1, 2),
+    LeaseLapsed("s", "c", 3),
+    Unsubscribe("s", "c", 1, 4),
+    Seek("s", Position(1, 1), 2, None, 5),
+    Seek.to_latest("s"),
+    Report(
+        "s", "c", 1, 2, 3, CURSOR, {0: SOME, 4: PositionSet.of([(9, 9)])},
+        (Rejection(1, SOME, 500), Rejection(2, SOME)),
+        (ReconsumeLater(1, SOME, 10, 2, (("a", "b"),)),), 100, 6, LATEST, 7,
+    ),
+    Acknowledge(
+        "s", "c", 1, AckType.CUMULATIVE, SOME, ((Position(5, 0), (1, -2)),), Position(5, 0), (3,), 8
+    ),
+    RedeliverUnacknowledgedMessages("s", "c", 1, 2, 3, {1: SOME}),
+    Producer("p", ProducerAccessMode.EXCLUSIVE, 3, 4, 5),
+    CloseProducer("p", 4),
+    SetPolicies(TopicPolicies(backlog_quota_policy=BacklogQuotaPolicy.PRODUCER_EXCEPTION)),
+    LedgersTrimmed((1, 2, 3)),
+    Reply("c", "s", 1, 2, ServerError.CONSUMER_BUSY, "busy", 3, CURSOR, 4),
+    EpochBegan("s", 2, CURSOR),
+    Revoke("s", "c", 1, 2, 3, SOME),
+    Grant("s", "c", 1, 2, 3, SOME, 4, True),
+    OpenGrant("s", "c", 1, 2, 3, CURSOR, {2: SOME}, True),
+    Acknowledged("s", 1, Position(4, 4)),
+    BacklogQuotaExceeded(BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION, 10, 5, False),
+    Stepped(1_000, EARLIEST, 2_000, (("s", 12),)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: type(item).__name__)
+def test_an_item_is_read_back_equal(item: Any) -> None:
+    assert wire_format.decode(wire_format.encode(item)) == item
+
+
+def test_every_kind_is_among_the_samples_with_a_value_in_every_field() -> None:
+    held = {type(each).__name__ for each in ITEMS}
+    inner = {"Rejection", "ReconsumeLater", "KeySharedPolicy", "DeadLetterPolicy"}
+    inner |= {"ConsumerOptions", "TopicPolicies", "MultiplierRedeliveryBackoff"}
+    assert held | inner == set(wire_format._CLASSES)
+    report = next(each for each in ITEMS if isinstance(each, Report))
+    assert all(getattr(report, each.name) not in (None, 0, ()) for each in fields(report))
+
+
+def test_what_was_written_once_is_still_read() -> None:
+    lines = GOLDEN.read_bytes().splitlines()
+    assert [wire_format.decode(line) for line in lines] == list(ITEMS)
+
+
+def test_a_future_version_is_refused_by_name() -> None:
+    value = json.loads(wire_format.encode(ITEMS[1])) | {"version": 2}
+    with pytest.raises(FutureVersionError, match="version 2, and this Pulsarlite reads up to 1"):
+        wire_format.decode(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"[]", b"{}", b'{"version":1}', b'{"version":1,"$":"Unknown"}',
+        b'{"version":1,"$":"Grant"}', b'{"version":1,"$":"CloseProducer","producer":{"$x":1}}',
+        b'{"version":1,"$":"CloseProducer","producer":{"a":1,"b":2}}',
+        (b'{"version":1,"$":"Acknowledged","subscription":"s","epoch":0,'
+        b'"mark_delete_position":{"$messages":"not base64"}}'),
+    ],
+)  # fmt: skip
+def test_what_is_damaged_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptFileError, match="is damaged"):
+        wire_format.decode(data)
+
+
+def test_what_is_no_item_does_not_travel() -> None:
+    with pytest.raises(TypeError, match="Ready does not travel"):
+        wire_format.encode(Ready())
+    with pytest.raises(TypeError, match="object does not travel"):
+        wire_format.encode(Reply("c", message=object()))  # type: ignore[arg-type]
+
+
+def test_a_subscribe_is_answered_before_its_grants_and_other_requests_behind() -> None:
+    welcome, receipt = Reply("c", "s", origin=CURSOR), Reply("c", "s", request_id=1)
+    grant, revoke = Grant("s", "c", 1, 0, 0, SOME), Revoke("s", "c", 1, 0, 1)
+    quota = BacklogQuotaExceeded(BacklogQuotaPolicy.PRODUCER_EXCEPTION, 2, 1)
+    ready = Ready(
+        replies=(receipt, welcome), revokes=(revoke,), grants=(grant,), backlog_quota=quota
+    )
+    assert [item for _, item in told(ready)] == [welcome, revoke, grant, receipt, quota]
