@@ -33,15 +33,27 @@ from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.options import Options
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.suspect_messages import SuspectGroup
 
 _SPREAD: Final = 2_654_435_761
 
 
 def plan_tasks(
-    topics: SubscribedTopics, begun: StreamOffset, ended: StreamOffset, options: Options, root: Root
+    topics: SubscribedTopics,
+    begun: StreamOffset,
+    ended: StreamOffset,
+    options: Options,
+    root: Root,
+    released: SuspectGroup | None = None,
 ) -> list[MessageInputPartition]:
-    """The tasks of the micro-batch from one offset to the next."""
+    """The tasks of the micro-batch from one offset to the next, or of messages tried apart."""
     ranges: dict[tuple[str, str], list[RowRange]] = {}
+    if released is not None:
+        for partition, attempts in sorted(released.messages.items()):
+            ledger = topics.ledger(partition.topic)
+            counts = {released.failures: released.of(partition)}
+            rows = list(_ranges(ledger, partition, attempts, counts))
+            ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
     for partition, offset in ended.items():
         since = begun.get(partition)
         if since == offset:
@@ -66,12 +78,22 @@ def ranges_of(
     offset: PartitionOffset,
 ) -> Iterator[RowRange]:
     """The rows of one partition's part of the micro-batch, with what is known of each."""
+    parts = offset.attempts_since(since, ledger.ledgers(partition.partition))
+    yield from _ranges(ledger, partition, parts, offset.redelivery_counts)
+
+
+def _ranges(
+    ledger: ManagedLedger,
+    partition: TopicPartition,
+    parts: Mapping[int, PositionSet],
+    counts: Mapping[int, PositionSet],
+) -> Iterator[RowRange]:
     ledgers = ledger.ledgers(partition.partition)
     trimmed = ledger.state.trimmed_up_to(partition.partition)
     hidden = ledger.state.hidden(partition.partition)
     attempts: dict[int, PositionSet] = {}
     batch = PositionSet()
-    for attempt, part in offset.attempts_since(since, ledgers).items():
+    for attempt, part in parts.items():
         there = part.after(trimmed)
         if hidden is not None:
             there = there.difference(hidden)
@@ -80,7 +102,7 @@ def ranges_of(
     for rows in row_ranges(batch, ledgers):
         numbers = (
             ("attempt", _numbers(rows, attempts)),
-            ("redelivery_count", _numbers(rows, offset.redelivery_counts)),
+            ("redelivery_count", _numbers(rows, counts)),
         )
         yield replace(rows, numbers=numbers)
 

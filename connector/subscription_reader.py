@@ -36,11 +36,15 @@ from pulsar_spark.connector.subscribed_batch import plan_tasks
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics, named_topics
 from pulsar_spark.connector.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.withheld import WithheldBatches, what_remains
 from pulsar_spark.errors import BrokerAbsentError
+from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.partition_consumer import Offered
 from pulsar_spark.position import EARLIEST, Position
+from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.suspect_messages import SuspectMessages
 from pulsar_spark.topic_name import TopicName, default_retry_letter_topic
 
 
@@ -57,6 +61,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         )
         self._topics = SubscribedTopics(options, root)
         self._offsets = OffsetStore(root)
+        self._withheld = WithheldBatches(options, root)
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._said: dict[TopicPartition, Any] = {}
@@ -65,6 +70,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._checked = False
         self._asked: dict[TopicPartition, int] = {}
         self._asked_s = 0.0
+        self._suspected = SuspectMessages()
 
     # -- what Spark calls ----------------------------------------------------------------------
 
@@ -99,13 +105,16 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._topics.refresh()
             client.subscribe(self._topics.partitions())
             client.hear()
-            planned = self._plan(begun, client)
+            suspects = self._suspects(start, begun, client)
+            planned = self._plan(begun, client, suspects)
             if planned is not None:
                 self._report(begun, planned, client)
                 self._asked = {}
                 self._last_batch_s = time.monotonic()
                 self._turn += 1
-                return self._offsets.save(planned)
+                end = self._offsets.save(planned)
+                self._withheld.planned(end)
+                return end
             if first:
                 self._report(begun, begun, client)
                 first = False
@@ -138,13 +147,17 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._topics.open_all(
             partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
         )
-        return plan_tasks(self._topics, begun, ended, self._options, self._root)
+        if self._withheld.leaves_out(begun, end, ended, self._ledgers(ended)):
+            return []
+        released = self._withheld.in_batch(ended).released
+        return plan_tasks(self._topics, begun, ended, self._options, self._root, released)
 
     def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
         return _read(partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._offsets.release(end)
+        self._withheld.forget(end, self._offsets.load(end))
 
     def stop(self) -> None:
         """It shows no more life: within its lease it may come back, and nothing is redelivered."""
@@ -186,8 +199,37 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._client.subscribe(self._topics.partitions())
         return self._client
 
-    def _plan(self, begun: StreamOffset, client: SubscriptionClient) -> StreamOffset | None:
+    def _ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
+        self._topics.open_all(about.topic for about, _ in offset.items())
+        return {
+            about: self._topics.ledger(about.topic).ledgers(about.partition)
+            for about, _ in offset.items()
+        }
+
+    def _suspects(
+        self, start: dict[str, Any], begun: StreamOffset, client: SubscriptionClient
+    ) -> SuspectMessages:
+        """What is tried apart, of what it still holds."""
+        suspects = self._withheld.behind(start, begun)
+        self._suspected = suspects
+        if suspects.is_empty:
+            return suspects
+        gone: dict[TopicPartition, PositionSet | None] = {}
+        for about, consumer in client.consumers.items():
+            offset = begun.get(about)
+            if consumer.connected and (offset is None or offset.epoch != consumer.epoch):
+                gone[about] = None
+            else:
+                gone[about] = suspects.not_done(about).up_to(consumer.floor)
+        self._suspected = suspects.without(gone)
+        return self._suspected
+
+    def _plan(
+        self, begun: StreamOffset, client: SubscriptionClient, suspects: SuspectMessages
+    ) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
+        if suspects.groups:
+            return self._withheld.named(suspects.release(), begun)
         offsets = dict(begun.items())
         waiting: dict[TopicPartition, Offered] = {}
         pinned = False
@@ -202,9 +244,10 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 offsets[partition] = consumer.plan(None, {}, ledgers)
                 pinned = True
             check_present(ledger, partition, consumer.origin.floor(consumer.floor), fail=False)
-            waiting[partition] = consumer.offered(
-                start, ledgers, ledger.state.hidden(partition.partition), self._end_of(partition)
-            )
+            hidden = ledger.state.hidden(partition.partition) or PositionSet()
+            hidden = hidden.union(suspects.not_done(partition))
+            end = self._end_of(partition)
+            waiting[partition] = consumer.offered(start, ledgers, hidden, end)
         waited_ms = None
         if self._stop_at is None:
             waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)
@@ -216,7 +259,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             )  # fmt: skip
         if not (pinned or taken):
             return None
-        return StreamOffset(offsets, client.subscription, client.name)
+        offset = StreamOffset(offsets, client.subscription, client.name)
+        return self._withheld.named(suspects, offset)
 
     def _end_of(self, partition: TopicPartition) -> Position | None:
         return None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
@@ -231,7 +275,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         for partition, report in self._reports(begun, planned, client).items():
             said = (
                 report.epoch, report.acknowledged, report.delivered, report.permits,
-                report.revision, report.incarnation,
+                report.revision, report.incarnation, report.rejected,
             )  # fmt: skip
             if self._said.get(partition) != said:
                 self._said[partition] = said
@@ -246,15 +290,18 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         client: SubscriptionClient,
         requests: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, Any]:
-        return {
-            partition: consumer.report(
-                begun.get(partition), planned.get(partition),
-                self._topics.ledger(partition.topic).ledgers(partition.partition),
-                client.permits(), (requests or {}).get(partition),
-            )
-            for partition, consumer in client.consumers.items()
-            if consumer.connected
-        }  # fmt: skip
+        reports = {}
+        for partition, consumer in client.consumers.items():
+            if consumer.connected:
+                ledgers = self._topics.ledger(partition.topic).ledgers(partition.partition)
+                report = consumer.report(
+                    begun.get(partition), planned.get(partition), ledgers,
+                    client.permits(), (requests or {}).get(partition),
+                )  # fmt: skip
+                reports[partition] = what_remains(
+                    report, partition, self._suspected, consumer.floor, ledgers
+                )
+        return reports
 
     def _is_drained(self, begun: StreamOffset, client: SubscriptionClient) -> bool:
         """Whether the broker has answered, knows all up to the end, and granted nothing more.

@@ -37,7 +37,7 @@ def subscribe_command(options: Options, consumer: str, incarnation: int) -> Subs
             negative_ack_redelivery_backoff=options["negativeAckRedeliveryBackoff"],
             ack_timeout_ms=options["ackTimeout"],
             ack_timeout_redelivery_backoff=options["ackTimeoutRedeliveryBackoff"],
-            dead_letter_policy=_dead_letter_policy(options),
+            dead_letter_policy=dead_letter_policy(options),
         ),
     )
 
@@ -49,7 +49,8 @@ def permits_of(options: Options, partitions: int) -> int:
     return max(1, min(each, total // max(1, partitions)))
 
 
-def _dead_letter_policy(options: Options) -> DeadLetterPolicy | None:
+def dead_letter_policy(options: Options) -> DeadLetterPolicy | None:
+    """None unless an option asks for dead letters or retries."""
     named = ("maxRedeliverCount", "deadLetterTopic", "retryLetterTopic", "initialSubscriptionName")
     if not options["enableRetry"] and not any(options.has(name) for name in named):
         return None

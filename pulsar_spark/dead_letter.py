@@ -26,6 +26,8 @@ REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_IDY_TIME: Final = "ORIGIN_MESSAGE_IDY_TIME"
 """Pulsar's old name of it, misspelt, which older consumers look for."""
+ERROR: Final = "ERROR"
+"""Why it is a dead letter, where that is known. Pulsar has no such property."""
 
 _FIRST_WINS: Final = frozenset(
     {REAL_TOPIC, REAL_SUBSCRIPTION, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME}

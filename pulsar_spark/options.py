@@ -236,6 +236,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "A subscription that the dead letter topic gets when it is made."),
     Option("enableRetry", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
            "Whether ReconsumeLater works by a retry letter topic, which is then read too."),
+    Option("maxBatchAttempts", _count(1), 3, Scope.STREAM_READ, _NUMBER,
+           "With maxRedeliverCount: how often a micro-batch may be begun whose query ends before "
+           "it does. Then its messages are tried apart, and the one that ends the query every "
+           "time becomes a dead letter."),
     Option("receiverQueueSize", _count(1), 200_000, Scope.STREAM_READ, _NUMBER,
            "Most messages that the broker grants ahead of acknowledgement, of each partition."),
     Option("maxTotalReceiverQueueSizeAcrossPartitions", _count(1), 1_000_000, Scope.STREAM_READ,

@@ -129,6 +129,8 @@ class StreamOffset:
     subscription: str = ""
     consumer: str = ""
     """Of a consumer: who it is, so that a restart is the same one. A Reader has neither."""
+    suspects: str = ""
+    """Of a consumer: the file of messages that it tries apart, if there are any."""
 
     @property
     def is_symbolic(self) -> bool:
@@ -150,9 +152,8 @@ class StreamOffset:
             topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
         value = {"topics": _sorted(topics), "version": VERSION}
         if self.subscription:
-            return {
-                "consumer": self.consumer, "subscription": self.subscription, **value
-            }  # fmt: skip
+            value = {"consumer": self.consumer, "subscription": self.subscription, **value}
+            return {"suspects": self.suspects, **value} if self.suspects else value
         return value
 
     @staticmethod
@@ -180,6 +181,7 @@ class StreamOffset:
                 },
                 value.get("subscription", ""),
                 value.get("consumer", ""),
+                value.get("suspects", ""),
             )
         except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
             raise CorruptFileError(
