@@ -2,9 +2,9 @@
 
 Invariants: acknowledging is a union, so what arrives twice, late or from a consumer that is gone
 does no harm, and what of an older epoch arrives does nothing; a rejection counts only for messages
-that are held at the attempt that it names; what a newer report said of permits, revision and
-committed floor stands against an older one. Follows Pulsar's `Consumer.messageAcked`,
-`PersistentSubscription.acknowledgeMessage` and `flowPermits`.
+that are held at the attempt that it names, if it names one; what a newer report said of permits,
+revision and committed floor stands against an older one. Follows Pulsar's
+`Consumer.messageAcked`, `PersistentSubscription.acknowledgeMessage` and `flowPermits`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
     if subscription is None:
         refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         return
-    if command.epoch != subscription.epoch:
+    if command.epoch is not None and command.epoch != subscription.epoch:
         if command.request_id is not None:
             text = f"The subscription was reset: epoch {command.epoch} is over"
             refuse(out, command, ServerError.EPOCH_IS_OVER, text)
@@ -134,10 +134,7 @@ def time_out(
     due, consumer.timeouts = consumer.timeouts.due(state.now_ms)
     if not due:
         return
-    for attempt in list(consumer.pending):
-        reject(state, subscription, out, consumer, attempt, due, at_once)
-    if consumer.has_open_grant:
-        reject(state, subscription, out, consumer, consumer.open_attempt, due, at_once)
+    reject(state, subscription, out, consumer, None, due, at_once)
 
 
 def refuse(out: ReadyBuilder, command: object, error: ServerError, message: str) -> None:
@@ -288,7 +285,10 @@ def _take_rejections(
 ) -> None:
     for rejection in command.rejected:
         delay = negative_ack_delay(consumer.options, rejection.delay_ms)
-        reject(state, subscription, out, consumer, rejection.attempt, rejection.messages, delay)
+        attempt, messages = rejection.attempt, rejection.messages
+        reject(
+            state, subscription, out, consumer, attempt, messages, delay, rejection.properties
+        )  # fmt: skip
     for request in command.reconsume_later:
         reconsume_later(state, subscription, out, consumer, request)
 

@@ -2,7 +2,8 @@
 
 Invariants: a command is a value; one that arrives twice changes nothing the second time, and one
 that arrives late is seen to be late: by its epoch, its incarnation, its sequence number, or the
-attempt that it rejects. Named as in Pulsar's wire protocol (`PulsarApi.proto`) where it has them;
+attempt that it rejects; a sink's rejections without these are logged once. Named as in Pulsar's
+wire protocol (`PulsarApi.proto`) where it has them;
 Flow and Ack travel together as a `Report`.
 """
 
@@ -166,18 +167,26 @@ class Seek:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Negatively acknowledged messages, as granted in `attempt`. No delay given: the consumer's."""
+    """Negatively acknowledged messages, as granted in `attempt`. No delay given: the consumer's.
 
-    attempt: int
+    No attempt given: whatever it is that they are held at. `properties` are added to those of a
+    message that becomes a dead letter by this.
+    """
+
+    attempt: int | None
     messages: PositionSet
     delay_ms: int | None = None
+    properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReconsumeLater:
-    """Messages for the retry letter topic. `reconsume_times` is what their property says now."""
+    """Messages for the retry letter topic. `reconsume_times` is what their property says now.
 
-    attempt: int
+    No attempt given: whatever it is that they are held at.
+    """
+
+    attempt: int | None
     messages: PositionSet
     delay_ms: int = 0
     reconsume_times: int = 0
@@ -193,13 +202,14 @@ class Report:
     was granted and has not acknowledged, said before it is delivered; None: it does not say.
     `permits` is how many messages it may hold at most. `revision` is the latest `Revoke` that it
     has obeyed. `committed` is the floor of its committed offset: below it no replay reads.
-    A report without consumer comes from a sink: its acknowledgements and rejections count.
+    A report without consumer comes from a sink: its acknowledgements and rejections count. It
+    names no epoch, which a sink does not know: whatever it is now.
     """
 
     subscription: str
     consumer: str = ""
     incarnation: int = 0
-    epoch: int = 0
+    epoch: int | None = 0
     sequence: int = 0
     acknowledged: Cursor = field(default_factory=Cursor)
     delivered: Mapping[int, PositionSet] | None = None

@@ -50,11 +50,12 @@ def give_back(
     seen: bool,
     delay: Delay = at_once,
     bury: bool = True,
+    properties: tuple[tuple[str, str], ...] = (),
 ) -> None:
     """Nobody holds these any more, which were granted at that attempt.
 
     `seen`: they may have been delivered. `bury`: then those that were delivered too often already
-    become dead letters.
+    become dead letters, with these properties besides.
     """
     messages = not_acknowledged(messages, subscription.cursor)
     if not messages:
@@ -64,7 +65,7 @@ def give_back(
     if seen and bury and policy is not None:
         dead = tracker.count_of(messages, policy.max_redeliver_count)
         if dead:
-            out.letters.append(dead_letter(state, subscription, policy, dead))
+            out.letters.append(dead_letter(state, subscription, policy, dead, properties))
             subscription.acknowledge(Cursor().acknowledge(dead), state.ledgers)
             messages = messages.difference(dead)
     for count, part in tracker.by_count(messages):
@@ -83,13 +84,21 @@ def reject(
     subscription: Subscription,
     out: ReadyBuilder,
     consumer: Consumer,
-    attempt: int,
+    attempt: int | None,
     messages: PositionSet,
     delay: Delay,
+    properties: tuple[tuple[str, str], ...] = (),
 ) -> None:
-    """The consumer gives these back as delivered; what it does not hold at that attempt, stays."""
-    given = take_from(state, subscription, consumer, attempt, messages)
-    give_back(state, subscription, out, consumer.options, attempt, given, seen=True, delay=delay)
+    """The consumer gives these back as delivered; what it does not hold at that attempt, stays.
+
+    No attempt: whatever it is that the consumer holds them at.
+    """
+    for each in _attempts(consumer, attempt):
+        given = take_from(state, subscription, consumer, each, messages)
+        give_back(
+            state, subscription, out, consumer.options, each, given,
+            seen=True, delay=delay, properties=properties,
+        )  # fmt: skip
 
 
 def take_from(
@@ -147,18 +156,25 @@ def reconsume_later(
     request: ReconsumeLater,
 ) -> None:
     """To the retry letter topic, or if they were there too often, to the dead letter topic."""
-    given = take_from(state, subscription, consumer, request.attempt, request.messages)
-    if not given:
-        return
     policy = consumer.options.dead_letter_policy
     if policy is None:  # not asked for with enableRetry: an ordinary redelivery after the delay
-        give_back(
-            state, subscription, out, consumer.options, request.attempt, given,
-            seen=True, delay=lambda _count: request.delay_ms,
-        )  # fmt: skip
+        messages, delay_ms = request.messages, request.delay_ms
+        reject(state, subscription, out, consumer, request.attempt, messages, lambda _: delay_ms)
         return
-    out.letters.append(retry_letter(state, subscription, policy, given, request))
-    subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
+    given = NOTHING
+    for each in _attempts(consumer, request.attempt):
+        given = given.union(take_from(state, subscription, consumer, each, request.messages))
+    if given:
+        out.letters.append(retry_letter(state, subscription, policy, given, request))
+        subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
+
+
+def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:
+    """That attempt; without one, all at which the consumer holds something."""
+    if attempt is not None:
+        return [attempt]
+    opened = [consumer.open_attempt] if consumer.has_open_grant else []
+    return [*consumer.pending, *opened]
 
 
 def _may_have_read(

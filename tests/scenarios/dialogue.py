@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pulsar_spark.commands import (
+    Acknowledge,
+    AckType,
     CreateSubscription,
     InitialPosition,
     Producer,
+    ReconsumeLater,
+    Rejection,
+    Report,
     Seek,
     SetPolicies,
     Subscribe,
     SubscriptionType,
     Unsubscribe,
 )
+from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import BrokerRefusedError
 from pulsar_spark.in_memory_consumer import InMemoryConsumer, Message
 from pulsar_spark.in_memory_host import InMemoryHost
@@ -33,6 +39,7 @@ from pulsar_spark.policies import (
     TopicPolicies,
 )
 from pulsar_spark.position import EARLIEST, LATEST, Position
+from pulsar_spark.position_set import PositionSet
 from pulsar_spark.producer_access import ProducerAccessMode
 from pulsar_spark.range_set import RangeSet
 from pulsar_spark.ready import Ready
@@ -173,6 +180,46 @@ class Dialogue:
         self.host.send(self.name, Producer(name, ProducerAccessMode(mode)))
         self.host.run()
         return []
+
+    # -- a sink, which knows neither epoch nor attempt -------------------------------------------
+
+    def do_sink_ack(self, subscription: str, *values: str) -> list[str]:
+        return self._sink(subscription, acknowledged=Cursor().acknowledge(self._called(values)))
+
+    def do_sink_nack(
+        self, subscription: str, *values: str, delay: str = "", **custom: str
+    ) -> list[str]:
+        """sink-nack SUBSCRIPTION A B delay=.. PROPERTY=.. ..."""
+        delay_ms = milliseconds(delay) if delay else None
+        properties = tuple(custom.items())
+        rejection = Rejection(None, self._called(values), delay_ms, properties)
+        return self._sink(subscription, rejected=(rejection,))
+
+    def do_sink_reconsume(
+        self, subscription: str, value: str, delay: str, **custom: str
+    ) -> list[str]:
+        messages, properties = self._called([value]), tuple(custom.items())
+        request = ReconsumeLater(None, messages, milliseconds(delay), properties=properties)
+        return self._sink(subscription, reconsume_later=(request,))
+
+    def do_sink_ack_cumulative(self, subscription: str, value: str) -> list[str]:
+        ((position, _),) = self._called([value]).entries()
+        command = Acknowledge(subscription, ack_type=AckType.CUMULATIVE, position=position)
+        self.host.send(self.name, command)
+        self.host.run()
+        return []
+
+    def _sink(self, subscription: str, **said: Any) -> list[str]:
+        self.host.send(self.name, Report(subscription, epoch=None, **said))
+        self.host.run()
+        return []
+
+    def _called(self, values: Iterable[str]) -> PositionSet:
+        """The entries of the messages with these values."""
+        held = self.host.topic(self.name).messages
+        return PositionSet.of(
+            key[:2] for key, message in held.items() if message.value.decode() in values
+        )
 
     # -- consumers ---------------------------------------------------------------------------
 

@@ -209,6 +209,7 @@ class Oracle:
     def _note_delays(self, consumer: Consumer, report: Report) -> None:
         options = self.world.consumer_options
         for rejection in report.rejected:
+            assert rejection.attempt is not None, "only a sink leaves it out"
             delay_ms = rejection.delay_ms
             if delay_ms is None:
                 backoff = options.negative_ack_redelivery_backoff
