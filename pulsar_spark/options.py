@@ -190,6 +190,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("enableDeduplication", _boolean, None, Scope.WRITE, _BOOLEAN,
            "Whether a message is dropped whose sequence_id its producer_name has used before "
            "in that partition. Without it the topic's own setting holds (off for a new one)."),
+    Option("subscriptionName", _text, None, Scope.WRITE, "a subscription's name",
+           "Do not publish the rows, but acknowledge with them for this subscription: each names "
+           "a message by `ledger_id`, `entry_id`, `partition`, `batch_index` (null: the whole "
+           "entry) and `topic`, and says in `ack_type` what is meant: `Individual` (the default), "
+           "`Cumulative`, `Negative` or `ReconsumeLater`; with `attempt`, `delay_ms`, "
+           "`properties` and `error` where they are known."),
     Option("txnAppId", _text, None, Scope.BATCH_WRITE, "any text",
            "With txnVersion: a write with the same two is published once, however often it runs."),
     Option("txnVersion", _count(0), None, Scope.BATCH_WRITE, "a whole number, 0 or more",
