@@ -194,7 +194,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
     Option("subscriptionName", _text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
            "Read as a consumer of this subscription, with a broker (`pulsarlite standalone`); "
-           "without it, as a Reader. A sink with it takes acknowledgements."),
+           "without it, as a Reader. A sink with it does not publish its rows: each acknowledges "
+           "a message (see the columns below)."),
     Option("subscriptionType", _one_of("Exclusive", "Failover", "Shared", "Key_Shared"),
            "Exclusive", Scope.STREAM_READ, "Exclusive, Failover, Shared or Key_Shared",
            "How the consumers of a subscription share its messages."),
