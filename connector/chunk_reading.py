@@ -46,11 +46,12 @@ class TopicChunks:
         chunks = ledger.state.chunks(partition)
         if not chunks:
             return known
+        told = list(chunks.items())  # before the ledgers: a refresh may add to both
         if known is None:
             known = self._known[ledger.topic, partition] = ChunkedMessages(self._limits)
         ledgers, given_up = ledger.ledgers(partition), known.given_up
         if ledger.state.last_ledger_with_chunks(partition) > known.last_ledger_id:
-            for ledger_id, runs in chunks.items():
+            for ledger_id, runs in told:
                 if ledger_id > known.last_ledger_id:
                     info = ledgers.get(ledger_id)
                     assert info is not None

@@ -22,6 +22,10 @@ from pulsar_spark.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
+    from pulsar_spark.connector.acknowledgment_writer import (
+        AcknowledgmentStreamWriter,
+        AcknowledgmentWriter,
+    )
     from pulsar_spark.connector.batch_reader import PulsarliteReader
     from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
     from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter, PulsarliteWriter
@@ -78,18 +82,26 @@ class PulsarliteDataSource(DataSource):
 
         return PulsarliteStreamReader(self.parsed, self.root, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> PulsarliteWriter:
+    def writer(
+        self, schema: StructType, overwrite: bool
+    ) -> PulsarliteWriter | AcknowledgmentWriter:
+        from pulsar_spark.connector.acknowledgment_writer import AcknowledgmentWriter
         from pulsar_spark.connector.stream_writer import PulsarliteWriter
 
         self.parsed.check_scope(Scope.BATCH_WRITE)
+        if self.parsed.has("subscriptionName"):
+            return AcknowledgmentWriter(self.parsed, self.root, schema, overwrite=overwrite)
         return PulsarliteWriter(self.parsed, self.root, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
         overwrite: bool,
-    ) -> PulsarliteStreamWriter:
+    ) -> PulsarliteStreamWriter | AcknowledgmentStreamWriter:
+        from pulsar_spark.connector.acknowledgment_writer import AcknowledgmentStreamWriter
         from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter
 
         self.parsed.check_scope(Scope.STREAM_WRITE)
+        if self.parsed.has("subscriptionName"):
+            return AcknowledgmentStreamWriter(self.parsed, self.root, schema, overwrite=overwrite)
         return PulsarliteStreamWriter(self.parsed, self.root, schema, overwrite=overwrite)

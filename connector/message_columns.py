@@ -8,6 +8,7 @@ them, in any order, and is refused at once where it names another.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -119,14 +120,25 @@ def stored_columns(schema: StructType) -> list[str]:
 
 def check_write_schema(schema: StructType) -> None:
     """InvalidMessageError if rows of this schema can't become messages."""
-    known = ", ".join(WRITE_COLUMNS)
+    remedy = "rename the column, drop it, or put it into value (for instance with to_json)"
+    check_columns(schema, WRITE_COLUMNS, "a message", remedy)
+    if "value" not in schema.fieldNames():
+        raise InvalidMessageError(
+            f"There is no column value, the payload. The rows have {schema.fieldNames()}; a "
+            f"sink takes {', '.join(WRITE_COLUMNS)}."
+        )
+
+
+def check_columns(
+    schema: StructType, known: Mapping[str, tuple[DataType, ...]], what: str, remedy: str
+) -> None:
+    """InvalidMessageError if a column of what is written is unknown, or of another type."""
     for field in schema.fields:
-        types = WRITE_COLUMNS.get(field.name)
+        types = known.get(field.name)
         if types is None:
             raise InvalidMessageError(
-                f"Column {field.name} is none of a message's."
-                f"{_nearest(field.name, WRITE_COLUMNS)} A sink takes {known}: rename the column, "
-                "drop it, or put it into value (for instance with to_json)."
+                f"Column {field.name} is none of {what}'s.{_nearest(field.name, known)} "
+                f"A sink takes {', '.join(known)}: {remedy}."
             )
         if not any(_same_type(field.dataType, allowed) for allowed in types):
             expected = " or ".join(allowed.simpleString() for allowed in types)
@@ -134,11 +146,6 @@ def check_write_schema(schema: StructType) -> None:
                 f"Column {field.name} is {field.dataType.simpleString()} and has to be "
                 f"{expected}: cast it."
             )
-    if "value" not in schema.fieldNames():
-        raise InvalidMessageError(
-            f"There is no column value, the payload. The rows have {schema.fieldNames()}; a "
-            f"sink takes {known}."
-        )
 
 
 def _same_type(one: DataType, other: DataType) -> bool:

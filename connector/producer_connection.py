@@ -60,6 +60,20 @@ def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
         ledger.refresh()
 
 
+def disconnect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
+    """Have the producer leave, if it is there."""
+
+    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        known = ProducerRegistry.from_json_value(state.producers)
+        registry = known.leave(claim)
+        if registry == known:
+            return None
+        producers = registry.to_json_value()
+        return Commit(state.number + 1, commit_id, now_ms, producers=producers)
+
+    ledger.commit(build)
+
+
 @contextmanager
 def told(ledger: ManagedLedger, claim: ProducerClaim | None) -> Iterator[None]:
     """Say in an error which topic it is, and what to do."""

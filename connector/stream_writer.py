@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.connector.message_columns import check_write_schema
 from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.producer_connection import claim_of, connect, told
+from pulsar_spark.connector.producer_connection import claim_of, connect, disconnect, told
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options
@@ -88,20 +88,26 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         written = _written(messages)
-        query_ids = {each.query_id for each in written if each.query_id}
-        if any(each.topics for each in written) and len(query_ids) != 1:
-            raise InvalidOptionError(
-                f"Spark did not say which query micro-batch {batchId} belongs to: its tasks have "
-                f"{sorted(query_ids)} as {QUERY_ID_PROPERTY}. So it can't be published exactly "
-                "once, and nothing was published. Does the cluster's Spark pass task properties?"
-            )
-        for query_id in query_ids:
+        if any(each.topics for each in written):
+            query_id = query_of((each.query_id for each in written), batchId)
             run_ids = {each.run_id for each in written if each.run_id}
             claim = claim_of(self._options, query_id, min(run_ids, default=query_id))
             publish(self._root, written, (query_id, batchId), claim)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave the files to the clean-up of orphans: the commit may have taken effect."""
+
+
+def query_of(query_ids: Iterable[str | None], batch_id: int) -> str:
+    """The one query that a micro-batch's tasks name. InvalidOptionError if it is not one."""
+    known = {each for each in query_ids if each}
+    if len(known) != 1:
+        raise InvalidOptionError(
+            f"Spark did not say which query micro-batch {batch_id} belongs to: its tasks have "
+            f"{sorted(known)} as {QUERY_ID_PROPERTY}. So it can't be written exactly "
+            "once, and nothing was written. Does the cluster's Spark pass task properties?"
+        )
+    return known.pop()
 
 
 def publish(
@@ -128,14 +134,18 @@ def publish(
             ledger = root.open(TopicName.parse(name))
             if producer is not None:
                 connect(ledger, producer)
-            with told(ledger, producer):
-                ledger.append(
-                    new,
-                    application=application,
-                    deduplicate=deduplicate,
-                    producer=producer,
-                    leaves=leaves,
-                )
+            try:
+                with told(ledger, producer):
+                    ledger.append(
+                        new,
+                        application=application,
+                        deduplicate=deduplicate,
+                        producer=producer,
+                        leaves=leaves,
+                    )
+            finally:
+                if producer is not None and leaves:  # also if there was nothing to publish
+                    disconnect(ledger, producer)
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:

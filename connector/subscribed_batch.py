@@ -36,6 +36,7 @@ from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.options import Options
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.suspect_messages import SuspectGroup
 
 _SPREAD: Final = 2_654_435_761
 
@@ -47,9 +48,16 @@ def plan_tasks(
     ended: StreamOffset,
     options: Options,
     root: Root,
+    released: SuspectGroup | None = None,
 ) -> list[MessageInputPartition]:
-    """The tasks of the micro-batch from one offset to the next."""
+    """The tasks of the micro-batch from one offset to the next, or of messages tried apart."""
     ranges: dict[tuple[str, str], list[RowRange]] = {}
+    if released is not None:
+        for partition, attempts in sorted(released.messages.items()):
+            ledger = topics.ledger(partition.topic)
+            counts = {released.failures: released.of(partition)}
+            rows = list(_ranges(ledger, chunks, partition, attempts, counts))
+            ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
     for partition, offset in ended.items():
         since = begun.get(partition)
         if since == offset:
@@ -98,12 +106,22 @@ def ranges_of(
     offset: PartitionOffset,
 ) -> Iterator[RowRange]:
     """The rows of one partition's part of the micro-batch, with what is known of each."""
-    ledgers = ledger.ledgers(partition.partition)
+    parts = offset.attempts_since(since, ledger.ledgers(partition.partition))
+    yield from _ranges(ledger, chunks, partition, parts, offset.redelivery_counts)
+
+
+def _ranges(
+    ledger: ManagedLedger,
+    chunks: TopicChunks,
+    partition: TopicPartition,
+    parts: Mapping[int, PositionSet],
+    counts: Mapping[int, PositionSet],
+) -> Iterator[RowRange]:
     trimmed = ledger.state.trimmed_up_to(partition.partition)
     hidden = ledger.state.hidden(partition.partition)
     attempts: dict[int, PositionSet] = {}
     batch = PositionSet()
-    for attempt, part in offset.attempts_since(since, ledgers).items():
+    for attempt, part in parts.items():
         there = part.after(trimmed)
         if hidden is not None:
             there = there.difference(hidden)
@@ -112,7 +130,7 @@ def ranges_of(
     for rows in chunks.row_ranges(batch, ledger, partition.partition):
         numbers = (
             ("attempt", _numbers(rows, attempts)),
-            ("redelivery_count", _numbers(rows, offset.redelivery_counts)),
+            ("redelivery_count", _numbers(rows, counts)),
         )
         yield replace(rows, numbers=numbers)
 

@@ -42,12 +42,16 @@ from pulsar_spark.connector.subscription_client import (
     new_consumer_name,
 )
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.withheld import WithheldBatches, what_remains
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import BrokerAbsentError, InvalidOptionError
+from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.partition_consumer import Offered
 from pulsar_spark.position import EARLIEST, Position
+from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.suspect_messages import SuspectMessages
 
 FLOOR_EVERY_S = 5.0
 """How often a consumer reports at most when nothing has moved but the subscription's floor."""
@@ -67,6 +71,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._topics = SubscribedTopics(options, root)
         self._chunks = TopicChunks(options)
         self._offsets = OffsetStore(root)
+        self._withheld = WithheldBatches(options, root)
+        self._suspected = SuspectMessages()
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._said: dict[TopicPartition, Report] = {}
@@ -109,13 +115,16 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         first = True
         while True:
             if self._news(client) or first or always:
-                planned = self._plan(begun, client)
+                suspects = self._suspects(start, begun, client)
+                planned = self._plan(begun, client, suspects)
                 if planned is not None:
                     self._report(begun, planned, client)
                     self._asked = {}
                     self._last_batch_s = time.monotonic()
                     self._turn += 1
-                    return self._offsets.save(planned)
+                    end = self._offsets.save(planned)
+                    self._withheld.planned(end)
+                    return end
                 self._report(begun, begun, client)
                 first = False
             if self._stop_at is not None:
@@ -149,7 +158,12 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._topics.open_all(
             partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
         )
-        return plan_tasks(self._topics, self._chunks, begun, ended, self._options, self._root)
+        if self._withheld.leaves_out(begun, end, ended, self._ledgers(ended)):
+            return []
+        released = self._withheld.in_batch(ended).released
+        return plan_tasks(
+            self._topics, self._chunks, begun, ended, self._options, self._root, released
+        )
 
     def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
         return _read(partition, self._schema)
@@ -215,10 +229,37 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._topics.refresh()
         return news
 
-    # -- planning --------------------------------------------------------------------------------
+    def _ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
+        self._topics.open_all(about.topic for about, _ in offset.items())
+        return {
+            about: self._topics.ledger(about.topic).ledgers(about.partition)
+            for about, _ in offset.items()
+        }
 
-    def _plan(self, begun: StreamOffset, client: SubscriptionClient) -> StreamOffset | None:
+    def _suspects(
+        self, start: dict[str, Any], begun: StreamOffset, client: SubscriptionClient
+    ) -> SuspectMessages:
+        """What is tried apart, of what it still holds."""
+        suspects = self._withheld.behind(start, begun)
+        self._suspected = suspects
+        if suspects.is_empty:
+            return suspects
+        gone: dict[TopicPartition, PositionSet | None] = {}
+        for about, consumer in client.consumers.items():
+            offset = begun.get(about)
+            if consumer.connected and (offset is None or offset.epoch != consumer.epoch):
+                gone[about] = None
+            else:
+                gone[about] = suspects.not_done(about).up_to(consumer.floor)
+        self._suspected = suspects.without(gone)
+        return self._suspected
+
+    def _plan(
+        self, begun: StreamOffset, client: SubscriptionClient, suspects: SuspectMessages
+    ) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
+        if suspects.groups:
+            return self._withheld.named(suspects.release(), begun)
         offsets = dict(begun.items())
         waiting: dict[TopicPartition, Offered] = {}
         pinned = False
@@ -242,7 +283,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             )
         if not (pinned or taken):
             return None
-        return StreamOffset(offsets, client.subscription, client.name, client.incarnation)
+        offset = StreamOffset(offsets, client.subscription, client.name, client.incarnation)
+        return self._withheld.named(suspects, offset)
 
     def _offered(
         self, partition: TopicPartition, start: PartitionOffset | None, client: SubscriptionClient
@@ -251,8 +293,10 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         consumer, ledger = client.consumers[partition], self._topics.ledger(partition.topic)
         number = partition.partition
         while True:
+            hidden = ledger.state.hidden(number) or PositionSet()
+            hidden = hidden.union(self._suspected.not_done(partition))
             offered = consumer.offered(
-                start, ledger.ledgers(number), ledger.state.hidden(number), self._end_of(partition)
+                start, ledger.ledgers(number), hidden, self._end_of(partition)
             )
             trimmed = ledger.state.trimmed_up_to(number)
             if not offered.begins_before(trimmed):
@@ -300,15 +344,18 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         client: SubscriptionClient,
         requests: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, Report]:
-        return {
-            partition: consumer.report(
-                begun.get(partition), planned.get(partition),
-                self._topics.ledger(partition.topic).ledgers(partition.partition),
-                client.permits(), (requests or {}).get(partition),
-            )
-            for partition, consumer in client.consumers.items()
-            if consumer.connected
-        }  # fmt: skip
+        reports = {}
+        for partition, consumer in client.consumers.items():
+            if consumer.connected:
+                ledgers = self._topics.ledger(partition.topic).ledgers(partition.partition)
+                report = consumer.report(
+                    begun.get(partition), planned.get(partition), ledgers,
+                    client.permits(), (requests or {}).get(partition),
+                )  # fmt: skip
+                reports[partition] = what_remains(
+                    report, partition, self._suspected, consumer.floor, ledgers
+                )
+        return reports
 
     def _is_drained(self, begun: StreamOffset, client: SubscriptionClient) -> bool:
         """Whether the broker has answered, knows all up to the end, and granted nothing more.

@@ -23,13 +23,14 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.due_messages import NOTHING, not_acknowledged
 from pulsar_spark.managed_cursor import previous_position
 from pulsar_spark.message_redelivery import (
+    Burial,
     at_once,
     give_back_all,
     negative_ack_delay,
     reconsume_later,
     reject,
 )
-from pulsar_spark.position import LATEST, Position
+from pulsar_spark.position import EARLIEST, LATEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Reply, ServerError
 from pulsar_spark.ready_builder import ReadyBuilder
@@ -42,10 +43,7 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
     if subscription is None:
         refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         return
-    if command.epoch != subscription.epoch:
-        if command.request_id is not None:
-            text = f"The subscription was reset: epoch {command.epoch} is over"
-            refuse(out, command, ServerError.EPOCH_IS_OVER, text)
+    if not _may_report(subscription, command, out):
         return
     try:
         _acknowledge(state, subscription, command.acknowledged)
@@ -79,11 +77,8 @@ def acknowledge(state: BrokerState, command: Acknowledge, out: ReadyBuilder) -> 
     if command.epoch is not None and command.epoch != subscription.epoch:
         refuse(out, command, ServerError.EPOCH_IS_OVER, f"Epoch {command.epoch} is over")
         return
-    shared = subscription.subscription_type.is_shared
-    if command.ack_type is AckType.CUMULATIVE and shared:
-        kind = subscription.subscription_type.value
-        text = f"Cumulative acknowledgement is not allowed on a {kind} subscription"
-        refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
+    is_cumulative = command.ack_type is AckType.CUMULATIVE
+    if is_cumulative and _refuses_cumulative(subscription, command, out):
         return
     try:
         cursor = _cursor_of(state, subscription, command)
@@ -155,6 +150,31 @@ def refuse(out: ReadyBuilder, command: object, error: ServerError, message: str)
 
 
 # -- inside --------------------------------------------------------------------------------------
+
+
+def _may_report(subscription: Subscription, command: Report, out: ReadyBuilder) -> bool:
+    """Not of an epoch that is over, and not, by a sink, for all up to a message where shared."""
+    if command.epoch is not None and command.epoch != subscription.epoch:
+        if command.request_id is not None:
+            text = f"The subscription was reset: epoch {command.epoch} is over"
+            refuse(out, command, ServerError.EPOCH_IS_OVER, text)
+        return False
+    is_cumulative = command.acknowledged.mark_delete_position > EARLIEST
+    if is_cumulative and not command.consumer:
+        return not _refuses_cumulative(subscription, command, out)
+    return True
+
+
+def _refuses_cumulative(
+    subscription: Subscription, command: Report | Acknowledge, out: ReadyBuilder
+) -> bool:
+    """Where several consumers share it, «all up to this one» would be others' messages too."""
+    if not subscription.subscription_type.is_shared:
+        return False
+    kind = subscription.subscription_type.value
+    text = f"Cumulative acknowledgement is not allowed on a {kind} subscription"
+    refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
+    return True
 
 
 def _acknowledge(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
@@ -288,9 +308,21 @@ def _take_rejections(
 ) -> None:
     for rejection in command.rejected:
         delay = negative_ack_delay(consumer.options, rejection.delay_ms)
-        reject(state, subscription, out, consumer, rejection.attempt, rejection.messages, delay)
+        burial = Burial(now=rejection.bury, properties=rejection.properties)
+        for attempt in _attempts(consumer, rejection.attempt):
+            messages = rejection.messages
+            reject(state, subscription, out, consumer, attempt, messages, delay, burial)
     for request in command.reconsume_later:
-        reconsume_later(state, subscription, out, consumer, request)
+        for attempt in _attempts(consumer, request.attempt):
+            reconsume_later(state, subscription, out, consumer, attempt, request)
+
+
+def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:
+    """The attempt that is meant; if none is, all at which it holds something."""
+    if attempt is not None:
+        return [attempt]
+    held = sorted(consumer.pending)
+    return [*held, consumer.open_attempt] if consumer.has_open_grant else held
 
 
 def _receipt(command: Report | Acknowledge, subscription: Subscription) -> Reply:

@@ -166,18 +166,28 @@ class Seek:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Negatively acknowledged messages, as granted in `attempt`. No delay given: the consumer's."""
+    """Negatively acknowledged messages, as granted in `attempt`. No delay given: the consumer's.
 
-    attempt: int
+    Without attempt: at whatever attempt they are held. `properties` are set on the dead letters
+    that come of it: the error, for instance.
+    """
+
+    attempt: int | None
     messages: PositionSet
     delay_ms: int | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    bury: bool = False
+    """Dead letters at once, however seldom they were delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconsumeLater:
-    """Messages for the retry letter topic. `reconsume_times` is what their property says now."""
+    """Messages for the retry letter topic. `reconsume_times` is what their property says now.
 
-    attempt: int
+    Without attempt: at whatever attempt they are held.
+    """
+
+    attempt: int | None
     messages: PositionSet
     delay_ms: int = 0
     reconsume_times: int = 0
@@ -193,13 +203,15 @@ class Report:
     was granted and has not acknowledged, said before it is delivered; None: it does not say.
     `permits` is how many messages it may hold at most. `revision` is the latest `Revoke` that it
     has obeyed. `committed` is the floor of its committed offset: below it no replay reads.
-    A report without consumer comes from a sink: its acknowledgements and rejections count.
+    A report without consumer comes from a sink: its acknowledgements and rejections count. A sink
+    knows no epoch; None is whichever it is now. Its cumulative acknowledgement is refused where
+    several consumers share the subscription.
     """
 
     subscription: str
     consumer: str = ""
     incarnation: int = 0
-    epoch: int = 0
+    epoch: int | None = 0
     sequence: int = 0
     acknowledged: Cursor = field(default_factory=Cursor)
     delivered: Mapping[int, PositionSet] | None = None

@@ -114,20 +114,24 @@ def subscribe_command(
 
 def consumer_options(options: GivenOptions) -> ConsumerOptions:
     """What a consumer says of itself when it subscribes."""
-    policy = None
-    if any(options.has(name) for name in DEAD_LETTERS):
-        policy = DeadLetterPolicy(
-            options["maxRedeliverCount"],
-            _full_name(options["deadLetterTopic"]),
-            _full_name(options["retryLetterTopic"]),
-            options["initialSubscriptionName"] or "",
-        )
     return ConsumerOptions(
         options["negativeAckRedeliveryDelay"],
         options["negativeAckRedeliveryBackoff"],
         options["ackTimeout"],
         options["ackTimeoutRedeliveryBackoff"],
-        policy,
+        dead_letter_policy(options),
+    )
+
+
+def dead_letter_policy(options: GivenOptions) -> DeadLetterPolicy | None:
+    """None unless an option asks for dead letters or retries."""
+    if not any(options.has(name) for name in DEAD_LETTERS):
+        return None
+    return DeadLetterPolicy(
+        options["maxRedeliverCount"],
+        _full_name(options["deadLetterTopic"]),
+        _full_name(options["retryLetterTopic"]),
+        options["initialSubscriptionName"] or "",
     )
 
 

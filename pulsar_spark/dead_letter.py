@@ -27,6 +27,9 @@ ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_IDY_TIME: Final = "ORIGIN_MESSAGE_IDY_TIME"
 """Pulsar's old name of it, misspelt, which older consumers look for."""
 
+ERROR: Final = "ERROR"
+"""Why the message was given back for the last time, where that was said."""
+
 _FIRST_WINS: Final = frozenset(
     {REAL_TOPIC, REAL_SUBSCRIPTION, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME}
 )

@@ -9,6 +9,8 @@ it may have been delivered; nothing comes back before its time. Follows Pulsar's
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import ReconsumeLater
@@ -23,6 +25,23 @@ from pulsar_spark.subscription import Subscription
 
 Delay = Callable[[int], int]
 """Redelivery count -> milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """What becomes of messages that come back once too often.
+
+    `allowed`: they may become dead letters, which get these properties. `now`: they do so however
+    seldom they were delivered.
+    """
+
+    allowed: bool = True
+    now: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+BURY: Final = Burial()
+DONT_BURY: Final = Burial(allowed=False)
 
 
 def at_once(_count: int) -> int:
@@ -49,22 +68,24 @@ def give_back(
     *,
     seen: bool,
     delay: Delay = at_once,
-    bury: bool = True,
+    burial: Burial = BURY,
 ) -> None:
     """Nobody holds these any more, which were granted at that attempt.
 
-    `seen`: they may have been delivered. `bury`: then those that were delivered too often already
-    become dead letters.
+    `seen`: they may have been delivered; then those that were delivered too often already become
+    dead letters, as `burial` says.
     """
     messages = not_acknowledged(messages, subscription.cursor)
     if not messages:
         return
     tracker = subscription.tracker
     policy = options.dead_letter_policy
-    if seen and bury and policy is not None:
-        dead = tracker.count_of(messages, policy.max_redeliver_count)
+    if seen and burial.allowed and policy is not None:
+        least = 0 if burial.now else policy.max_redeliver_count
+        dead = tracker.count_of(messages, least)
         if dead:
-            out.letters.append(dead_letter(state, subscription, policy, dead))
+            letter = dead_letter(state, subscription, policy, dead, burial.properties)
+            out.letters.append(letter)
             subscription.acknowledge(Cursor().acknowledge(dead), state.ledgers)
             messages = messages.difference(dead)
     for count, part in tracker.by_count(messages):
@@ -86,10 +107,14 @@ def reject(
     attempt: int,
     messages: PositionSet,
     delay: Delay,
+    burial: Burial = BURY,
 ) -> None:
     """The consumer gives these back as delivered; what it does not hold at that attempt, stays."""
     given = take_from(state, subscription, consumer, attempt, messages)
-    give_back(state, subscription, out, consumer.options, attempt, given, seen=True, delay=delay)
+    give_back(
+        state, subscription, out, consumer.options, attempt, given,
+        seen=True, delay=delay, burial=burial,
+    )  # fmt: skip
 
 
 def take_from(
@@ -121,18 +146,19 @@ def give_back_all(
 ) -> None:
     """The consumer holds nothing any more; what it may have delivered is counted as seen."""
     options = consumer.options
+    burial = BURY if bury else DONT_BURY
     if consumer.has_open_grant:
         attempt = consumer.open_attempt
         seen = consumer.delivered.difference(consumer.held)
         if not consumer.says_delivered:
             seen = _may_have_read(state, subscription, consumer)
-            bury = False
+            burial = DONT_BURY
         consumer.open_attempt = -1
-        give_back(state, subscription, out, options, attempt, seen, seen=True, bury=bury)
+        give_back(state, subscription, out, options, attempt, seen, seen=True, burial=burial)
     for attempt, held in list(consumer.pending.items()):
         delivered = held.intersection(consumer.delivered) if consumer.says_delivered else held
         rest = held.difference(delivered)
-        give_back(state, subscription, out, options, attempt, delivered, seen=True, bury=bury)
+        give_back(state, subscription, out, options, attempt, delivered, seen=True, burial=burial)
         give_back(state, subscription, out, options, attempt, rest, seen=False)
     if subscription.active == consumer.name:
         subscription.active = ""
@@ -144,16 +170,17 @@ def reconsume_later(
     subscription: Subscription,
     out: ReadyBuilder,
     consumer: Consumer,
+    attempt: int,
     request: ReconsumeLater,
 ) -> None:
     """To the retry letter topic, or if they were there too often, to the dead letter topic."""
-    given = take_from(state, subscription, consumer, request.attempt, request.messages)
+    given = take_from(state, subscription, consumer, attempt, request.messages)
     if not given:
         return
     policy = consumer.options.dead_letter_policy
     if policy is None:  # not asked for with enableRetry: an ordinary redelivery after the delay
         give_back(
-            state, subscription, out, consumer.options, request.attempt, given,
+            state, subscription, out, consumer.options, attempt, given,
             seen=True, delay=lambda _count: request.delay_ms,
         )  # fmt: skip
         return

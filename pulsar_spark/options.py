@@ -211,7 +211,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
     Option("subscriptionName", _text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
            "Read as a consumer of this subscription, with a broker (`pulsarlite standalone`); "
-           "without it, as a Reader. A sink with it takes acknowledgements."),
+           "without it, as a Reader. A sink with it does not publish its rows: each acknowledges "
+           "a message (see the columns below)."),
     Option("subscriptionType", _one_of("Exclusive", "Failover", "Shared", "Key_Shared"),
            "Exclusive", Scope.STREAM_READ, "Exclusive, Failover, Shared or Key_Shared",
            "How the consumers of a subscription share its messages."),
@@ -260,6 +261,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "A subscription that the dead letter topic gets when it is made."),
     Option("enableRetry", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
            "Whether the retry letter topic is read too; it is made if it is not there."),
+    Option("maxBatchAttempts", _count(1), 3, Scope.STREAM_READ, _NUMBER,
+           "With maxRedeliverCount: how often a micro-batch may be begun whose query ends before "
+           "it does. Then its messages are tried apart, and the one that ends the query every "
+           "time becomes a dead letter."),
     Option("readCompacted", _boolean, False, Scope.STREAM_READ, "false",
            "Topics are not compacted yet, so true is refused."),
     Option("receiverQueueSize", _count(1), None, Scope.STREAM_READ, _NUMBER,

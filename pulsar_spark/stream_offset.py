@@ -133,6 +133,8 @@ class StreamOffset:
     """Of a consumer: who it is, so that a restart is the same one. A Reader has neither."""
     incarnation: int = 0
     """The run of the consumer that planned this; the next one takes a higher number."""
+    suspects: str = ""
+    """Of a consumer: the file of messages that it tries apart, if there are any."""
 
     @property
     def is_symbolic(self) -> bool:
@@ -154,13 +156,14 @@ class StreamOffset:
             topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
         if not self.subscription:
             return {"topics": _sorted(topics), "version": READERS_VERSION}
-        return {
+        value = {
             "consumer": self.consumer,
             "incarnation": self.incarnation,
             "subscription": self.subscription,
             "topics": _sorted(topics),
             "version": VERSION,
         }
+        return {"suspects": self.suspects, **value} if self.suspects else value
 
     @staticmethod
     def from_json_value(value: Any) -> StreamOffset:
@@ -188,6 +191,7 @@ class StreamOffset:
                 str(value.get("subscription", "")),
                 str(value.get("consumer", "")),
                 int(value.get("incarnation", 0)),
+                str(value.get("suspects", "")),
             )
         except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
             raise CorruptFileError(

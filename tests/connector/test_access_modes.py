@@ -147,6 +147,30 @@ def test_a_batch_has_the_topic_for_its_commit_only(root: Path) -> None:
     assert values(root) == ["a", "b", "c"]
 
 
+def test_a_batch_that_was_published_before_leaves_the_topic_too(root: Path) -> None:
+    for _ in range(2):
+        sink = Sink(root, "job", "Exclusive")
+        publish(sink.root, sink.write("a"), ("job", 1), sink.claim, leaves=True)
+    send(root, "t", ["b"])
+    assert values(root) == ["a", "b"]
+
+
+def test_a_batch_that_fails_leaves_the_topic_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Sink(root, "job", "Exclusive")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ManagedLedger, "append", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            publish(sink.root, sink.write("a"), None, sink.claim, leaves=True)
+    send(root, "t", ["b"])
+    assert values(root) == ["b"]
+
+
 def test_an_owner_whose_lease_is_over_makes_room(root: Path) -> None:
     owner = Sink(root, "owner", "Exclusive", producerLease="1ms")
     owner.publish("owner 1")

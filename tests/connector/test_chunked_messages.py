@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector import managed_ledger
 from pulsar_spark.connector.batch_reader import PulsarliteReader
+from pulsar_spark.connector.command_line import main
 from pulsar_spark.connector.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.message_chunking import chunk_runs
@@ -202,6 +203,13 @@ def test_a_duplicate_of_a_chunked_message_is_dropped(root: Path) -> None:
     send(root, "t", ["c" * 25] * 2, columns={"producer_name": ["p"] * 2, "sequence_id": [2, 2]},
          **CHUNKED)  # fmt: skip
     assert values(root) == ["a" * 25, "b", "c" * 25]
+
+
+def test_peek_tells_chunks_apart(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    send_rows(root, ("x", 0, 2, "12"), ("x", 1, 2, "3"))
+    assert main(["topics", "peek", "t", "--service-url", str(root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "uuid x  chunk_id 1  num_chunks_from_msg 2" in lines[2]
 
 
 def test_the_log_s_snapshot_keeps_the_chunks(root: Path) -> None:

@@ -9,18 +9,23 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pulsar_spark.commands import (
     CreateSubscription,
     InitialPosition,
     Producer,
+    ReconsumeLater,
+    Rejection,
+    Report,
     Seek,
     SetPolicies,
     Subscribe,
     SubscriptionType,
     Unsubscribe,
 )
+from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import BrokerRefusedError
 from pulsar_spark.in_memory_consumer import InMemoryConsumer, Message
 from pulsar_spark.in_memory_host import InMemoryHost
@@ -33,6 +38,7 @@ from pulsar_spark.policies import (
     TopicPolicies,
 )
 from pulsar_spark.position import EARLIEST, LATEST, Position
+from pulsar_spark.position_set import PositionSet
 from pulsar_spark.producer_access import ProducerAccessMode
 from pulsar_spark.range_set import RangeSet
 from pulsar_spark.ready import Ready
@@ -174,6 +180,34 @@ class Dialogue:
         self.host.run()
         return []
 
+    def do_sink(self, subscription: str, what: str, *ids: str, **options: str) -> list[str]:
+        """sink SUBSCRIPTION ack | ack-cumulative | nack | reconsume LEDGER:ENTRY ...
+
+        With attempt=0 delay=2s error=TEXT bury=yes, where they have a meaning.
+        """
+        places = [_place(each) for each in ids]
+        messages = PositionSet.of(places)
+        attempt = int(options["attempt"]) if "attempt" in options else None
+        delay_ms = milliseconds(options["delay"]) if "delay" in options else None
+        texts = (("ERROR", options["error"]),) if "error" in options else ()
+        report = {
+            "ack": lambda: Report(subscription, acknowledged=Cursor().acknowledge(messages)),
+            "ack-cumulative": lambda: Report(subscription, acknowledged=Cursor(max(places))),
+            "nack": lambda: Report(
+                subscription,
+                rejected=(
+                    Rejection(attempt, messages, delay_ms, texts, options.get("bury") == "yes"),
+                ),
+            ),
+            "reconsume": lambda: Report(
+                subscription,
+                reconsume_later=(ReconsumeLater(attempt, messages, delay_ms or 0, 0, texts),),
+            ),
+        }[what]()
+        self.host.send(self.name, replace(report, epoch=None))
+        self.host.run()
+        return []
+
     # -- consumers ---------------------------------------------------------------------------
 
     def consumer_subscribe(self, name: str, subscription: str, kind: str, **o: str) -> list[str]:
@@ -286,7 +320,7 @@ def _told(topic: str, ready: Ready) -> list[str]:
         if reply.error is not None and reply.origin is None and not reply.subscription:
             lines.append(f"broker refuses {reply.consumer}: {reply.error.value}: {reply.message}")
         elif reply.error and (reply.request_id is None or "unsubscribe" in reply.message):
-            lines.append(f"broker to {reply.consumer}: {reply.error.value}")
+            lines.append(f"broker to {reply.consumer or 'a sink'}: {reply.error.value}")
         elif reply.error is None and not reply.subscription:
             epoch = "" if reply.topic_epoch is None else f" at topic epoch {reply.topic_epoch}"
             lines.append(f"broker lets {reply.consumer} publish{epoch}")
@@ -351,6 +385,10 @@ def _start(text: str | None) -> tuple[Position, int] | None:
         return None
     ledger_id, entry_id, *index = (int(part) for part in text.split(":"))
     return Position(ledger_id, entry_id), index[0] if index else -1
+
+
+def _place(text: str) -> Position:
+    return Position(*(int(part) for part in text.split(":")))
 
 
 def _short(message_id: str) -> str:

@@ -298,7 +298,9 @@ class Oracle:
                 delay_ms = options.negative_ack_redelivery_delay_ms
                 if backoff is not None:
                     delay_ms = backoff.min_delay_ms
-            held = consumer.pending.get(rejection.attempt, PositionSet())
+            held = consumer.held
+            if rejection.attempt is not None:
+                held = consumer.pending.get(rejection.attempt, PositionSet())
             for message in self.world.plain(rejection.messages):
                 is_held = held.contains(Position(*message[:2]), message[2])
                 if is_held and message not in self.acked:

@@ -1,0 +1,164 @@
+"""The sinks that acknowledge: with `subscriptionName`, rows of message ids become commands.
+
+Invariants: tasks store nothing; the driver's commit writes one report for each topic partition,
+all of them in one commit of `__commands`, which takes effect once for each (query, micro-batch),
+or (txnAppId, txnVersion); a row that can't be right fails the task, and then nothing is stored.
+Takes the place of what Pulsar's `ConsumerImpl` sends: Ack, and redeliverUnacknowledgedMessages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from pulsar_spark.connector.acknowledgment_rows import Folded, fold, join_all
+from pulsar_spark.connector.message_columns import check_columns
+from pulsar_spark.connector.stream_writer import QUERY_ID_PROPERTY, query_of
+from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.worker_process import spare_the_garbage_collector
+from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
+from pulsar_spark.options import Options
+from pulsar_spark.topic_name import check_subscription_name
+
+_NUMBERS: Final = (LongType(), IntegerType())
+ACK_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
+    "ledger_id": _NUMBERS,
+    "entry_id": _NUMBERS,
+    "partition": _NUMBERS,
+    "batch_index": _NUMBERS,
+    "topic": (StringType(),),
+    "ack_type": (StringType(),),
+    "attempt": _NUMBERS,
+    "delay_ms": _NUMBERS,
+    "reconsume_times": _NUMBERS,
+    "properties": (MapType(StringType(), StringType()),),
+    "error": (StringType(),),
+}
+"""Column of a row that acknowledges -> the types that it may have."""
+_OPTIONS: Final = frozenset({"serviceUrl", "topic", "subscriptionName", "txnAppId", "txnVersion"})
+
+
+@dataclass(frozen=True)
+class FoldedRows(WriterCommitMessage):
+    """What one task's rows say, and for which query (None outside of one)."""
+
+    folded: Folded
+    query_id: str | None = None
+
+
+class AcknowledgmentWriter(DataSourceArrowWriter):
+    """`df.write` with `subscriptionName`."""
+
+    def __init__(
+        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
+    ) -> None:
+        check_acknowledgments(options, schema, overwrite=overwrite)
+        self._options, self._root = options, root
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FoldedRows:
+        return _write(iterator, self._options, self._root)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        application = None
+        if self._options.has("txnAppId"):
+            application = (self._options["txnAppId"], self._options["txnVersion"])
+        tell(self._root, self._options["subscriptionName"], _found(messages), application)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing was stored."""
+
+
+class AcknowledgmentStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream` with `subscriptionName`."""
+
+    def __init__(
+        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
+    ) -> None:
+        check_acknowledgments(options, schema, overwrite=overwrite)
+        self._options, self._root = options, root
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FoldedRows:
+        return _write(iterator, self._options, self._root)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        found = _found(messages)
+        if any(each.folded for each in found):
+            query_id = query_of((each.query_id for each in found), batchId)
+            tell(self._root, self._options["subscriptionName"], found, (query_id, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing was stored, or the commit took effect."""
+
+
+def tell(
+    root: Root,
+    subscription: str,
+    found: Iterable[FoldedRows],
+    application: tuple[str, int] | None,
+) -> None:
+    """Tell the brokers: one commit, or none if there is nothing to say."""
+    joined = join_all(each.folded for each in found)
+    records = [
+        Record.of(about, subscription, command)
+        for about, said in sorted(joined.items(), key=lambda item: item[0])
+        for command in said.commands(subscription)
+    ]
+    if records:
+        SystemTopic(root, COMMANDS).append(records, application=application)
+
+
+def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bool) -> None:
+    """InvalidOptionError or InvalidMessageError if rows of this schema can't acknowledge."""
+    check_subscription_name(options["subscriptionName"])
+    if overwrite:
+        raise InvalidOptionError(
+            'Acknowledgements are only ever added. Use mode("append") for write, and '
+            'outputMode("append") for writeStream.'
+        )
+    for name in options.given:
+        if name not in _OPTIONS:
+            raise InvalidOptionError(
+                f"Option {name} has no meaning here: with subscriptionName a sink acknowledges "
+                "messages, and publishes none. Leave one of the two out."
+            )
+    check_columns(schema, ACK_COLUMNS, "an acknowledgement", "rename the column, or drop it")
+    missing = [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]
+    if missing:
+        raise InvalidMessageError(
+            f"There is no column {missing[0]}. With subscriptionName a sink takes rows that "
+            f"acknowledge: {', '.join(ACK_COLUMNS)}; the rows have {schema.fieldNames()}."
+        )
+    if not options["topic"] and "topic" not in schema.fieldNames():
+        raise InvalidOptionError(
+            'Messages of which topic? Give .option("topic", "flights"), or a column named topic.'
+        )
+
+
+def _write(iterator: Iterator[pa.RecordBatch], options: Options, root: Root) -> FoldedRows:
+    context = TaskContext.get()
+    query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
+    folded = fold(iterator, root, options["topic"])
+    spare_the_garbage_collector()
+    return FoldedRows(folded, query_id)
+
+
+def _found(messages: Sequence[WriterCommitMessage | None]) -> list[FoldedRows]:
+    return [message for message in messages if isinstance(message, FoldedRows)]

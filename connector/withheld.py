@@ -1,0 +1,201 @@
+"""Micro-batches that a query began again and again and never ended, and what becomes of them.
+
+Invariants: a batch is counted when a run plans one that an earlier run has planned, once a run, by
+a file that is created only if absent; once it is withheld it stays so, durably, before Spark hears
+of it, and is empty from then on; what it had is tried apart (`suspect_messages`), from files that
+the offsets name. Without a dead letter policy nothing is counted. No file is written for a batch
+that ends well. Pulsar has nothing of the kind: there a consumer dies of its message for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from pulsar_spark.commands import Rejection, Report
+from pulsar_spark.connector.object_store import join
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.consumer_options import dead_letter_policy
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.dead_letter import ERROR
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.ledger_info import LedgerList
+from pulsar_spark.options import Options
+from pulsar_spark.position import Position
+from pulsar_spark.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.suspect_messages import Ledgers, Messages, SuspectMessages
+
+FOLDER: Final = "_withheld"
+_NOTHING: Final = SuspectMessages()
+
+_log = logging.getLogger(__name__)
+
+
+class WithheldBatches:
+    """Of one consumer's source. `planned` and `replayed` tell it of batches; `behind` answers."""
+
+    def __init__(self, options: Options, root: Root) -> None:
+        policy = dead_letter_policy(options)
+        self._most = None if policy is None else policy.max_redeliver_count
+        self._allowed: int = options["maxBatchAttempts"]
+        self._root = root
+        self._own: str | None = None
+        self._replayed: dict[str, int] = {}
+        """Batch -> how often it failed, as its files say."""
+        self._withheld: set[str] = set()
+        self._behind: tuple[str, SuspectMessages] | None = None
+
+    def planned(self, end: Mapping[str, Any]) -> None:
+        """This run has planned the batch that ends there: it is no replay."""
+        self._own = _digest(end)
+
+    def leaves_out(
+        self, begun: StreamOffset, end: Mapping[str, Any], ended: StreamOffset, ledgers: Ledgers
+    ) -> bool:
+        """Whether the batch is empty, having been begun too often. Counts a replay, once a run."""
+        digest = _digest(end)
+        if digest == self._own or (self._most is None and not ended.suspects):
+            return False
+        if digest not in self._replayed and self._is_withheld(digest, begun, ended, ledgers):
+            self._withheld.add(digest)
+        return digest in self._withheld
+
+    def in_batch(self, ended: StreamOffset) -> SuspectMessages:
+        """What the offset names: its batch has the group released there, and no other messages."""
+        if not ended.suspects:
+            return _NOTHING
+        data = self._root.store.get(ended.suspects)
+        name = ended.suspects.rpartition("/")[2]
+        if data is None or name != f"{hashlib.sha256(data).hexdigest()}.json":
+            state = "missing" if data is None else "damaged"
+            raise CorruptFileError(
+                f"File {ended.suspects}, which the checkpoint names, is {state}: it says which "
+                "messages were withheld. Restore it from a copy, or start with a new checkpoint."
+            )
+        return _read(data)
+
+    def behind(self, end: Mapping[str, Any], ended: StreamOffset) -> SuspectMessages:
+        """What is to be tried once the batch that ends there is committed."""
+        if ended.is_symbolic:
+            return _NOTHING
+        digest = _digest(end)
+        if self._behind is None or self._behind[0] != digest:
+            data = self._root.store.get(self._withheld_path(digest, ended))
+            state = self.in_batch(ended) if data is None else _read(data)
+            self._behind = (digest, state.committed())
+        return self._behind[1]
+
+    def named(self, state: SuspectMessages, offset: StreamOffset) -> StreamOffset:
+        """The offset with that behind it; durable when this returns."""
+        if state.is_empty:
+            return replace(offset, suspects="")
+        data = json.dumps(state.to_json_value(), sort_keys=True).encode()
+        path = join(_folder(offset), f"{hashlib.sha256(data).hexdigest()}.json")
+        self._root.store.put_if_absent(path, data)
+        return replace(offset, suspects=path)
+
+    def forget(self, end: Mapping[str, Any], ended: StreamOffset) -> None:
+        """The batch behind this one is planned, so nobody asks for its files any more."""
+        digest = _digest(end)
+        if digest in self._replayed:
+            for number in range(1, self._replayed.pop(digest) + 1):
+                self._root.store.delete(join(_folder(ended), digest, f"failed-{number}"))
+            self._root.store.delete(self._withheld_path(digest, ended))
+
+    def _is_withheld(
+        self, digest: str, begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers
+    ) -> bool:
+        path = self._withheld_path(digest, ended)
+        self._replayed[digest] = 0
+        if self._most is not None:
+            self._replayed[digest] = self._count(digest, ended)
+        if self._most is None or self._root.store.get(path) is not None:
+            return self._root.store.get(path) is not None
+        failures = self._replayed[digest]
+        state = self.in_batch(ended)
+        if failures < (self._allowed if state.released is None else 1):
+            return False
+        batch = _batch(begun, ended, ledgers)
+        after = state.failed(batch, failures, self._most, ledgers)
+        data = json.dumps(after.to_json_value(), sort_keys=True).encode()
+        self._root.store.put_if_absent(path, data)
+        _tell(ended, state, after, failures)
+        return True
+
+    def _count(self, digest: str, ended: StreamOffset) -> int:
+        """How often it was planned and not committed, up to now."""
+        number = 1
+        while not self._root.store.put_if_absent(
+            join(_folder(ended), digest, f"failed-{number}"), b"1"
+        ):
+            number += 1
+        return number
+
+    @staticmethod
+    def _withheld_path(digest: str, ended: StreamOffset) -> str:
+        return join(_folder(ended), digest, "withheld.json")
+
+
+def what_remains(
+    report: Report, about: TopicPartition, state: SuspectMessages, floor: Position,
+    ledgers: LedgerList,
+) -> Report:  # fmt: skip
+    """A consumer's report without what is withheld; what is given up becomes dead letters."""
+    held = state.not_done(about)
+    if not held:
+        return report
+    done = report.acknowledged.difference(Cursor(floor), ledgers).difference(held)
+    acknowledged = Cursor(min(floor, report.acknowledged.mark_delete_position)).acknowledge(done)
+    buried = state.buried.get(about)
+    rejected = report.rejected
+    if buried:
+        text = (
+            f"The query of consumer {report.consumer} ended {state.failures} times or more in a "
+            "micro-batch that had this message, the last times by itself"
+        )
+        rejected += (Rejection(None, buried, 0, ((ERROR, text),), bury=True),)
+    return replace(report, acknowledged=acknowledged, rejected=rejected)
+
+
+def _batch(begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers) -> Messages:
+    return {
+        about: offset.attempts_since(begun.get(about), ledgers[about])
+        for about, offset in ended.items()
+        if offset != begun.get(about)
+    }
+
+
+def _tell(
+    ended: StreamOffset, before: SuspectMessages, after: SuspectMessages, failures: int
+) -> None:
+    given_up = sum(len(each.ledger_ids) for each in after.buried.values()) > sum(
+        len(each.ledger_ids) for each in before.buried.values()
+    )
+    what = "the message is given up" if given_up else f"{len(after.groups)} parts are tried apart"
+    _log.warning(
+        "A micro-batch of consumer %s of subscription %s was begun %s times and never ended: its "
+        "messages are withheld, and %s", ended.consumer, ended.subscription, failures + 1, what,
+    )  # fmt: skip
+
+
+def _read(data: bytes) -> SuspectMessages:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    return SuspectMessages.from_json_value(value)
+
+
+def _folder(offset: StreamOffset) -> str:
+    who = f"{quote(offset.subscription, safe='')}~{quote(offset.consumer, safe='')}"
+    return join(FOLDER, who)
+
+
+def _digest(end: Mapping[str, Any]) -> str:
+    text = json.dumps(end, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

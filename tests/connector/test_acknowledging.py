@@ -1,0 +1,356 @@
+"""The sinks that acknowledge, with the broker in a loop; and the functions that write to them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pulsar_spark.commands import (
+    Acknowledge,
+    AckType,
+    InitialPosition,
+    ReconsumeLater,
+    Rejection,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.connector.acknowledgment_rows import fold
+from pulsar_spark.connector.acknowledgment_writer import (
+    AcknowledgmentStreamWriter,
+    AcknowledgmentWriter,
+    FoldedRows,
+)
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.dispatch import Stepped
+from pulsar_spark.errors import (
+    InvalidCursorPositionError,
+    InvalidMessageError,
+    InvalidOptionError,
+    PulsarliteError,
+    TopicNotFoundError,
+)
+from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.position import Position
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.ready import Grant
+from pulsar_spark.stream_offset import TopicPartition
+from tests.connector.broker_loop import BrokerLoop, impatient
+from tests.connector.reading import Run
+from tests.connector.topics import maps, numbers, options_of, send, trim
+from tests.waiting import eventually
+
+FULL = "persistent://public/default/t"
+ABOUT = TopicPartition(FULL, 0)
+Columns = Mapping[str, Sequence[Any] | pa.Array]
+
+
+@pytest.fixture
+def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    impatient(monkeypatch)
+    return Root(str(root), {})
+
+
+def batch_of(columns: Columns) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            name: each if isinstance(each, pa.Array) else pa.array(each)
+            for name, each in columns.items()
+        }
+    )
+
+
+def write(place: Root, columns: Columns, tasks: int = 1, **given: object) -> None:
+    """As Spark writes a DataFrame: the rows dealt out to tasks, then the commit."""
+    options = options_of(place.service_url, given={"topic": "t", "subscriptionName": "s", **given})
+    batch = batch_of(columns)
+    writer = AcknowledgmentWriter(options, place, from_arrow_schema(batch.schema), overwrite=False)
+    messages = []
+    for number in range(tasks):
+        part = batch.take(pa.array(np.arange(number, batch.num_rows, tasks)))
+        messages.append(pickle.loads(pickle.dumps(writer.write(iter([part])))))
+    writer.commit(messages)
+
+
+def ids(*entries: int, ledger_id: int = 0, **more: Sequence[Any] | pa.Array) -> dict[str, Any]:
+    count = len(entries)
+    return {"ledger_id": [ledger_id] * count, "entry_id": list(entries),
+            "partition": [0] * count, **more}  # fmt: skip
+
+
+def said(place: Root) -> list[tuple[TopicPartition, Any]]:
+    commands = SystemTopic(place, COMMANDS)
+    stop = commands.refresh()
+    return [(each.record.about, each.record.item()) for each in commands.read(0, stop)]
+
+
+def told(place: Root, kind: type) -> list[Any]:
+    dispatch = SystemTopic(place, DISPATCH)
+    stop = dispatch.refresh()
+    found = dispatch.read(0, stop, keep=lambda _, name: not name.startswith("\x00"))
+    return [item for each in found if isinstance(item := each.record.item(), kind)]
+
+
+def backlog(place: Root) -> int:
+    return int(dict(told(place, Stepped)[-1].backlogs)["s"])
+
+
+def subscribe(place: Root, kind: SubscriptionType = SubscriptionType.SHARED, **o: Any) -> None:
+    command = Subscribe(
+        "s", "c", 1, kind, initial_position=InitialPosition.EARLIEST, permits=10_000,
+        options=ConsumerOptions(**o),
+    )  # fmt: skip
+    SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", command)])
+
+
+def messages(*entries: int, ledger_id: int = 0) -> PositionSet:
+    return PositionSet.of((ledger_id, entry) for entry in entries)
+
+
+# -- what rows become ------------------------------------------------------------------------------
+
+
+def test_rows_become_one_report_a_topic_partition_in_one_commit(place: Root) -> None:
+    send(place.service_url, "t", "abc", batchingEnabled=False)
+    send(place.service_url, "u", "ab", batchingEnabled=False)
+    write(place, ids(0, 2, 1, 0, topic=[None, "t", "u", "u"]), tasks=2)
+    assert SystemTopic(place, COMMANDS).refresh() == 1
+    (first, report), (second, other) = said(place)
+    assert (first.topic, second.topic) == (FULL, "persistent://public/default/u")
+    assert report == Report("s", epoch=None, acknowledged=report.acknowledged)
+    assert report.acknowledged.individually_deleted == messages(0, 2)
+    assert other.acknowledged.individually_deleted == messages(0, 1)
+
+
+def test_batch_indexes_get_their_batch_sizes_from_the_topics_log(place: Root) -> None:
+    send(place.service_url, "t", numbers(0, 25), batchingMaxMessages=10)
+    indexes = pa.array([3, -1, None, 4, 4, 0, 9], pa.int32())
+    write(place, ids(0, 1, 1, 2, 0, 0, 0, batch_index=indexes), tasks=3)
+    ((_, report),) = said(place)
+    found = report.acknowledged.individually_deleted
+    expected = PositionSet.of_batch((0, 0), 10, 1 << 3 | 1 << 4 | 1 | 1 << 9)
+    expected = expected.union(messages(1)).union(PositionSet.of_batch((0, 2), 5, 1 << 4))
+    assert found == expected
+
+
+def test_every_type_and_detail_goes_to_the_broker_as_it_was_given(place: Root) -> None:
+    send(place.service_url, "t", numbers(0, 9), batchingEnabled=False)
+    columns = ids(
+        *range(9),
+        ack_type=["negative", "NEGATIVE", "Negative", "Negative", "reconsumelater",
+                  "ReconsumeLater", "individual", None, "CUMULATIVE"],
+        attempt=pa.array([2, 2, None, 0, 1, 1, 5, 5, 5], pa.int32()),
+        delay_ms=pa.array([None, None, 700, None, 5000, None, 3, 3, 3], pa.int64()),
+        reconsume_times=pa.array([None, None, None, None, 2, None, 7, 7, 7]),
+        properties=maps([{"a": "1"}, {"a": "1"}, None, {}, {"b": "2", "c": None}, {"a": "1"},
+                         {"x": "y"}, {"x": "y"}, {"x": "y"}]),
+        error=["boom", "boom", "boom", None, None, None, "no", "no", "no"],
+    )  # fmt: skip
+    write(place, columns, tasks=2)
+    (_, cumulative), (_, report) = said(place)
+    assert cumulative == Acknowledge("s", ack_type=AckType.CUMULATIVE, position=Position(0, 8))
+    assert report.acknowledged.individually_deleted == messages(6, 7)
+    rejected = {str(each.messages): each for each in report.rejected}
+    assert rejected == {
+        "0:0-1": Rejection(2, messages(0, 1), None, (("a", "1"), ("ERROR", "boom"))),
+        "0:2": Rejection(None, messages(2), 700, (("ERROR", "boom"),)),
+        "0:3": Rejection(0, messages(3)),
+    }
+    later = {str(each.messages): each for each in report.reconsume_later}
+    assert later == {
+        "0:4": ReconsumeLater(1, messages(4), 5000, 2, (("b", "2"),)),
+        "0:5": ReconsumeLater(1, messages(5), 0, 0, (("a", "1"),)),
+    }
+
+
+def test_of_cumulative_acknowledgements_the_furthest_counts_up_to_its_batch_index(
+    place: Root,
+) -> None:
+    send(place.service_url, "t", numbers(0, 20), batchingMaxMessages=10)
+    columns = ids(0, 1, 1, 0, ack_type=["Cumulative"] * 4, batch_index=[-1, 2, 6, 9])
+    write(place, columns, tasks=2)
+    ((_, command),) = said(place)
+    assert (command.position, command.ack_set) == (Position(0, 1), (0b11_1000_0000,))
+    write(place, ids(1, ack_type=["Cumulative"], batch_index=[9]))
+    assert said(place)[1][1].ack_set is None
+
+
+def test_a_micro_batch_without_rows_tells_nothing(place: Root) -> None:
+    send(place.service_url, "t", "a")
+    write(place, {name: pa.array([], pa.int64()) for name in ("ledger_id", "entry_id")})
+    assert not SystemTopic(place, COMMANDS).exists()
+
+
+def test_many_rows_in_any_order_are_folded_without_looking_at_each(place: Root) -> None:
+    send(place.service_url, "t", numbers(0, 5_000), batchingEnabled=False, numPartitions=3)
+    options = options_of(place.service_url, given={"topic": "t"})
+    read = Run(place.service_url, topic="t", startingOffsets="earliest").all()
+    found = [message for batch in read for message in batch.messages]
+    order = np.random.default_rng(1).permutation(len(found))
+    batch = batch_of(
+        {
+            name: np.array([each[name] for each in found])[order]
+            for name in ("ledger_id", "entry_id", "partition", "batch_index")
+        }
+    )
+    folded = fold([batch.slice(0, 1234), batch.slice(1234)], place, options["topic"])
+    counted = {about.partition: each.individual.whole_entry_count()
+               for about, each in folded.items()}  # fmt: skip
+    assert sorted(counted) == [0, 1, 2]
+    assert sum(counted.values()) == 5_000
+
+
+# -- what can't be right ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "text"),
+    [
+        (ids(3), InvalidCursorPositionError, "0:3 .* never published: .* entries are 0 to 2"),
+        (ids(-1), InvalidCursorPositionError, "0:-1 .* never published"),
+        (ids(0, ledger_id=9), InvalidCursorPositionError, "9:0 .*: there is no such ledger"),
+        (ids(0, batch_index=[1]), InvalidCursorPositionError, "has 1 messages, .* batch index 1"),
+        (ids(0, 1, topic=["t", "nowhere"]), TopicNotFoundError, "nowhere does not exist"),
+        ({"ledger_id": [0], "entry_id": [0], "partition": [1]}, InvalidCursorPositionError,
+         "partition 1 of topic .*, which has 1"),
+        (ids(0, topic=["t-partition-1"]), InvalidCursorPositionError, "another partition, 0"),
+        ({"ledger_id": pa.array([None], pa.int64()), "entry_id": [0]}, InvalidMessageError,
+         "ledger_id is null in 1 rows of 1"),
+        ({"ledger_id": [0]}, InvalidMessageError, "no column entry_id"),
+        (ids(0, ack_type=["maybe"]), InvalidMessageError, "ack_type has 'maybe', and takes"),
+        (ids(0, ack_type=[1]), InvalidMessageError, "ack_type is bigint and has to be string"),
+        (ids(0, delay_ms=[-5]), InvalidMessageError, "delay_ms has values below 0"),
+        (ids(0, atempt=[1]), InvalidMessageError, "Did you mean attempt"),
+        (ids(0, value=[b"x"]), InvalidMessageError, "value is none of an acknowledgement's"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_right_is_an_error_and_nothing_is_stored(
+    place: Root, columns: Columns, error: type[PulsarliteError], text: str
+) -> None:
+    send(place.service_url, "t", "abc", batchingEnabled=False)
+    with pytest.raises(error, match=text):
+        write(place, columns)
+    assert not SystemTopic(place, COMMANDS).exists()
+
+
+def test_options_of_publishing_and_a_missing_topic_are_refused(place: Root) -> None:
+    send(place.service_url, "t", "a")
+    with pytest.raises(InvalidOptionError, match="numPartitions has no meaning here"):
+        write(place, ids(0), numPartitions=2)
+    options = options_of(place.service_url, given={"subscriptionName": "s"})
+    schema = from_arrow_schema(batch_of(ids(0)).schema)
+    with pytest.raises(InvalidOptionError, match="Messages of which topic"):
+        AcknowledgmentWriter(options, place, schema, overwrite=False)
+    with pytest.raises(InvalidOptionError, match="only ever added"):
+        AcknowledgmentStreamWriter(options, place, schema, overwrite=True)
+    with pytest.raises(InvalidMessageError, match="Some rows name no topic"):
+        fold([batch_of(ids(0, topic=pa.array([None], pa.string())))], place, None)
+
+
+def test_messages_whose_ledger_was_trimmed_are_done_with(place: Root) -> None:
+    for value in "ab":
+        send(place.service_url, "t", value)
+    trim(place.service_url, "t", 1)
+    columns = {"ledger_id": [0, 1], "entry_id": [0, 0], "partition": [0, 0]}
+    write(place, columns)
+    ((_, report),) = said(place)
+    assert report.acknowledged.individually_deleted == messages(0, ledger_id=1)
+
+
+# -- once ------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_micro_batch_or_write_is_told_once(place: Root) -> None:
+    send(place.service_url, "t", "ab", batchingEnabled=False)
+    options = options_of(place.service_url, given={"topic": "t", "subscriptionName": "s"})
+    rows = batch_of(ids(0))
+    writer = AcknowledgmentStreamWriter(
+        options, place, from_arrow_schema(rows.schema), overwrite=False
+    )
+    task = FoldedRows(writer.write(iter([rows])).folded, "query")
+    for number in (0, 0, 1, 1, 0):
+        writer.commit([task, None], number)
+    assert len(said(place)) == 2
+    for version in (5, 5, 6):
+        write(place, ids(1), txnAppId="me", txnVersion=version)
+    assert len(said(place)) == 4
+    with pytest.raises(InvalidOptionError, match="did not say which query"):
+        writer.commit([FoldedRows(task.folded)], 2)
+    writer.commit([FoldedRows({})], 3)
+    writer.abort([], 3)
+
+
+# -- with the broker -------------------------------------------------------------------------------
+
+
+def test_what_a_sink_acknowledges_is_acknowledged(place: Root, tmp_path: Path) -> None:
+    send(place.service_url, "t", numbers(0, 30), batchingMaxMessages=10)
+    subscribe(place)
+    loop = BrokerLoop(place, tmp_path / "c")
+    loop.until_quiet()
+    write(place, ids(0, 1, 1, batch_index=[-1, 0, 9]))
+    loop.until_quiet()
+    assert backlog(place) == 18
+
+
+def test_a_sink_acknowledges_cumulatively_within_a_batch(place: Root, tmp_path: Path) -> None:
+    send(place.service_url, "t", numbers(0, 30), batchingMaxMessages=10)
+    subscribe(place, SubscriptionType.FAILOVER)
+    loop = BrokerLoop(place, tmp_path / "c")
+    loop.until_quiet()
+    write(place, ids(1, ack_type=["Cumulative"], batch_index=[4]))
+    loop.until_quiet()
+    assert backlog(place) == 15
+
+
+def test_a_rejected_message_comes_again_and_its_error_is_in_its_dead_letter(
+    place: Root, tmp_path: Path
+) -> None:
+    send(place.service_url, "t", "ab", batchingEnabled=False)
+    subscribe(place, dead_letter_policy=DeadLetterPolicy(1))
+    loop = BrokerLoop(place, tmp_path / "c")
+    loop.until_quiet()
+    write(place, ids(1, ack_type=["Negative"], delay_ms=[200], error=["first"]))
+    loop.until_quiet()
+    eventually(loop.turn, 10, "the rejected message comes due")
+    loop.until_quiet()
+    assert [(each.attempt, each.messages) for each in told(place, Grant)][1:] == [(1, messages(1))]
+    late = ids(1, ack_type=["Negative"], attempt=[0], delay_ms=[0], error=["late"])
+    write(place, late)
+    write(place, ids(1, ack_type=["Negative"], attempt=[1], error=["second"]))
+    loop.until_quiet()
+    dead = Run(place.service_url, topic="t-s-DLQ", startingOffsets="earliest",
+               includeProperties="true").all()  # fmt: skip
+    ((letter,),) = [each.messages for each in dead]
+    assert letter["value"] == b"b"
+    assert dict(letter["properties"])["ERROR"] == "second"
+    assert backlog(place) == 1
+
+
+def test_messages_to_reconsume_later_go_to_the_retry_letter_topic(
+    place: Root, tmp_path: Path
+) -> None:
+    send(place.service_url, "t", "ab", batchingEnabled=False)
+    subscribe(place, dead_letter_policy=DeadLetterPolicy(3))
+    loop = BrokerLoop(place, tmp_path / "c")
+    loop.until_quiet()
+    columns = ids(0, 1, ack_type=["ReconsumeLater"] * 2, delay_ms=[1000, 1000],
+                  reconsume_times=[0, 3], properties=maps([{"why": "busy"}] * 2))  # fmt: skip
+    write(place, columns)
+    loop.until_quiet()
+    for topic, value, times in (("t-s-RETRY", b"a", "1"), ("t-s-DLQ", b"b", "4")):
+        read = Run(place.service_url, topic=topic, startingOffsets="earliest",
+                   includeProperties="true").all()  # fmt: skip
+        ((letter,),) = [each.messages for each in read]
+        assert letter["value"] == value
+        properties = dict(letter["properties"])
+        assert (properties["RECONSUMETIMES"], properties["why"]) == (times, "busy")
+    assert backlog(place) == 0
