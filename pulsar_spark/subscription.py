@@ -142,6 +142,9 @@ class Subscription:
         self.announced = cursor.mark_delete_position
         for consumer in self.consumers.values():
             consumer.clear()
+            # What it said of its floor was of the old epoch: until it says more, nothing is
+            # trimmed of what lies before it now.
+            consumer.committed = min(consumer.committed, cursor.mark_delete_position)
         self.rewind()
 
     # -- looking -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from pulsar_spark.commands import Rejection, Report, Seek
+from pulsar_spark.connector.broker_query import standalone
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.position_set import PositionSet
@@ -21,7 +22,7 @@ from tests.connector.topics import numbers, send
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
+    from pyspark.sql import Row, SparkSession
 
     from tests.connector.conftest import MakeQuery
 
@@ -272,3 +273,20 @@ def test_bad_input_is_an_error_when_the_frame_is_made(
     send(root, "t", ["a"])
     with pytest.raises(AnalysisException, match=text):
         consume(**given).frame()
+
+
+def test_the_broker_query_serves_consumers_of_the_same_session(
+    spark: SparkSession, consume: Consume, root: Path
+) -> None:
+    send(root, "t", numbers(0, 9), numPartitions=2)
+    with standalone(spark, str(root)):
+        query = consume(subscriptionType="Shared")
+        running = query.start()
+        try:
+            query.wait_for(set(numbers(0, 9)))
+            send(root, "t", numbers(9, 14))
+            query.wait_for(set(numbers(0, 14)))
+        finally:
+            running.stop()
+        assert consume(subscriptionType="Shared").values() == [], "the last batch is acknowledged"
+        assert consume("another", subscriptionType="Shared").values() == []
