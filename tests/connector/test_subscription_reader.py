@@ -200,6 +200,22 @@ def test_a_consumer_that_was_given_up_takes_up_from_the_broker_s_view(
     assert said(root, Subscribe)[-1].incarnation > first.incarnation
 
 
+def test_a_non_durable_consumer_that_comes_back_late_goes_on_where_it_was(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    given = {"subscriptionMode": "NonDurable", "consumerName": "c"}
+    send(root, "t", numbers(0, 3), batchingMaxMessages=1)
+    run = consume(**given)
+    assert values(turns(run, broker)) == numbers(0, 3)
+    send(root, "t", ["3"])
+    assert values(turns(run, broker)) == ["3"]
+    tell(root, LeaseLapsed("s", "c", said(root, Subscribe)[-1].incarnation))
+    broker.until_quiet()
+    send(root, "t", ["4"])
+    late = consume(start=run.offset, subscriptionInitialPosition="Latest", **given)
+    assert set(values(turns(late, broker))) >= {"4"}, "Latest would pass over it"
+
+
 def test_an_older_run_learns_that_a_newer_one_has_its_name(
     consume: Consume, broker: PlainBroker, root: Path
 ) -> None:

@@ -283,9 +283,9 @@ def test_the_broker_query_serves_consumers_of_the_same_session(
         query = consume(subscriptionType="Shared")
         running = query.start()
         try:
-            query.wait_for(set(numbers(0, 9)))
+            query.wait_for(set(numbers(0, 9)), 150)  # a broker's first micro-batch takes long
             send(root, "t", numbers(9, 14))
-            query.wait_for(set(numbers(0, 14)))
+            query.wait_for(set(numbers(0, 14)), 60)
         finally:
             running.stop()
         assert consume(subscriptionType="Shared").values() == [], "the last batch is acknowledged"
