@@ -186,10 +186,10 @@ class Source:
         log = self.world.dispatch
         stop = len(log) if most is None else min(len(log), self.read_to + most)
         while self.read_to < stop:
-            item = log[self.read_to]
+            for item in log[self.read_to]:
+                if item.subscription == self.subscription:
+                    self.hear_one(item)
             self.read_to += 1
-            if item.subscription == self.subscription:
-                self.hear_one(item)
 
     def hear_one(self, item: Any) -> None:
         committed = self.committed
@@ -221,7 +221,11 @@ class Source:
             self.floor = max(self.floor or item.mark_delete_position, item.mark_delete_position)
 
     def hear_reply(self, reply: Reply) -> None:
-        gone = (ServerError.CONSUMER_REPLACED, ServerError.CONSUMER_NOT_FOUND)
+        gone = (
+            ServerError.CONSUMER_REPLACED,
+            ServerError.CONSUMER_NOT_FOUND,
+            ServerError.SUBSCRIPTION_NOT_FOUND,
+        )
         is_gone = reply.request_id == self.unsubscribe_id and reply.error is None
         if is_gone or reply.error in gone:
             self.connected = False
@@ -269,7 +273,7 @@ class Source:
         if self.checkpoint.logged is not None:  # a replay after a crash, or a batch that runs
             self.commit()
             return
-        self.hear(self.world.draw(1, 8))
+        self.hear(self.world.draw(1, 3))
         if not self.connected or self.committed is None:
             return
         end = self.plan(self.committed, self.world.draw(1, 6)) if not self.gives_back else None
