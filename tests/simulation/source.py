@@ -70,6 +70,7 @@ class Source:
     stalled: bool = False
     request_id: int = -1
     unsubscribe_id: int = -1
+    leaves: bool = False
     read_to: int = 0
     sequence: int = 0
     grants: dict[int, PositionSet] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class Source:
     def subscribe(self) -> None:
         self.incarnation = self.world.next_number()
         self.request_id = self.world.next_number()
-        self.connected = False
+        self.connected = self.leaves = False
         self.grants, self.open_attempt, self.revision = {}, -1, 0
         self.gives_back = False
         self.sequence = 0
@@ -113,7 +114,9 @@ class Source:
         self.world.send(command)
 
     def unsubscribe(self) -> None:
-        """Refused unless it is alone."""
+        """Refused unless it is alone; until it knows, it reads nothing."""
+        self.commit()
+        self.leaves = True
         self.unsubscribe_id = self.world.next_number()
         self.world.send(
             Unsubscribe(self.subscription, self.name, self.incarnation, self.unsubscribe_id)
@@ -226,6 +229,7 @@ class Source:
             ServerError.CONSUMER_NOT_FOUND,
             ServerError.SUBSCRIPTION_NOT_FOUND,
         )
+        self.leaves &= reply.request_id != self.unsubscribe_id
         is_gone = reply.request_id == self.unsubscribe_id and reply.error is None
         if is_gone or reply.error in gone:
             self.connected = False
@@ -274,7 +278,7 @@ class Source:
             self.commit()
             return
         self.hear(self.world.draw(1, 3))
-        if not self.connected or self.committed is None:
+        if not self.connected or self.committed is None or self.leaves:
             return
         end = self.plan(self.committed, self.world.draw(1, 6)) if not self.gives_back else None
         if end is not None:
