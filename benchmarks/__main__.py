@@ -1,13 +1,12 @@
 """Every benchmark, one after the other, each in a process of its own: `make benchmark`.
 
-    python -m benchmarks [NAME ...]
-
-Takes about half an hour on two cores; names such as `deduplication` pick some. docs/performance.md
-keeps what it printed, and says when.
+Takes about half an hour on two cores. docs/performance.md keeps what it printed, and says when.
+With names, only those: `python -m benchmarks broker cursor`.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
@@ -19,19 +18,21 @@ BENCHMARKS = (
     ("benchmarks.log",),
     ("benchmarks.cursor",),
     ("benchmarks.deduplication",),
+    ("benchmarks.broker",),
 )
+NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})
 
 
-def main() -> int:
-    """Run them; 1 if one failed, 2 if there is none of that name."""
-    names = {command[0].rpartition(".")[2] for command in BENCHMARKS}
-    if unknown := sorted(set(sys.argv[1:]) - names):
-        print(f"No benchmark {', '.join(unknown)}. There are {', '.join(sorted(names))}.")
-        return 2
-    chosen = set(sys.argv[1:]) or names
+def main(arguments: list[str] | None = None) -> int:
+    """Run them all, or those named; 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(NAMES))
+    names = parser.parse_args(arguments).names
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"there is no benchmark {min(unknown)}: there are {', '.join(NAMES)}")
     failed = 0
     for command in BENCHMARKS:
-        if command[0].rpartition(".")[2] not in chosen:
+        if names and command[0].removeprefix("benchmarks.") not in names:
             continue
         print(f"\n## python -m {' '.join(command)}\n", flush=True)
         failed |= subprocess.run([sys.executable, "-m", *command], check=False).returncode != 0

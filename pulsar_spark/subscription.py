@@ -142,8 +142,7 @@ class Subscription:
         self.announced = cursor.mark_delete_position
         for consumer in self.consumers.values():
             consumer.clear()
-            # What it said of its floor was of the old epoch: until it says more, nothing is
-            # trimmed of what lies before it now.
+            # Until it says anew: a seek back may need what it had no more use for.
             consumer.committed = min(consumer.committed, cursor.mark_delete_position)
         self.rewind()
 

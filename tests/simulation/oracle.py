@@ -98,14 +98,16 @@ class Oracle:
         world = self.world
         if (source.name, source.incarnation) in self.lapsed:
             return  # it does not know yet that others have what it holds
-        for message in world.plain(batch):
+        rows = world.plain(batch)
+        timed_out = {m for m in rows if m in self.owner and self._timed_out(m)}
+        for message in rows:
             if message in self.hidden:
                 self.fail(f"{message} is a duplicate, and was delivered")
             if message in self.buried:
                 self.fail(f"{message} was delivered after it became a dead letter")
             self._check_time(message, "delivered")
             before = self.owner.get(message)
-            if before is not None and not self._timed_out(message):
+            if before is not None and message not in timed_out:
                 self.fail(f"{message} was delivered to {source.name} and to {before.name}")
             self.owner[message] = source
             self.owned_at[message] = world.now_ms

@@ -63,6 +63,7 @@ class Source:
     is_alive: bool = True
     stalled: bool = False
     unsubscribe_id: int = -1
+    leaves: bool = False
     read_to: int = 0
     acked: Cursor = field(default_factory=Cursor)
     unsettled: dict[int, PositionSet] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class Source:
     def subscribe(self) -> None:
         """As another run, in the same process."""
         self.incarnation = self.world.next_number()
-        self.gives_back = False
+        self.gives_back = self.leaves = False
         self.read_to = len(self.world.dispatch)
         setting = self.world.setting
         command = Subscribe(
@@ -102,7 +103,9 @@ class Source:
         self.world.send(command)
 
     def unsubscribe(self) -> None:
-        """Refused unless it is alone."""
+        """Refused unless it is alone; until it knows, it reads nothing."""
+        self.commit()
+        self.leaves = True
         self.unsubscribe_id = self.world.next_number()
         self.world.send(
             Unsubscribe(self.subscription, self.name, self.incarnation, self.unsubscribe_id)
@@ -176,10 +179,10 @@ class Source:
         log = self.world.dispatch
         stop = len(log) if most is None else min(len(log), self.read_to + most)
         while self.read_to < stop:
-            item = log[self.read_to]
+            for item in log[self.read_to]:
+                if item.subscription == self.subscription:
+                    self.hear_one(item)
             self.read_to += 1
-            if item.subscription == self.subscription:
-                self.hear_one(item)
 
     def hear_one(self, item: Any) -> None:
         consumer = self.consumer
@@ -191,8 +194,9 @@ class Source:
         mine = getattr(item, "incarnation", None) == self.incarnation
         if isinstance(item, Revoke) and mine and was and item.messages is None:
             self.gives_back = False
-        if isinstance(item, Reply) and item.request_id == self.unsubscribe_id and not item.error:
-            consumer.connected = False
+        if isinstance(item, Reply) and mine and item.request_id == self.unsubscribe_id:
+            self.leaves = False
+            consumer.connected &= item.error is not None
 
     def begin(self, epoch: int) -> None:
         """A new epoch: what its user has said of the old one counts no more."""
@@ -219,9 +223,9 @@ class Source:
         if self.checkpoint.logged is not None:  # a replay after a crash, or a batch that runs
             self.commit()
             return
-        self.hear(self.world.draw(1, 8))
+        self.hear(self.world.draw(1, 3))
         consumer, ledgers = self.consumer, self.world.log_ledgers
-        if consumer is None or not consumer.connected:
+        if consumer is None or not consumer.connected or self.leaves:
             return
         most = self.world.draw(1, 6)
         end = self.plan(consumer, most) if not self.gives_back else None

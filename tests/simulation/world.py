@@ -72,7 +72,8 @@ class World(Lots):
         self.hidden = PositionSet()
         self.rows: list[tuple[int, int, Command]] = []
         self.late: list[Command] = []
-        self.dispatch: list[Any] = []
+        self.dispatch: list[tuple[Any, ...]] = []
+        """What each step said; readers take in a step whole, as it is one commit of the log."""
         self.sources: list[Source] = []
         self.trimmed_up_to = EARLIEST
         self.producers: dict[str, int] = {}
@@ -203,12 +204,12 @@ class World(Lots):
         return again
 
     def _perform(self, ready: Ready) -> None:
-        self.dispatch.extend(ready.epochs)
-        self.dispatch.extend(ready.replies)
-        self.dispatch.extend(ready.revokes)
-        self.dispatch.extend(ready.acknowledged)
-        self.dispatch.extend(ready.grants)
-        self.dispatch.extend(ready.open_grants)
+        items: tuple[Any, ...] = (
+            *ready.epochs, *ready.replies, *ready.revokes,
+            *ready.acknowledged, *ready.grants, *ready.open_grants,
+        )  # fmt: skip
+        if items:
+            self.dispatch.append(items)
         if ready.trim:
             gone = set(ready.trim)
             lost = [each for each in self.log_ledgers if each.ledger_id in gone]
