@@ -17,15 +17,35 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
+    from pulsar_spark.connector.acknowledging import (
+        acknowledge,
+        acknowledge_cumulative,
+        negative_acknowledge,
+        reconsume_later,
+    )
     from pulsar_spark.connector.broker_query import standalone
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
 
-__all__ = ["PulsarliteError", "__version__", "register", "session", "standalone"]
+__all__ = [
+    "PulsarliteError",
+    "__version__",
+    "acknowledge",
+    "acknowledge_cumulative",
+    "negative_acknowledge",
+    "reconsume_later",
+    "register",
+    "session",
+    "standalone",
+]
 
 _HOME_OF = {
     "PulsarliteError": "pulsar_spark.errors",
+    "acknowledge": "pulsar_spark.connector.acknowledging",
+    "acknowledge_cumulative": "pulsar_spark.connector.acknowledging",
+    "negative_acknowledge": "pulsar_spark.connector.acknowledging",
+    "reconsume_later": "pulsar_spark.connector.acknowledging",
     "register": "pulsar_spark.connector.registration",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker_query",
