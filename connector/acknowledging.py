@@ -14,18 +14,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.dead_letter import RECONSUMETIMES
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
-from pulsar_spark.options import parse_duration_ms
+from pulsar_spark.outcome import Delay, milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-Delay = timedelta | int | str
-"""An int counts milliseconds; a text is a duration such as `30s`."""
 
 _IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index", "topic")
 
@@ -223,21 +219,10 @@ def _map(properties: Mapping[str, str]) -> Column:
 
 
 def _milliseconds(delay: Delay) -> int:
-    if isinstance(delay, timedelta):
-        value = round(delay.total_seconds() * 1000)
-    elif isinstance(delay, str):
-        try:
-            value = parse_duration_ms(delay)
-        except ValueError:
-            value = -1
-    else:
-        value = delay
-    if value < 0:
-        raise InvalidOptionError(
-            f"A delay can't be {delay!r}: it is a timedelta, a number of milliseconds, or a text "
-            "such as 500ms, 30s or 5m, and not below 0."
-        )
-    return value
+    try:
+        return milliseconds(delay)
+    except ValueError as error:
+        raise InvalidOptionError(str(error)) from error
 
 
 def _query_of(df: DataFrame) -> str:

@@ -33,8 +33,10 @@ from pulsar_spark.topic_name import TopicName
 
 ROWS_AT_ONCE: Final = 1 << 20
 """A task folds when it has gathered so many rows."""
-KINDS: Final = ("Individual", "Cumulative", "Negative", "ReconsumeLater")
-INDIVIDUAL, CUMULATIVE, NEGATIVE, RECONSUME_LATER = range(4)
+KINDS: Final = ("Individual", "Cumulative", "Negative", "ReconsumeLater", "DeadLetter")
+INDIVIDUAL, CUMULATIVE, NEGATIVE, RECONSUME_LATER, DEAD_LETTER = range(5)
+MOST_ERRORS: Final = 200
+"""Different error texts of one topic partition and commit; the rest keep their first word."""
 
 _NUMBERS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 _DETAILS: Final = ("attempt", "delay_ms", "reconsume_times")
@@ -51,10 +53,8 @@ class Acknowledgments:
     individual: PositionSet = field(default_factory=PositionSet)
     cumulative: tuple[Position, int, int] | None = None
     """(entry, batch index, batch size) of the furthest."""
-    rejected: dict[tuple[int | None, int | None, Properties], PositionSet] = field(
-        default_factory=dict
-    )
-    """By attempt, delay in milliseconds, and properties."""
+    rejected: Rejected = field(default_factory=dict)
+    """By attempt, delay in milliseconds, properties, and whether dead letters at once."""
     later: dict[tuple[int | None, int, int, Properties], PositionSet] = field(default_factory=dict)
     """By attempt, delay in milliseconds, times it was reconsumed so far, and properties."""
 
@@ -68,6 +68,7 @@ class Acknowledgments:
 
     def commands(self, subscription: str) -> Iterator[Report | Acknowledge]:
         """What its broker is told; in this order."""
+        rejected = _with_few_errors(self.rejected)
         if self.cumulative is not None:
             position, batch_index, size = self.cumulative
             left = ack_set.without_up_to(ack_set.full(size), batch_index)
@@ -81,8 +82,8 @@ class Acknowledgments:
                 epoch=None,
                 acknowledged=Cursor().acknowledge(self.individual),
                 rejected=tuple(
-                    Rejection(attempt, messages, delay_ms, properties)
-                    for (attempt, delay_ms, properties), messages in self.rejected.items()
+                    Rejection(attempt, messages, delay_ms, properties, bury)
+                    for (attempt, delay_ms, properties, bury), messages in rejected.items()
                 ),
                 reconsume_later=tuple(
                     ReconsumeLater(attempt, messages, delay_ms, times, properties)
@@ -121,6 +122,25 @@ def join_all(parts: Iterable[Folded]) -> Folded:
         for about, found in part.items():
             joined.setdefault(about, Acknowledgments()).join(found)
     return joined
+
+
+Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]
+
+
+def _with_few_errors(rejected: Rejected) -> Rejected:
+    """Each text costs a command, and a file where it comes to a dead letter."""
+    if len(rejected) <= MOST_ERRORS:
+        return rejected
+    few: Rejected = {}
+    for (attempt, delay_ms, properties, bury), messages in rejected.items():
+        short = properties
+        if len(few) >= MOST_ERRORS:
+            short = tuple(
+                (name, value.partition(":")[0] if name == ERROR else value)
+                for name, value in properties
+            )
+        _join(few, {(attempt, delay_ms, short, bury): messages})
+    return few
 
 
 def _join(mine: dict[K, PositionSet], theirs: Mapping[K, PositionSet]) -> None:
@@ -226,8 +246,9 @@ def _add_group(found: Acknowledgments, rows: _Rows, sizes: Numbers, chosen: Numb
     attempt, delay_ms, times = (int(numbers[name][first]) for name in _DETAILS)
     known_attempt = attempt if attempt >= 0 else None
     properties = _properties_of(rows, first)
-    if kind == NEGATIVE:
-        found.rejected[known_attempt, delay_ms if delay_ms >= 0 else None, properties] = messages
+    if kind in (NEGATIVE, DEAD_LETTER):
+        wait_ms = delay_ms if delay_ms >= 0 else None
+        found.rejected[known_attempt, wait_ms, properties, kind == DEAD_LETTER] = messages
     else:
         key = (known_attempt, max(delay_ms, 0), max(times, 0), properties)
         found.later[key] = messages

@@ -24,16 +24,21 @@ if TYPE_CHECKING:
         reconsume_later,
     )
     from pulsar_spark.connector.broker_query import standalone
+    from pulsar_spark.connector.processing import process
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
+    from pulsar_spark.outcome import Reject, RetryLater
 
 __all__ = [
     "PulsarliteError",
+    "Reject",
+    "RetryLater",
     "__version__",
     "acknowledge",
     "acknowledge_cumulative",
     "negative_acknowledge",
+    "process",
     "reconsume_later",
     "register",
     "session",
@@ -42,9 +47,12 @@ __all__ = [
 
 _HOME_OF = {
     "PulsarliteError": "pulsar_spark.errors",
+    "Reject": "pulsar_spark.outcome",
+    "RetryLater": "pulsar_spark.outcome",
     "acknowledge": "pulsar_spark.connector.acknowledging",
     "acknowledge_cumulative": "pulsar_spark.connector.acknowledging",
     "negative_acknowledge": "pulsar_spark.connector.acknowledging",
+    "process": "pulsar_spark.connector.processing",
     "reconsume_later": "pulsar_spark.connector.acknowledging",
     "register": "pulsar_spark.connector.registration",
     "session": "pulsar_spark.connector.session",
