@@ -26,6 +26,7 @@ from pulsar_spark.dead_letter import ERROR
 from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.ledger_log import TopicState
+from pulsar_spark.outcome import milliseconds
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition
@@ -173,6 +174,8 @@ class _Rows:
 
 def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> None:
     numbers = {name: _numbers(table, name) for name in (*_NUMBERS, *_DETAILS)}
+    if "delay" in table.column_names:
+        numbers["delay_ms"] = _delays(table["delay"])
     if (numbers["delay_ms"] < -1).any():
         raise InvalidMessageError("Column delay_ms has values below 0: a delay is 0 or more.")
     kinds = _kinds(table)
@@ -315,6 +318,24 @@ def _numbers(table: pa.Table, name: str) -> Numbers:
             )
         column = pc.fill_null(column, -1)
     values: Numbers = column.cast(pa.int64()).to_numpy()
+    return values
+
+
+def _delays(column: pa.ChunkedArray) -> Numbers:
+    """Durations as text, intervals, or numbers, in milliseconds; -1 where there is none."""
+    if pa.types.is_duration(column.type):
+        column = pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
+    elif not pa.types.is_integer(column.type):
+        encoded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+        try:
+            known = [milliseconds(text) for text in encoded.dictionary.to_pylist()]
+        except ValueError as error:
+            raise InvalidMessageError(f"Column delay: {error}") from error
+        column = pa.chunked_array([pa.array(known, pa.int64()).take(encoded.indices)])
+    given = pc.fill_null(column, -1).cast(pa.int64())
+    if pc.any(pc.and_(pc.less(given, 0), column.is_valid())).as_py():
+        raise InvalidMessageError("Column delay has values below 0: a delay is 0 or more.")
+    values: Numbers = given.to_numpy()
     return values
 
 

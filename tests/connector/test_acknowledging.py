@@ -23,7 +23,7 @@ from pulsar_spark.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.connector.acknowledgment_rows import fold
+from pulsar_spark.connector.acknowledgment_rows import MOST_ERRORS, fold
 from pulsar_spark.connector.acknowledgment_writer import (
     AcknowledgmentStreamWriter,
     AcknowledgmentWriter,
@@ -175,6 +175,37 @@ def test_every_type_and_detail_goes_to_the_broker_as_it_was_given(place: Root) -
     }
 
 
+@pytest.mark.parametrize(
+    "delays",
+    [
+        pa.array(["5s", "100", None]),
+        pa.array([5_000, 100, None], pa.int32()),
+        pa.array([5_000_000, 100_000, None], pa.duration("us")),
+    ],
+)
+def test_a_delay_is_a_text_an_interval_or_milliseconds(place: Root, delays: pa.Array) -> None:
+    send(place.service_url, "t", "abc", batchingEnabled=False)
+    kinds = ["Negative", "Negative", "DeadLetter"]
+    write(place, ids(0, 1, 2, ack_type=kinds, delay=delays, error=[None, None, "hopeless"]))
+    ((_, report),) = said(place)
+    assert sorted(report.rejected, key=lambda each: str(each.messages)) == [
+        Rejection(None, messages(0), 5_000),
+        Rejection(None, messages(1), 100),
+        Rejection(None, messages(2), None, (("ERROR", "hopeless"),), bury=True),
+    ]
+
+
+def test_of_many_different_errors_the_last_keep_their_kind_alone(place: Root) -> None:
+    send(place.service_url, "t", numbers(0, MOST_ERRORS + 9), batchingEnabled=False)
+    count = MOST_ERRORS + 9
+    texts = [f"ValueError: {number}" for number in range(count)]
+    write(place, ids(*range(count), ack_type=["Negative"] * count, error=texts))
+    ((_, report),) = said(place)
+    assert len(report.rejected) == MOST_ERRORS + 1
+    assert report.rejected[-1].properties == (("ERROR", "ValueError"),)
+    assert report.rejected[-1].messages == messages(*range(MOST_ERRORS, count))
+
+
 def test_of_cumulative_acknowledgements_the_furthest_counts_up_to_its_batch_index(
     place: Root,
 ) -> None:
@@ -232,6 +263,9 @@ def test_many_rows_in_any_order_are_folded_without_looking_at_each(place: Root) 
         (ids(0, ack_type=["maybe"]), InvalidMessageError, "ack_type has 'maybe', and takes"),
         (ids(0, ack_type=[1]), InvalidMessageError, "ack_type is bigint and has to be string"),
         (ids(0, delay_ms=[-5]), InvalidMessageError, "delay_ms has values below 0"),
+        (ids(0, delay=["soon"]), InvalidMessageError, "Column delay: A delay can't be 'soon'"),
+        (ids(0, delay=[-5]), InvalidMessageError, "delay has values below 0"),
+        (ids(0, delay=[5], delay_ms=[5]), InvalidMessageError, "mean the same: give one"),
         (ids(0, atempt=[1]), InvalidMessageError, "Did you mean attempt"),
         (ids(0, value=[b"x"]), InvalidMessageError, "value is none of an acknowledgement's"),
     ],
