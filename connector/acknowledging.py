@@ -95,7 +95,7 @@ def negative_acknowledge(
     """
     details = _attempt(df)
     if delay is not None:
-        details["delay_ms"] = _literal(_milliseconds(delay))
+        details["delay_ms"] = _literal(milliseconds_of(delay))
     return _say(
         df, subscription, "Negative", details, topic=topic, service_url=service_url,
         batch_id=batch_id, application=application, options=options,
@@ -120,7 +120,7 @@ def reconsume_later(
     columns: read with `includeProperties`. The rest is as for `acknowledge`.
     """
     details = _attempt(df)
-    details["delay_ms"] = _literal(_milliseconds(delay))
+    details["delay_ms"] = _literal(milliseconds_of(delay))
     details["reconsume_times"] = _reconsume_times(df)
     if properties:
         details["properties"] = _map(properties)
@@ -222,7 +222,8 @@ def _map(properties: Mapping[str, str]) -> Column:
     return functions.create_map(*flat)
 
 
-def _milliseconds(delay: Delay) -> int:
+def milliseconds_of(delay: Delay) -> int:
+    """InvalidOptionError if it is none."""
     if isinstance(delay, timedelta):
         value = round(delay.total_seconds() * 1000)
     elif isinstance(delay, str):

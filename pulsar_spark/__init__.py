@@ -24,16 +24,20 @@ if TYPE_CHECKING:
         reconsume_later,
     )
     from pulsar_spark.connector.broker_query import standalone
+    from pulsar_spark.connector.processing import Message, RetryLater, process
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
 
 __all__ = [
+    "Message",
     "PulsarliteError",
+    "RetryLater",
     "__version__",
     "acknowledge",
     "acknowledge_cumulative",
     "negative_acknowledge",
+    "process",
     "reconsume_later",
     "register",
     "session",
@@ -41,10 +45,13 @@ __all__ = [
 ]
 
 _HOME_OF = {
+    "Message": "pulsar_spark.connector.processing",
     "PulsarliteError": "pulsar_spark.errors",
+    "RetryLater": "pulsar_spark.connector.processing",
     "acknowledge": "pulsar_spark.connector.acknowledging",
     "acknowledge_cumulative": "pulsar_spark.connector.acknowledging",
     "negative_acknowledge": "pulsar_spark.connector.acknowledging",
+    "process": "pulsar_spark.connector.processing",
     "reconsume_later": "pulsar_spark.connector.acknowledging",
     "register": "pulsar_spark.connector.registration",
     "session": "pulsar_spark.connector.session",

@@ -366,7 +366,8 @@ def test_messages_to_reconsume_later_go_to_the_retry_letter_topic(
 def read(spark: SparkSession, root: Path, *, stream: bool = False) -> DataFrame:
     reader: Any = spark.readStream if stream else spark.read
     options = {"topic": "t", "startingOffsets": "earliest", "includeProperties": "true"}
-    return reader.format("pulsarlite").options(serviceUrl=str(root), **options).load()
+    frame: DataFrame = reader.format("pulsarlite").options(serviceUrl=str(root), **options).load()
+    return frame
 
 
 def test_dataframes_are_acknowledged_rejected_and_reconsumed(
