@@ -47,7 +47,11 @@ _SCHEMA: Final = pa.schema(
     ]
 )  # fmt: skip
 _IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
-_OF_A_MESSAGE: Final = ("value", "key", "properties", "topic", *_IDS, "redelivery_count")
+_OF_A_MESSAGE: Final[dict[str, Any]] = {
+    "value": None, "key": None, "properties": (), "topic": None, **dict.fromkeys(_IDS, -1),
+    "redelivery_count": 0,
+}  # fmt: skip
+"""Column -> what stands for it where it is missing; in the order of `Message`'s fields."""
 
 
 class RetryLater(Exception):  # noqa: N818 - raised to say so, and no error
@@ -143,13 +147,12 @@ class Processor:
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
     """The rows, as a function is given them."""
-    names = [name for name in _OF_A_MESSAGE if name in batch.schema.names]
-    columns = [batch.column(name).to_pylist() for name in names]
-    if "properties" in names:
-        place = names.index("properties")
-        columns[place] = [dict(each or ()) for each in columns[place]]
-    for row in zip(*columns, strict=True):
-        yield Message(**dict(zip(names, row, strict=True)))
+    there = set(batch.schema.names)
+    columns: list[Iterable[Any]] = []
+    for name, default in _OF_A_MESSAGE.items():
+        held = batch.column(name).to_pylist() if name in there else [default] * batch.num_rows
+        columns.append([dict(each or ()) for each in held] if name == "properties" else held)
+    yield from map(Message, *columns)
 
 
 # -- outcomes --------------------------------------------------------------------------------------
@@ -177,10 +180,11 @@ def _text(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - an error that can't even say what it is
         text = type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # without our own
+    frames = list(traceback.walk_tb(error.__traceback__))[1:]  # without our own
     if frames:
-        last = frames[-1]
-        text = f"{text[: LONGEST_ERROR - 200]} ({last.filename}:{last.lineno} in {last.name})"
+        frame, line = frames[-1]
+        place = f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
+        text = f"{text[: LONGEST_ERROR - len(place) - 3]} ({place})"
     return text.encode(errors="backslashreplace").decode()
 
 
