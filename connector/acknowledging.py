@@ -14,14 +14,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.dead_letter import RECONSUMETIMES
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
-from pulsar_spark.outcome import Delay, milliseconds
+from pulsar_spark.options import parse_duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+Delay = timedelta | int | str
+"""An int counts milliseconds; a text is a duration such as `30s`."""
 
 _IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index", "topic")
 
@@ -91,7 +95,7 @@ def negative_acknowledge(
     """
     details = _attempt(df)
     if delay is not None:
-        details["delay_ms"] = _literal(_milliseconds(delay))
+        details["delay_ms"] = _literal(milliseconds_of(delay))
     return _say(
         df, subscription, "Negative", details, topic=topic, service_url=service_url,
         batch_id=batch_id, application=application, options=options,
@@ -116,7 +120,7 @@ def reconsume_later(
     columns: read with `includeProperties`. The rest is as for `acknowledge`.
     """
     details = _attempt(df)
-    details["delay_ms"] = _literal(_milliseconds(delay))
+    details["delay_ms"] = _literal(milliseconds_of(delay))
     details["reconsume_times"] = _reconsume_times(df)
     if properties:
         details["properties"] = _map(properties)
@@ -218,11 +222,23 @@ def _map(properties: Mapping[str, str]) -> Column:
     return functions.create_map(*flat)
 
 
-def _milliseconds(delay: Delay) -> int:
-    try:
-        return milliseconds(delay)
-    except ValueError as error:
-        raise InvalidOptionError(str(error)) from error
+def milliseconds_of(delay: Delay) -> int:
+    """InvalidOptionError if it is none."""
+    if isinstance(delay, timedelta):
+        value = round(delay.total_seconds() * 1000)
+    elif isinstance(delay, str):
+        try:
+            value = parse_duration_ms(delay)
+        except ValueError:
+            value = -1
+    else:
+        value = delay
+    if value < 0:
+        raise InvalidOptionError(
+            f"A delay can't be {delay!r}: it is a timedelta, a number of milliseconds, or a text "
+            "such as 500ms, 30s or 5m, and not below 0."
+        )
+    return value
 
 
 def _query_of(df: DataFrame) -> str:

@@ -26,7 +26,7 @@ from pulsar_spark.dead_letter import ERROR
 from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.ledger_log import TopicState
-from pulsar_spark.outcome import milliseconds
+from pulsar_spark.options import parse_duration_ms
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition
@@ -328,9 +328,12 @@ def _delays(column: pa.ChunkedArray) -> Numbers:
     elif not pa.types.is_integer(column.type):
         encoded = column.cast(pa.string()).combine_chunks().dictionary_encode()
         try:
-            known = [milliseconds(text) for text in encoded.dictionary.to_pylist()]
-        except ValueError as error:
-            raise InvalidMessageError(f"Column delay: {error}") from error
+            known = [parse_duration_ms(text) for text in encoded.dictionary.to_pylist()]
+        except ValueError:
+            raise InvalidMessageError(
+                "Column delay has a text that is no duration, such as 500ms, 30s or 5m: "
+                f"{', '.join(encoded.dictionary.to_pylist()[:5])}."
+            ) from None
         column = pa.chunked_array([pa.array(known, pa.int64()).take(encoded.indices)])
     given = pc.fill_null(column, -1).cast(pa.int64())
     if pc.any(pc.and_(pc.less(given, 0), column.is_valid())).as_py():

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
         reconsume_later,
     )
     from pulsar_spark.connector.broker_query import standalone
-    from pulsar_spark.connector.processing import process
+    from pulsar_spark.connector.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
-    from pulsar_spark.outcome import Reject, RetryLater
 
 __all__ = [
+    "Message",
     "PulsarliteError",
     "Reject",
     "RetryLater",
@@ -46,9 +46,10 @@ __all__ = [
 ]
 
 _HOME_OF = {
+    "Message": "pulsar_spark.connector.processing",
     "PulsarliteError": "pulsar_spark.errors",
-    "Reject": "pulsar_spark.outcome",
-    "RetryLater": "pulsar_spark.outcome",
+    "Reject": "pulsar_spark.connector.processing",
+    "RetryLater": "pulsar_spark.connector.processing",
     "acknowledge": "pulsar_spark.connector.acknowledging",
     "acknowledge_cumulative": "pulsar_spark.connector.acknowledging",
     "negative_acknowledge": "pulsar_spark.connector.acknowledging",

@@ -1,208 +1,380 @@
-"""A function on each message: failures, crashes and hangs are its message's, and nobody else's."""
+"""A function on each message: what it raises, kills or delays is that one message's outcome."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
-import threading
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.broker_query import standalone
-from pulsar_spark.connector.function_process import FunctionProcess, Work
-from pulsar_spark.errors import InvalidMessageError, InvalidOptionError, TopicNotFoundError
-from pulsar_spark.outcome import LONGEST_ERROR, Outcome, Reject, RetryLater
+from pulsar_spark import RetryLater
+from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.connector.child_process import ChildProcess
+from pulsar_spark.connector.processing import Message, Processor, messages_of
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.dispatch import Stepped
+from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.stream_offset import TopicPartition
+from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Run
-from tests.connector.topics import send
+from tests.connector.topics import maps, numbers, send
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-DONE = Outcome()
+ABOUT = TopicPartition("persistent://public/default/t", 0)
+Outcome = tuple[str, str | None]
 
 
-def values(*texts: str) -> pa.RecordBatch:
+def batch_of(*values: str, **columns: pa.Array) -> pa.RecordBatch:
+    count = len(values)
     return pa.record_batch(
         {
-            "value": pa.array([text.encode() for text in texts]),
-            "properties": pa.array(
-                [[("n", text)] for text in texts], pa.map_(pa.string(), pa.string())
-            ),
+            "ledger_id": pa.array([3] * count, pa.int64()),
+            "entry_id": pa.array(range(count), pa.int64()),
+            "partition": pa.array([0] * count, pa.int32()),
+            "batch_index": pa.array([0] * count, pa.int32()),
+            "topic": ["t"] * count,
+            "key": ["k"] * count,
+            "value": pa.array([value.encode() for value in values], pa.binary()),
+            "redelivery_count": pa.array([1] * count, pa.int32()),
+            **columns,
         }
     )
 
 
-def run(function: Callable[..., Any], *texts: str, **given: Any) -> list[Outcome]:
-    timeout_s = given.pop("timeout_s", None)
-    with FunctionProcess(Work(function, **given), timeout_s) as process:
-        return process.run(values(*texts))
+def outcomes(
+    function: Callable[[Any], object], *batches: pa.RecordBatch, **given: Any
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for each in Processor(function, **given)(iter(batches)):
+        found += each.to_pylist()
+    assert [each["entry_id"] for each in found] == [
+        place for batch in batches for place in range(batch.num_rows)
+    ]
+    return found
 
 
-def errors(outcomes: list[Outcome]) -> list[str | None]:
-    return [each.error for each in outcomes]
+def said(found: list[dict[str, Any]]) -> list[str]:
+    """Per message: `.` for done, else the error."""
+    return ["." if each["ack_type"] == "Individual" else each["error"] for each in found]
 
 
-def test_what_a_function_returns_and_raises_is_told_message_by_message() -> None:
-    def function(message: Any) -> Any:
-        name = message.properties["n"]
-        if name == "bad":
-            raise ValueError("no number")
-        if name == "later":
-            raise RetryLater("5s", "busy")
-        if name == "never":
-            raise Reject("unreadable")
-        if name == "exit":
-            raise SystemExit(3)
-        return len(message.value) if name != "wrong" else "text"
-
-    names = ("a", "bad", "later", "never", "exit", "wrong", "bb")
-    outcomes = run(function, *names, result_type=pa.int64())
-    assert [each.ack_type for each in outcomes] == [
-        "Individual", "Negative", "Negative", "DeadLetter", "Negative", "Negative", "Individual"
-    ]  # fmt: skip
-    assert errors(outcomes)[1:5] == ["ValueError: no number", "busy", "unreadable", "SystemExit: 3"]
-    assert "Could not convert 'text'" in (outcomes[5].error or "")
-    assert [each.delay_ms for each in outcomes] == [None, None, 5000, None, None, None, None]
-    assert [each.result for each in outcomes] == [1, None, None, None, None, None, 2]
-
-
-@pytest.mark.parametrize("by_batch", [False, True])
-def test_who_kills_the_process_is_known_and_the_others_go_on(by_batch: bool) -> None:
-    def function(given: Any) -> None:
-        found = given.column("value").to_pylist() if by_batch else [given.value]
-        if b"segfault" in found:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if b"exit" in found:
-            os._exit(7)
-        if b"kill" in found:
+def obedient(message: Message) -> None:
+    """Does what the message says."""
+    match (message.value or b"").decode().split():
+        case ["raise"]:
+            raise ValueError("no good")
+        case ["leave"]:
+            sys.exit(4)
+        case ["exit"]:
+            os._exit(3)
+        case ["kill"]:
             os.kill(os.getpid(), signal.SIGKILL)
-        if b"raise" in found:
-            raise KeyError("x")
-
-    names = ("a", "segfault", "b", "exit", "kill", "c", "raise", "d")
-    outcomes = run(function, *names, by_batch=by_batch)
-    told = dict(zip(names, errors(outcomes), strict=True))
-    assert [name for name, error in told.items() if error is None] == ["a", "b", "c", "d"]
-    assert "signal 11 (SIGSEGV)" in (told["segfault"] or "")
-    assert "exit code 7" in (told["exit"] or "")
-    assert "signal 9 (SIGKILL, as the system does when memory" in (told["kill"] or "")
-    assert told["raise"] == "KeyError: 'x'"
+        case ["crash"]:
+            ctypes.string_at(0)
+        case ["hang"]:
+            signal.pause()
+        case ["later", milliseconds]:
+            raise RetryLater(int(milliseconds), {"why": "busy"})
 
 
-def test_a_message_that_hangs_is_given_up_after_the_timeout() -> None:
-    def function(message: Any) -> None:
-        if message.value == b"hang":
-            threading.Event().wait()
-
-    outcomes = run(function, "a", "hang", "b", timeout_s=0.3)
-    assert errors(outcomes)[::2] == [None, None]
-    assert "longer than the timeout of 0.3 s" in (outcomes[1].error or "")
+def test_messages_are_given_with_what_their_rows_have() -> None:
+    batch = batch_of("a", "b", properties=maps([{"x": "1"}, None]))
+    first, second = messages_of(batch)
+    assert first == Message(b"a", "k", {"x": "1"}, "t", 3, 0, 0, 0, 1)
+    assert second.properties == {}
+    assert next(messages_of(batch.select(["entry_id"]))) == Message(entry_id=0)
 
 
-def test_one_process_serves_many_batches_and_ends_with_its_task() -> None:
-    def function(message: Any) -> int:
-        return os.getpid()
+def test_a_function_that_returns_acknowledges_and_its_child_ends_with_the_task(
+    tmp_path: Path,
+) -> None:
+    def note(_: Message) -> None:
+        with (tmp_path / "pids").open("a") as file:
+            file.write(f"{os.getpid()}\n")
 
-    with FunctionProcess(Work(function, result_type=pa.int64())) as process:
-        seen = {each.result for _ in range(3) for each in process.run(values("a", "b"))}
-        (child,) = seen
-        assert child != os.getpid()
-        os.kill(child, signal.SIGKILL)
-        eventually(lambda: process._child is not None and process._child._has_died(), 10)
-        (another,) = {each.result for each in process.run(values("a", "b"))}
-        assert another != child
-    with pytest.raises(ProcessLookupError):
-        os.kill(another, 0)
-
-
-def test_a_batch_function_gets_arrow_and_gives_a_result_a_message() -> None:
-    def function(batch: pa.RecordBatch) -> pa.Array:
-        if batch.num_rows == 2:
-            return pa.array([1])
-        return pc.binary_length(batch.column("value"))
-
-    outcomes = run(function, "a", "bb", "ccc", by_batch=True, result_type=pa.int64())
-    assert [each.result for each in outcomes] == [1, 2, 3]
-    outcomes = run(function, "a", "bb", by_batch=True, result_type=pa.int64())
-    assert [each.result for each in outcomes] == [1, 2], "a wrong number is halved as an error is"
+    found = outcomes(note, batch_of(*"abc"), batch_of(), batch_of("d"))
+    assert said(found) == ["."] * 4
+    assert {name: each for name, each in found[0].items() if each is not None} == {
+        "ledger_id": 3, "entry_id": 0, "partition": 0, "batch_index": 0, "topic": "t",
+        "ack_type": "Individual",
+    }  # fmt: skip
+    (pid,) = set((tmp_path / "pids").read_text().split())
+    assert int(pid) != os.getpid()
+    assert not _lives(int(pid))
 
 
-def test_an_error_s_text_has_a_bound() -> None:
-    class OddError(Exception):
+def test_what_a_function_raises_is_caught_message_by_message() -> None:
+    found = outcomes(obedient, batch_of("a", "raise", "b", "leave"), batch_of("raise", "c"))
+    here = f"{Path(__file__).name}:"
+    first, second, third = (each["error"] for each in found if each["error"])
+    assert first.startswith("ValueError: no good (")
+    assert here in first
+    assert first.endswith(" in obedient)")
+    assert second.startswith("SystemExit: 4")
+    assert third == first
+    assert [each["ack_type"][0] for each in found] == list("ININNI")
+
+
+@pytest.mark.parametrize(
+    ("order", "error"),
+    [
+        ("exit", "its process exited with 3"),
+        ("kill", "its process was killed by SIGKILL (out of memory?)"),
+        ("crash", "its process was killed by SIGSEGV: Fatal Python error: Segmentation fault"),
+        ("hang", "it took longer than 0.5 s, and was killed"),
+    ],
+)
+def test_a_message_that_kills_its_process_is_known_and_the_others_go_on(
+    order: str, error: str
+) -> None:
+    batch = batch_of("a", order, "b", order, order, "raise", "c")
+    found = outcomes(obedient, batch, batch_of("d", order), timeout_s=0.5)
+    short = [each if each == "." else each[: len(error)] for each in said(found)]
+    raised = short[5]
+    assert short == [".", error, ".", error, error, raised, ".", ".", error]
+    assert raised.startswith("ValueError")
+
+
+def test_what_a_child_started_does_not_hide_its_death() -> None:
+    def leave_one_behind(message: Message) -> None:
+        if message.value == b"fork":
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                signal.pause()
+            os._exit(child % 2 and 9)
+
+    found = outcomes(leave_one_behind, batch_of("a", "fork", "b"))
+    assert [each[:18] for each in said(found)] == [".", "its process exited", "."]
+
+
+def test_retry_later_names_its_delay_and_counts_where_properties_are_read() -> None:
+    properties = maps([{"RECONSUMETIMES": "4"}, {}, None])
+    attempts = pa.array([7, 8, 9], pa.int32())
+    found = outcomes(
+        obedient, batch_of("later 1500", "a", "later 20", properties=properties, attempt=attempts)
+    )
+    names = ("ack_type", "delay_ms", "reconsume_times", "attempt")
+    assert [tuple(each[name] for name in names) for each in found] == [
+        ("ReconsumeLater", 1500, 4, 7), ("Individual", None, None, 8),
+        ("ReconsumeLater", 20, 0, 9),
+    ]  # fmt: skip
+    assert [dict(each["properties"] or ()) for each in found] == [
+        {"why": "busy"}, {}, {"why": "busy"},
+    ]  # fmt: skip
+    (alone,) = outcomes(obedient, batch_of("later 20"))
+    assert (alone["ack_type"], alone["delay_ms"]) == ("Negative", 20)
+
+
+def test_a_function_keeps_what_it_has_in_memory_until_its_process_dies() -> None:
+    seen: list[bytes | None] = []
+
+    def count(message: Message) -> None:
+        seen.append(message.value)
+        if message.value == b"exit":
+            os._exit(0)
+        raise ValueError(len(seen))
+
+    found = outcomes(count, batch_of("a", "b"), batch_of("c", "exit", "d"))
+    assert [each.split(" (")[0] for each in said(found)] == [
+        "ValueError: 1", "ValueError: 2", "ValueError: 3", "its process exited with 0",
+        "ValueError: 1",
+    ]  # fmt: skip
+    assert not seen, "this process has not run it"
+
+
+def test_errors_of_any_length_and_form_are_told() -> None:
+    class Mute(Exception):  # noqa: N818
         def __str__(self) -> str:
-            raise RuntimeError("no text")
+            raise RuntimeError
 
-    assert len(Outcome.of_error(ValueError("x" * 5000)).error or "") == LONGEST_ERROR
-    assert Outcome.of_error(OddError()).error == "OddError: its text can't be had: RuntimeError"
-    assert Outcome.of_error(RetryLater()) == Outcome("Negative")
-    with pytest.raises(ValueError, match="not below 0"):
-        RetryLater(-1)
+    def fail(message: Message) -> None:
+        if message.value == b"mute":
+            raise Mute
+        raise ValueError("\ud800ü" if message.value == b"odd" else "x" * 100_000)
 
-
-# -- on Spark ----------------------------------------------------------------------------------
-
-
-def test_what_can_not_be_processed_is_said_at_once(spark: SparkSession) -> None:
-    frame = spark.range(1)
-    with pytest.raises(InvalidMessageError, match="no column ledger_id"):
-        pulsar_spark.process(frame, print)
-    ids = "1L as ledger_id, 0L as entry_id, 0 as partition, 0 as batch_index, 't' as topic"
-    with pytest.raises(InvalidOptionError, match="timeout: A delay can't be 'soon'"):
-        pulsar_spark.process(spark.sql(f"select {ids}"), print, timeout="soon")
+    first, second, third = said(outcomes(fail, batch_of("long", "odd", "mute")))
+    assert len(first) <= 2_000
+    assert "\\ud800ü" in second
+    assert third.startswith("Mute (")
 
 
-@pytest.mark.slow
-def test_one_bad_message_never_stops_a_query_and_ends_as_a_dead_letter(
+@pytest.mark.parametrize("order", ["raise", "exit", "hang"])
+def test_a_batch_that_fails_is_halved_until_the_message_is_found(
+    order: str, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+
+    def each(batch: pa.RecordBatch) -> None:
+        with calls.open("a") as file:
+            file.write(f"{batch.num_rows}\n")
+        for message in messages_of(batch):
+            obedient(message)
+
+    values = ["a"] * 5 + [order] + ["b"] * 10
+    found = outcomes(each, batch_of(*values), batch_of("c"), batch=True, timeout_s=0.5)
+    assert [each == "." for each in said(found)] == [value != order for value in [*values, "c"]]
+    assert calls.read_text().split() == ["16", "8", "4", "4", "2", "1", "1", "2", "8", "1"]
+
+
+def test_what_is_rejected_becomes_a_dead_letter_at_once() -> None:
+    def never(_: Message) -> None:
+        raise pulsar_spark.Reject("unreadable")
+
+    (found,) = outcomes(never, batch_of("a"))
+    assert (found["ack_type"], found["error"]) == ("DeadLetter", "unreadable")
+
+
+def test_a_batch_that_wants_to_be_retried_later_is_so_as_a_whole() -> None:
+    def busy(batch: pa.RecordBatch) -> None:
+        raise RetryLater("1s")
+
+    found = outcomes(busy, batch_of("a", "b", properties=maps([{}, {}])), batch=True)
+    assert [(each["ack_type"], each["delay_ms"]) for each in found] == [
+        ("ReconsumeLater", 1000)
+    ] * 2
+
+
+def test_a_task_that_ends_early_leaves_no_child() -> None:
+    def work(batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
+        yield b"one"
+        signal.pause()
+
+    with ChildProcess(work) as child:
+        results = child.run(batch_of("a"), 0, 1)
+        assert next(results) == b"one"
+        pid = child.pid
+        results.close()  # type: ignore[attr-defined]
+        assert not _lives(pid)
+        others = child.run(batch_of("b"), 0, 1)
+        assert next(others) == b"one", "a new one takes over"
+        pid = child.pid
+        assert _lives(pid)
+    assert not _lives(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_a_child_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from tests.connector.test_processing import batch_of\n"
+        "from pulsar_spark.connector.processing import Processor\n"
+        "def hang(message):\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    signal.pause()\n"
+        "list(Processor(hang)(iter([batch_of('a')])))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parent.parent.parent,
+    ) as worker:  # fmt: skip
+        assert worker.stdout is not None
+        pid = int(worker.stdout.readline())
+        worker.kill()
+        worker.wait()
+    eventually(lambda: not _lives(pid), 10, "the child ends")
+
+
+def test_errors_of_processing_end_in_the_dead_letter(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.connector.test_acknowledging import write
+
+    impatient(monkeypatch)
+    place = Root(str(root), {})
+    send(root, "t", ["a", "exit", "b"], batchingEnabled=False)
+    options = ConsumerOptions(0, dead_letter_policy=DeadLetterPolicy(1))
+    command = Subscribe(
+        "s", "c", 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST,
+        permits=100, options=options,
+    )  # fmt: skip
+    SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", command)])
+    loop = BrokerLoop(place, tmp_path / "c")
+    loop.until_quiet()
+    ((messages),) = Run(root, topic="t", startingOffsets="earliest").all()
+    batch = pa.RecordBatch.from_pylist(messages.messages)
+    for _ in range(2):
+        (rows,) = Processor(obedient)(iter([batch]))
+        write(place, dict(zip(rows.schema.names, rows.columns, strict=True)))
+        loop.until_quiet()
+    ((letters),) = Run(root, topic="t-s-DLQ", startingOffsets="earliest",
+                       includeProperties="true").all()  # fmt: skip
+    (letter,) = letters.messages
+    assert letter["value"] == b"exit"
+    assert dict(letter["properties"])["ERROR"] == "its process exited with 3"
+    dispatch = SystemTopic(place, DISPATCH)
+    steps = [each.record.item() for each in dispatch.read(0, dispatch.refresh(),
+             keep=lambda _, name: not name)]  # fmt: skip
+    assert [each for each in steps if isinstance(each, Stepped)][-1].backlogs == (("s", 0),)
+
+
+def test_a_stream_is_processed_and_goes_on_behind_a_message_that_kills_its_process(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
-    send(root, "t", ["1", "boom", "3", "die", "never", "6"], batchingMaxMessages=4)
+    from tests.connector.test_acknowledging import said as commands
 
-    def messages() -> DataFrame:
-        return spark.readStream.format("pulsarlite").options(
-            serviceUrl=str(root), topic="t", subscriptionName="s", subscriptionType="Shared",
-            subscriptionInitialPosition="Earliest", ackMode="manual", maxRedeliverCount=1,
-            negativeAckRedeliveryDelay="100ms",
-        ).load()  # fmt: skip
+    send(root, "t", [*numbers(0, 4), "exit", "later 5", *numbers(4, 8)], batchingEnabled=False)
+    reader = spark.readStream.format("pulsarlite").options(
+        serviceUrl=str(root), topic="t", startingOffsets="earliest", includeProperties="true"
+    )
 
-    def letters() -> dict[bytes, str]:
-        given: dict[str, Any] = {"topic": "t-s-DLQ", "startingOffsets": "earliest"}
-        try:
-            batches = Run(root, includeProperties=True, **given).all()
-        except TopicNotFoundError:
-            return {}
-        found = [each for batch in batches for each in batch.messages]
-        assert len(found) == len({each["value"] for each in found}), "a letter was written twice"
-        return {each["value"]: dict(each["properties"])["ERROR"] for each in found}
+    def handle(message: Message) -> None:
+        text = (message.value or b"").decode()
+        if text == "exit":
+            os._exit(3)
+        if text.startswith("later"):
+            raise RetryLater(5)
 
-    with standalone(spark, str(root)):
-        query = (
-            pulsar_spark.process(messages(), _work)
-            .writeStream.format("pulsarlite")
-            .options(serviceUrl=str(root), subscriptionName="s")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-        try:
-            eventually(lambda: len(letters()) == 3, 120, "three dead letters")
-            assert query.isActive
-        finally:
-            query.stop()
-    found = letters()
-    assert found[b"boom"] == "ValueError: invalid literal for int() with base 10: b'boom'"
-    assert "exit code 9" in found[b"die"]
-    assert found[b"never"] == "unreadable"
+    rows = pulsar_spark.process(reader.load(), handle, timeout="1m")
+    writer = rows.writeStream.format("pulsarlite").options(
+        serviceUrl=str(root), subscriptionName="s", checkpointLocation=str(tmp_path / "c")
+    )
+    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    ((_, report),) = commands(Root(str(root), {}))
+    assert str(report.acknowledged.individually_deleted) == "0:0-3,6-9"
+    ((rejected,), (later,)) = report.rejected, report.reconsume_later
+    assert str(rejected.messages) == "0:4"
+    assert rejected.properties == (("ERROR", "its process exited with 3"),)
+    assert (str(later.messages), later.delay_ms, later.reconsume_times) == ("0:5", 5, 0)
 
 
-def _work(message: Any) -> int:
-    if message.value == b"die":
-        os._exit(9)
-    if message.value == b"never":
-        raise pulsar_spark.Reject("unreadable")
-    return int(message.value)
+def test_a_dataframe_is_processed_in_batches_with_all_its_columns(
+    spark: SparkSession, root: Path
+) -> None:
+    send(root, "t", numbers(0, 20))
+    reader = spark.read.format("pulsarlite").options(serviceUrl=str(root), topic="t")
+    frame: DataFrame = reader.load().selectExpr("*", "cast(value as string) as text").drop("topic")
+
+    def handle(batch: pa.RecordBatch) -> None:
+        if "13" in batch.column("text").to_pylist():
+            raise ValueError("unlucky")
+
+    found = pulsar_spark.process(frame, handle, batch=True, topic="u").collect()
+    assert [each.batch_index for each in found if each.ack_type == "Negative"] == [13]
+    assert {each.topic for each in found} == {"u"}
+    with pytest.raises(InvalidMessageError, match="no column topic"):
+        pulsar_spark.process(frame, handle)
+    with pytest.raises(InvalidMessageError, match="no column batch_index"):
+        pulsar_spark.process(frame.drop("batch_index"), handle)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/status")  # a zombie that nobody reaps does not live
+    return not (status.exists() and "State:\tZ" in status.read_text())
