@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import (
     DataType,
+    DayTimeIntervalType,
     IntegerType,
     LongType,
     MapType,
@@ -47,6 +48,7 @@ ACK_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
     "ack_type": (StringType(),),
     "attempt": _NUMBERS,
+    "delay": (StringType(), DayTimeIntervalType(), *_NUMBERS),
     "delay_ms": _NUMBERS,
     "reconsume_times": _NUMBERS,
     "properties": (MapType(StringType(), StringType()),),
@@ -79,7 +81,9 @@ class AcknowledgmentWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         application = None
         if self._options.has("txnAppId"):
-            application = (self._options["txnAppId"], self._options["txnVersion"])
+            # All subscriptions share the log of `__commands`.
+            name = f"{self._options['txnAppId']}/{self._options['subscriptionName']}"
+            application = (name, self._options["txnVersion"])
         tell(self._root, self._options["subscriptionName"], _found(messages), application)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -140,6 +144,8 @@ def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bo
                 "messages, and publishes none. Leave one of the two out."
             )
     check_columns(schema, ACK_COLUMNS, "an acknowledgement", "rename the column, or drop it")
+    if {"delay", "delay_ms"} <= set(schema.fieldNames()):
+        raise InvalidMessageError("Columns delay and delay_ms mean the same: give one of them.")
     missing = [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]
     if missing:
         raise InvalidMessageError(

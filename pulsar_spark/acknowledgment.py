@@ -313,8 +313,8 @@ def _take_rejections(
             messages = rejection.messages
             reject(state, subscription, out, consumer, attempt, messages, delay, burial)
     for request in command.reconsume_later:
-        for attempt in _attempts(consumer, request.attempt):
-            reconsume_later(state, subscription, out, consumer, attempt, request)
+        attempts = _attempts(consumer, request.attempt)
+        reconsume_later(state, subscription, out, consumer, attempts, request)
 
 
 def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:

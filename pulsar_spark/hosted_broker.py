@@ -90,6 +90,12 @@ def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
 def _actions(about: tuple[str, int], ready: Ready) -> Iterator[OutputRow]:
     for letter in ready.letters:
         yield OutputRow(*about, broker_rows.LETTER, "", broker_rows.letter_data(letter))
+    for reply in ready.replies:
+        if reply.error is not None and not reply.consumer:
+            _log.warning(
+                "Refused on %s-partition-%s, subscription %s, what a sink or an admin wanted: "
+                "%s: %s", *about, reply.subscription, reply.error.value, reply.message,
+            )  # fmt: skip
     for subscription, item in told(ready):
         yield OutputRow(*about, broker_rows.DISPATCH, subscription, wire_format.encode(item))
     if ready.trim:
