@@ -17,7 +17,7 @@ from pulsar_spark.commands import ReconsumeLater
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.dead_letter import dead_letter, retry_letter
-from pulsar_spark.due_messages import not_acknowledged
+from pulsar_spark.due_messages import NOTHING, not_acknowledged
 from pulsar_spark.policies import ConsumerOptions
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready_builder import ReadyBuilder
