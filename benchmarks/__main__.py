@@ -1,10 +1,12 @@
 """Every benchmark, one after the other, each in a process of its own: `make benchmark`.
 
 Takes about half an hour on two cores. docs/performance.md keeps what it printed, and says when.
+With names, only those: `python -m benchmarks broker cursor`.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
@@ -15,13 +17,23 @@ BENCHMARKS = (
     ("benchmarks.micro_batch",),
     ("benchmarks.log",),
     ("benchmarks.cursor",),
+    ("benchmarks.deduplication",),
+    ("benchmarks.broker",),
 )
+NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})
 
 
-def main() -> int:
-    """Run them all; 1 if one failed."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run them all, or those named; 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(NAMES))
+    names = parser.parse_args(arguments).names
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"there is no benchmark {min(unknown)}: there are {', '.join(NAMES)}")
     failed = 0
     for command in BENCHMARKS:
+        if names and command[0].removeprefix("benchmarks.") not in names:
+            continue
         print(f"\n## python -m {' '.join(command)}\n", flush=True)
         failed |= subprocess.run([sys.executable, "-m", *command], check=False).returncode != 0
     return int(failed)

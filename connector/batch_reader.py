@@ -14,10 +14,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
+from pulsar_spark.connector.chunk_reading import TopicChunks
 from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.message_columns import check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
-from pulsar_spark.connector.micro_batch import MessageInputPartition, deal, row_ranges
+from pulsar_spark.connector.micro_batch import MessageInputPartition, deal
 from pulsar_spark.connector.start_positions import end_position, start_position
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
@@ -33,6 +34,7 @@ class PulsarliteReader(DataSourceReader):
         self._start = start_position(options, default="earliest")
         self._end = end_position(options)
         self._topics = SubscribedTopics(options, root)
+        self._chunks = TopicChunks(options)
 
     def partitions(self) -> list[MessageInputPartition]:
         self._topics.refresh()
@@ -50,7 +52,7 @@ class PulsarliteReader(DataSourceReader):
             batch = batch if hidden is None else batch.difference(hidden)
             if batch:
                 rows = ranges.setdefault((partition.topic, ledger.folder), [])
-                rows.extend(row_ranges(batch, ledgers))
+                rows.extend(self._chunks.row_ranges(batch, ledger, number))
         tasks = deal(
             ranges,
             self._root,

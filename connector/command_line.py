@@ -35,6 +35,10 @@ _CHECKPOINT_HELP = (
     "where Spark keeps the broker's state (default: below a local root, else in the home folder; "
     "a lost one is rebuilt)"
 )
+_DEDUPLICATION_HELP = (
+    "Drop messages whose producer name and sequence id were used before, in all topics of a "
+    "namespace that don't say themselves. Pulsar: set-deduplication."
+)
 _EPILOG = """\
 examples:
   pulsarlite demo
@@ -105,6 +109,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     topics.set_defaults(group=topics)
     _add_topics(topics)
+    subscriptions = commands.add_parser(
+        "subscriptions",
+        help="list, create, move and delete subscriptions (no Spark is started)",
+        description="List, create, move and delete subscriptions. All but list need a broker.",
+    )
+    subscriptions.set_defaults(group=subscriptions)
+    _add_subscriptions(subscriptions)
+    namespaces = commands.add_parser(
+        "namespaces",
+        help="what holds for all topics of a namespace (no Spark is started)",
+        description="What holds for all topics of a namespace that say nothing themselves.",
+    )
+    namespaces.set_defaults(group=namespaces)
+    _add_namespaces(namespaces)
     return parser
 
 
@@ -137,7 +155,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_standalone(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     broker = commands.add_parser(
         "standalone",
-        parents=[_store_options()],
+        parents=[_store()],
         help="run the broker, which subscriptions need",
         description="Run the broker of the topics below a root, until Ctrl-C. One broker serves a "
         "root; killed at any point, it takes up where it was. Pulsar: bin/pulsar standalone.",
@@ -147,7 +165,8 @@ def _add_standalone(commands: argparse._SubParsersAction[argparse.ArgumentParser
     broker.set_defaults(run=_standalone)
 
 
-def _store_options() -> argparse.ArgumentParser:
+def _store() -> argparse.ArgumentParser:
+    """What every command on a store takes."""
     store = argparse.ArgumentParser(add_help=False)
     store.add_argument("--service-url", metavar="URL", help=_SERVICE_URL_HELP)
     store.add_argument(
@@ -160,13 +179,37 @@ def _store_options() -> argparse.ArgumentParser:
     return store
 
 
+def _add_switch(command: argparse.ArgumentParser) -> None:
+    """--enable, --disable or --remove, as pulsar-admin has them."""
+    switch = command.add_mutually_exclusive_group(required=True)
+    for name, value in (("enable", True), ("disable", False), ("remove", None)):
+        switch.add_argument(
+            f"--{name}", dest="deduplication", action="store_const", const=value, help=f"{name} it"
+        )
+    # A required group looks at what differs from the default, and --remove is None.
+    command.set_defaults(deduplication="unsaid")
+
+
+def _add_namespaces(namespaces: argparse.ArgumentParser) -> None:
+    commands = namespaces.add_subparsers(title="commands", metavar="COMMAND")
+    for name, text in (
+        ("policies", "Print the policies of a namespace. Pulsar: policies."),
+        ("set-deduplication", _DEDUPLICATION_HELP),
+    ):
+        summary = text.split(". ", maxsplit=1)[0].rstrip(".")
+        command = commands.add_parser(name, parents=[_store()], help=summary, description=text)
+        command.add_argument("namespace", metavar="TENANT/NAMESPACE")
+        command.set_defaults(run=_namespaces, command=name)
+        if name == "set-deduplication":
+            _add_switch(command)
+
+
 def _add_topics(topics: argparse.ArgumentParser) -> None:
-    store = _store_options()
     commands = topics.add_subparsers(title="commands", metavar="COMMAND")
 
     def add(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
         summary = text.split(". ", maxsplit=1)[0].rstrip(".")
-        command = commands.add_parser(name, parents=[store], help=summary, description=text)
+        command = commands.add_parser(name, parents=[_store()], help=summary, description=text)
         if named:
             command.add_argument("name", metavar="TOPIC", help="the topic's name")
         command.set_defaults(run=_topics, command=name)
@@ -178,6 +221,13 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
     create.add_argument("-p", "--partitions", type=int, default=1, help="default: %(default)s")
     update = add("update", "Give a topic more partitions. Pulsar: update-partitioned-topic.")
     update.add_argument("-p", "--partitions", type=int, required=True, help="from now on")
+    _add_switch(
+        add(
+            "set-deduplication",
+            "Drop messages whose producer name and sequence id were used before. Pulsar: "
+            "topicPolicies set-deduplication.",
+        )
+    )
     add("stats", "Count ledgers, messages and bytes by partition. Pulsar: partitioned-stats.")
     peek = add("peek", "Print the oldest messages. Pulsar: peek-messages.")
     peek.add_argument("-n", "--count", type=int, default=5, help="of each partition; default: 5")
@@ -200,6 +250,29 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
     tidy.add_argument("--orphan-age", default="1d", metavar="TIME", help=_ORPHAN_HELP)
 
 
+def _add_subscriptions(subscriptions: argparse.ArgumentParser) -> None:
+    store = _store()
+    commands = subscriptions.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
+        summary = text.split(". ", maxsplit=1)[0].rstrip(".")
+        command = commands.add_parser(name, parents=[store], help=summary, description=text)
+        command.add_argument("name", metavar="TOPIC", help="the topic's name")
+        if named:
+            command.add_argument("subscription", metavar="SUBSCRIPTION")
+        command.set_defaults(run=_subscriptions, command=name)
+        return command
+
+    add("list", "Show positions, backlogs and consumers. Pulsar: stats.", named=False)
+    create = add("create", "Create a durable subscription. Pulsar: create-subscription.")
+    create.add_argument("--latest", action="store_true", help="at the end, not at the beginning")
+    seek = add("seek", "Go on from somewhere else. Pulsar: reset-cursor.")
+    bound = seek.add_mutually_exclusive_group(required=True)
+    bound.add_argument("--to", metavar="ID", help="earliest, latest, or LEDGER:ENTRY:PARTITION")
+    bound.add_argument("--to-time", metavar="TIME", help="the first that was published since")
+    add("delete", "Delete a subscription that nobody is connected to. Pulsar: unsubscribe.")
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from pulsar_spark.connector.demo import run_demo
 
@@ -216,6 +289,23 @@ def _topics(arguments: argparse.Namespace) -> int:
     from pulsar_spark.connector.topics_command import run
 
     for line in run(arguments):
+        _say(line)
+    return 0
+
+
+def _subscriptions(arguments: argparse.Namespace) -> int:
+    from pulsar_spark.connector.subscriptions_command import run
+
+    for line in run(arguments):
+        _say(line)
+    return 0
+
+
+def _namespaces(arguments: argparse.Namespace) -> int:
+    from pulsar_spark.connector import namespaces_command
+    from pulsar_spark.connector.topics_command import root_of
+
+    for line in namespaces_command.run(root_of(arguments), arguments):
         _say(line)
     return 0
 

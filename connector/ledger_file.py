@@ -14,14 +14,20 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pulsar_spark.batch_message_container import BatchLimits
 from pulsar_spark.connector.object_store import ObjectStore, join
+from pulsar_spark.connector.parquet_rows import (
+    CUT_ROW_GROUP_BYTES,
+    FEW_ROWS,
+    ROW_GROUP_BYTES,
+    rows_of,
+)
 from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,
@@ -44,10 +50,6 @@ BOUNDARY_ROWS = 4_096
 """A partition that adds as many rows begins a row group of its own."""
 BATCH_ROWS = 8_192
 """Most rows of a record batch that reading yields; a quarter of a full row group."""
-BATCH_BYTES = 1 << 20
-"""A record batch has about so many bytes at most, though never fewer rows than FEW_ROWS."""
-FEW_ROWS = 1_024
-"""A file of no more rows is written in the trimmed-down form."""
 SAMPLE_ROWS = 1_024
 SAMPLE_BYTES = 65_536
 WORTH_COMPRESSING = 0.9
@@ -70,6 +72,10 @@ MESSAGE_SCHEMA = pa.schema(
         "deliver_at": _TIME,
         "schema_version": pa.int64(),
         "sticky_key_hash": pa.int32(),
+        "uuid": pa.string(),
+        "chunk_id": pa.int32(),
+        "num_chunks_from_msg": pa.int32(),
+        "total_chunk_msg_size": pa.int64(),
     }
 )
 """What can be stored of a message. A file has these columns, or some, in this order."""
@@ -208,7 +214,8 @@ class LedgerFileWriter:
             self._open(waiting, whole=False)
         if self._writer is not None:
             group = waiting.slice(0, rows).select(self._writer.schema.names)
-            self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+            for part in _row_groups(group):
+                self._writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
         self._waiting_rows -= rows
         self._waiting = [waiting.slice(rows)] if self._waiting_rows else []
 
@@ -283,7 +290,7 @@ class LedgerFileReader:
                     f"rows, and the log says that ledger {ledger.ledger_id} ends at row "
                     f"{start + count}. Restore the file from a copy."
                 )
-            yield from _rows(file, schema, start, count, batch_rows)
+            yield from rows_of(file, schema, start, count, batch_rows)
 
     def read_table(self, ledger: LedgerInfo, columns: Sequence[str]) -> pa.Table:
         """All rows of the ledger."""
@@ -342,84 +349,16 @@ def new_data_path() -> str:
     return f"{DATA_FOLDER}/{uuid.uuid4().hex}.parquet"
 
 
-def _rows(
-    file: pq.ParquetFile, schema: pa.Schema, start: int, count: int, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    """The rows start to start + count of the file, in batches that stay in a processor's cache."""
-    stored = [name for name in schema.names if name in file.schema_arrow.names]
-    if not stored:
-        for place in range(0, count, batch_rows):
-            yield _nulls(min(batch_rows, count - place), schema)
+def _row_groups(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows; if their payloads have more than ROW_GROUP_BYTES, in smaller parts."""
+    if "value" not in rows.schema.names or rows.nbytes <= ROW_GROUP_BYTES:
+        yield rows
         return
-    groups, skipped, row = [], 0, 0
-    for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if row < start + count and start < row + rows:
-            groups.append(group)
-        elif row + rows <= start:
-            skipped += rows
-        row += rows
-    before, left = start - skipped, count
-    batch_rows = min(batch_rows, _rows_in_cache(file, groups, stored))
-    for batch in file.iter_batches(
-        batch_rows, row_groups=groups, columns=stored, use_threads=False
-    ):
-        wanted = batch.slice(before, left)
-        before = max(0, before - batch.num_rows)
-        if wanted.num_rows:
-            left -= wanted.num_rows
-            yield _shaped(wanted, schema)
-        if not left:
-            return
-
-
-def _rows_in_cache(file: pq.ParquetFile, groups: Sequence[int], stored: Sequence[str]) -> int:
-    """How many rows of these columns make about BATCH_BYTES, at least FEW_ROWS."""
-    group = file.metadata.row_group(groups[0])
-    chunks = (group.column(number) for number in range(group.num_columns))
-    names = set(stored)
-    size_bytes = sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema.partition(".")[0] in names
-    )
-    return max(FEW_ROWS, BATCH_BYTES * int(group.num_rows) // max(1, int(size_bytes)))
-
-
-def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly the schema's columns, in its order."""
-    if batch.schema.equals(schema):
-        return batch
-    arrays = []
-    for field in schema:
-        index = batch.schema.get_field_index(field.name)
-        if index < 0:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
-        else:
-            array = batch.column(index)
-            arrays.append(array if array.type == field.type else _plain(array, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The array as that type; a dictionary of one value, as most files have, in no time."""
-    rows = len(array)
-    if (
-        isinstance(array, pa.DictionaryArray)
-        and len(array.dictionary) == 1
-        and not array.null_count
-    ):
-        return _repeated(array.dictionary[0].as_py(), rows // 1024 + 1).slice(0, rows)
-    return array.cast(wanted)
-
-
-@lru_cache(maxsize=32)
-def _repeated(text: str, blocks: int) -> pa.Array:
-    return pa.repeat(text, blocks * 1024)
-
-
-def _nulls(rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(rows, f.type) for f in schema], schema=schema)
+    sizes = pc.fill_null(pc.binary_length(rows["value"]), 0).to_numpy()
+    first = 0
+    for count in BatchLimits(0, CUT_ROW_GROUP_BYTES).cut(sizes).tolist():
+        yield rows.slice(first, count)
+        first += count
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
@@ -446,7 +385,7 @@ def _gets_smaller(values: pa.ChunkedArray, codec: str, level: int | None) -> boo
 
 
 def _columns_of_few_values(sample: pa.Table, schema: pa.Schema) -> list[str]:
-    few = [name for name in ("producer_name", "schema_version") if name in schema.names]
+    few = [name for name in ("producer_name", "schema_version", "uuid") if name in schema.names]
     if "key" in schema.names:
         head = sample["key"].slice(0, ROW_GROUP_ROWS)
         if pc.count_distinct(head).as_py() * FEW_KEYS_SHARE <= len(head):

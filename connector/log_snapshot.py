@@ -17,7 +17,9 @@ from pulsar_spark.ledger_commit import LOG_FOLDER, canonical_json, check_version
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.ledger_log import TopicState
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
+"""Of one with a field of _SINCE_VERSION_2, which an older version must not overlook; else 1."""
+_SINCE_VERSION_2 = {"chunks", "producers", "sequence_ranges", "sequence_floors"}
 REST_KEY = "pulsarlite.topic"
 
 _SCHEMA = pa.schema(
@@ -56,7 +58,8 @@ def encode_snapshot(state: TopicState) -> bytes:
         write_page_checksum=True,
     ) as writer:
         writer.write_table(table)
-        record = canonical_json({"version": SNAPSHOT_VERSION, **rest})
+        plain = not any(_SINCE_VERSION_2 & set(each) for each in (rest, *rest["partitions"]))
+        record = canonical_json({"version": 1 if plain else SNAPSHOT_VERSION, **rest})
         writer.add_key_value_metadata({REST_KEY: record.decode()})
     return bytes(sink.getvalue())
 

@@ -34,6 +34,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.ledger_commit import Application, Commit, log_file
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.ledger_log import TopicState
+from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import AlreadyCommitted, NewLedger, Publication, check_term
 
 SNAPSHOT_EVERY = 64
@@ -154,13 +155,17 @@ class ManagedLedger:
         application: tuple[str, int] | Application | None = None,
         term: int | None = None,
         deduplicate: bool | None = None,
+        producer: ProducerClaim | None = None,
+        leaves: bool = False,
     ) -> Commit | AlreadyCommitted:
         """Publish ledgers whose files are written; AlreadyCommitted if they had been before.
 
         `application` is (id, version): published once, however often it is tried. With
         `deduplicate` (the topic's setting `deduplication` by default) a message whose sequence id
-        its producer has used before is hidden. FencedError if a higher term has committed,
-        FileReclaimedError if a file was given up meanwhile.
+        its producer has used before is hidden. `producer` is registered already, and `leaves` with
+        this if it is done. FencedError if a higher term has committed, ProducerFencedError or
+        ProducerBusyError if the producer may not publish, FileReclaimedError if a file was given
+        up meanwhile.
         """
         if isinstance(application, tuple):
             application = Application(*application)
@@ -170,6 +175,8 @@ class ManagedLedger:
             term,
             deduplicate,
             lambda ledger: read_sequence_ids(self.store, self.folder, self.topic, ledger),
+            producer,
+            leaves,
         )
         files = {ledger.file for ledger in ledgers}
 

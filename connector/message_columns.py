@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql.types import (
     BinaryType,
     DataType,
+    DayTimeIntervalType,
     IntegerType,
     LongType,
     MapType,
@@ -62,7 +63,10 @@ READ_COLUMNS: Final = (
     ReadColumn("schema_version", LongType(), True, True, "version of the topic's schema"),
     ReadColumn("redelivery_count", IntegerType(), False, False, "0 for a Reader"),
     ReadColumn("attempt", IntegerType(), False, False, "which grant of it this is; consumers only"),
-)
+    ReadColumn("first_chunk_message_id", StringType(), True, False,
+               "only by schema: the id of a chunked message's first chunk, as text"),
+)  # fmt: skip
+ONLY_BY_SCHEMA: Final = frozenset({"first_chunk_message_id"})
 _READ_BY_NAME: Final = {column.name: column for column in READ_COLUMNS}
 
 _TEXT_OR_BYTES: Final = (BinaryType(), StringType())
@@ -75,6 +79,7 @@ WRITE_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "properties": (_PROPERTIES,),
     "event_time": (TimestampType(),),
     "deliver_at": (TimestampType(),),
+    "deliver_after": (DayTimeIntervalType(), LongType(), IntegerType()),
     "topic": (StringType(),),
     "producer_name": (StringType(),),
     "sequence_id": _INTEGERS,
@@ -84,8 +89,8 @@ WRITE_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
 
 def read_schema(*, include_properties: bool, consumer: bool = False) -> StructType:
     """The schema of a source to which the user gave none."""
-    left_out = set() if include_properties else {"properties"}
-    left_out |= set() if consumer else {"attempt"}
+    left_out = ONLY_BY_SCHEMA if include_properties else ONLY_BY_SCHEMA | {"properties"}
+    left_out = left_out if consumer else left_out | {"attempt"}
     return StructType([each.field for each in READ_COLUMNS if each.name not in left_out])
 
 
@@ -145,6 +150,8 @@ def check_columns(
 
 def _same_type(one: DataType, other: DataType) -> bool:
     """Whether they hold the same values; a map may or may not allow nulls."""
+    if isinstance(one, DayTimeIntervalType) and isinstance(other, DayTimeIntervalType):
+        return True  # in whatever units it is written, Arrow has microseconds
     if isinstance(one, MapType) and isinstance(other, MapType):
         return one.keyType == other.keyType and one.valueType == other.valueType
     return one == other

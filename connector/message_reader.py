@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pulsar_spark.connector.chunk_reading import put_together
 from pulsar_spark.connector.ledger_file import BATCH_ROWS, LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_columns import stored_columns
@@ -70,6 +71,21 @@ def _read_range(
             if attempt > MERGED_AWAY_RETRIES:
                 raise
             ledger = _found_again(root, topic, ledger, fail_on_data_loss)
+            if rows.chunks and ledger is not None:
+                found = [
+                    _found_again(root, topic, part.ledger, fail_on_data_loss)
+                    for part in rows.chunks
+                ]
+                if None in found:
+                    return
+                rows = replace(
+                    rows,
+                    chunks=tuple(
+                        replace(part, ledger=each)
+                        for part, each in zip(rows.chunks, found, strict=True)
+                        if each is not None
+                    ),
+                )
 
 
 def _found_again(
@@ -125,6 +141,7 @@ class _Columns:
             "topic": topic,
             "redelivery_count": 0,
             "attempt": 0,
+            "first_chunk_message_id": _first_chunk(rows),
         }
         for name, value in rows.numbers:
             if isinstance(value, int):
@@ -143,6 +160,8 @@ class _Columns:
                 else:
                     assert isinstance(batch, pa.RecordBatch)
                     array = batch.column(field.name)
+                    if field.name == "value" and rows.chunks:
+                        array = put_together(reader, topic, rows.chunks)
                     if array.null_count == size:
                         array = self._constant(field, None, size)
                 arrays.append(array)
@@ -177,6 +196,15 @@ class _Columns:
 
 def _numbers(values: NDArray[np.int32]) -> Callable[[int, int], pa.Array]:
     return lambda at, size: pa.array(values[at : at + size])
+
+
+def _first_chunk(rows: RowRange) -> str | None:
+    """The id of a chunked message's first chunk; None for a message in one piece."""
+    if not rows.chunks:
+        return None
+    first = rows.chunks[0]
+    entry_id, _ = first.ledger.batch_sizes.locate(first.first_row)
+    return f"{first.ledger.ledger_id}:{entry_id}:{first.ledger.partition}"
 
 
 class _Ids:

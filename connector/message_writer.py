@@ -8,39 +8,32 @@ Follows Pulsar's `ProducerImpl` and `PartitionedProducerImpl`.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pulsar_spark.batch_message_container import BatchLimits
-from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
+from pulsar_spark.connector.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.message_batching import in_entries
+from pulsar_spark.connector.message_chunking import chunk_runs, in_chunks
+from pulsar_spark.connector.message_routing import MessageRouting
+from pulsar_spark.connector.namespace_policies import deduplicates
+from pulsar_spark.connector.outgoing_messages import as_messages, payload_sizes
 from pulsar_spark.connector.sequence_ids import sequence_ranges
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import InvalidMessageError
-from pulsar_spark.hashing import java_string_hash_many, murmur3_32_hash_many
 from pulsar_spark.ledger_info import BatchSizes
-from pulsar_spark.message_router import (
-    RoundRobinPartitionMessageRouter,
-    SinglePartitionMessageRouter,
-    partitions_of_keys,
-)
 from pulsar_spark.options import Options
 from pulsar_spark.publication import NewLedger
 from pulsar_spark.topic_name import TopicName
 
 BUFFERED_BYTES = 64 << 20
 """A task that holds so many bytes of messages of one topic writes them to a file."""
-
-_HASH_MANY = {"JavaStringHash": java_string_hash_many, "Murmur3_32Hash": murmur3_32_hash_many}
-_TIME = MESSAGE_SCHEMA.field("publish_time").type
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +42,7 @@ class WrittenTopic:
 
     topic: str
     ledgers: tuple[NewLedger, ...]
+    deduplicate: bool = False
 
 
 def write_messages(
@@ -66,7 +60,7 @@ def write_messages(
                 for topic, rows in _by_topic(batch, options["topic"]):
                     name = TopicName.parse(topic)
                     whole = str(name.partitioned_topic)
-                    messages = _as_messages(rows, options, whole)
+                    messages = as_messages(rows, options, whole)
                     if whole not in writers:
                         writers[whole] = _TopicWriter(name.partitioned_topic, options, root)
                     writers[whole].add(messages, name.partition_index)
@@ -87,16 +81,8 @@ class _TopicWriter:
         settings = {"deduplication": True} if options["enableDeduplication"] else None
         self._ledger: ManagedLedger = root.open_or_create(topic, options["numPartitions"], settings)
         self._partitions = self._ledger.state.partitions
-        self._router = _Router(options, self._partitions)
-        deduplicate = options["enableDeduplication"]
-        if deduplicate is None:
-            deduplicate = self._ledger.state.settings.get("deduplication", False)
-        self._deduplicate = bool(deduplicate)
-        self._limits = BatchLimits(
-            options["batchingMaxMessages"] if options["batchingEnabled"] else 1,
-            options["batchingMaxBytes"],
-            options["maxMessageSize"],
-        )
+        self._router = MessageRouting(options, self._partitions, str(topic))
+        self._deduplicate = deduplicates(self._ledger, topic, options["enableDeduplication"])
         self._buffers: dict[int, list[pa.Table]] = {}
         self._buffered_bytes = 0
         self._written: list[NewLedger] = []
@@ -110,7 +96,8 @@ class _TopicWriter:
                 f"{self._partitions} partitions, numbered from 0."
             )
         chosen = self._router.partitions(messages) if partition < 0 else partition
-        for number, part in _split(messages, chosen):
+        for number, rows in _split(messages, chosen):
+            part = in_chunks(rows, self._options) if self._options["chunkingEnabled"] else rows
             self._buffers.setdefault(number, []).append(part)
         self._buffered_bytes += messages.nbytes
         if self._buffered_bytes >= BUFFERED_BYTES:
@@ -119,7 +106,7 @@ class _TopicWriter:
     def close(self) -> WrittenTopic:
         if self._buffers:
             self._flush()
-        return WrittenTopic(str(self._topic), tuple(self._written))
+        return WrittenTopic(str(self._topic), tuple(self._written), self._deduplicate)
 
     def abort(self) -> None:
         """Files that were written stay for the clean-up of orphans: a commit may name them yet."""
@@ -143,98 +130,31 @@ class _TopicWriter:
             ledgers = []
             for partition, table in tables.items():
                 kept = table.drop_columns(empty) if empty else table
-                first_row = file.write(kept, partition)
-                ledgers.append(self._new_ledger(kept, partition, file.path, first_row))
+                kept, batch_sizes = in_entries(kept, self._options)
+                place = file.path, file.write(kept, partition)
+                ledgers.append(self._new_ledger(kept, partition, place, batch_sizes))
             file.close()
         self._written += ledgers
 
-    def _new_ledger(self, table: pa.Table, partition: int, path: str, first_row: int) -> NewLedger:
+    def _new_ledger(
+        self, table: pa.Table, partition: int, place: tuple[str, int], batch_sizes: BatchSizes
+    ) -> NewLedger:
         sizes = payload_sizes(table["value"])
         times = pc.min_max(table["publish_time"])
         deliver_at = table["deliver_at"] if "deliver_at" in table.column_names else None
         latest = None if deliver_at is None else pc.max(deliver_at)
         return NewLedger(
             partition=partition,
-            file=path,
-            first_row=first_row,
-            batch_sizes=entries_of(sizes, self._limits, deliver_at),
+            file=place[0],
+            first_row=place[1],
+            batch_sizes=batch_sizes,
             size_bytes=int(sizes.sum()),
             min_publish_time_ms=_ms(times["min"]),
             max_publish_time_ms=_ms(times["max"]),
             max_deliver_at_ms=_ms(latest) if latest is not None and latest.is_valid else None,
             sequences=sequence_ranges(table) if self._deduplicate else {},
+            chunks=chunk_runs(table),
         )
-
-
-@dataclass(slots=True)
-class _Router:
-    """Which partition each message goes to, for the options of one sink."""
-
-    options: Options
-    partitions_count: int
-    _unkeyed: int = 0
-    _start: int = field(default_factory=lambda: random.randrange(1 << 30))  # noqa: S311
-
-    def partitions(self, messages: pa.Table) -> NDArray[np.int32] | int:
-        """One partition a row, shape (rows,); a number alone if all go to the same one."""
-        if self.partitions_count == 1:
-            return 0
-        keys = messages["key"] if "key" in messages.column_names else None
-        if keys is None or keys.null_count == len(keys):
-            return self._without_key(len(messages))
-        hashes = _HASH_MANY[self.options["hashingScheme"]](keys.combine_chunks())
-        chosen = partitions_of_keys(hashes, self.partitions_count)
-        if keys.null_count:
-            unkeyed = pc.is_null(keys).to_numpy()
-            others = self._without_key(int(unkeyed.sum()))
-            chosen[unkeyed] = others
-        return chosen
-
-    def _without_key(self, count: int) -> NDArray[np.int32] | int:
-        if self.options["messageRoutingMode"] == "SinglePartition":
-            single = SinglePartitionMessageRouter(self._start % self.partitions_count)
-            return single.choose_partition(self.partitions_count)
-        batching = self.options["batchingEnabled"]
-        router = RoundRobinPartitionMessageRouter(self._start, batching=False)
-        if not batching:
-            chosen = router.choose_partitions(
-                self.partitions_count, count, message_number=self._unkeyed
-            )
-            self._unkeyed += count
-            return chosen
-        # Pulsar stays on a partition for 10 ms, so that a batch fills up. A task has its rows at
-        # once: it stays for a batch of the largest size instead.
-        most = self.options["batchingMaxMessages"]
-        number = (self._start + (self._unkeyed + np.arange(count)) // most) % self.partitions_count
-        self._unkeyed += count
-        chosen_in_turn: NDArray[np.int32] = number.astype(np.int32)
-        return chosen_in_turn
-
-
-def payload_sizes(values: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Bytes of each value, shape (rows,); 0 for a null."""
-    lengths = pc.binary_length(values)
-    if lengths.null_count:
-        lengths = pc.fill_null(lengths, 0)
-    sizes: NDArray[np.int64] = lengths.to_numpy().astype(np.int64)
-    return sizes
-
-
-def entries_of(
-    sizes: NDArray[np.int64], limits: BatchLimits, deliver_at: pa.ChunkedArray | None
-) -> BatchSizes:
-    """How consecutive messages form entries; a delayed one is an entry of its own."""
-    if deliver_at is None or deliver_at.null_count == len(deliver_at):
-        return BatchSizes.of(limits.cut(sizes).tolist())
-    delayed = np.flatnonzero(pc.is_valid(deliver_at).to_numpy())
-    batches: list[int] = []
-    start = 0
-    for place in delayed.tolist():
-        batches += limits.cut(sizes[start:place]).tolist()
-        batches.append(1)
-        start = place + 1
-    batches += limits.cut(sizes[start:]).tolist()
-    return BatchSizes.of(batches)
 
 
 def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -258,58 +178,6 @@ def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str,
         return
     for topic in distinct:
         yield topic, rest.filter(pc.equal(topics, topic))
-
-
-def _as_messages(rows: pa.RecordBatch, options: Options, topic: str) -> pa.Table:
-    """The rows with the columns and types of the data files, checked."""
-    columns: dict[str, pa.Array] = {}
-    for name in rows.schema.names:
-        array = rows.column(name)
-        wanted = MESSAGE_SCHEMA.field(name).type
-        columns[name] = array if array.type == wanted else _cast(array, wanted, name, topic)
-    value = columns["value"]
-    largest = pc.max(pc.binary_length(value)).as_py() or 0
-    if largest > options["maxMessageSize"]:
-        raise InvalidMessageError(
-            f"A message for {topic} has {largest} bytes, and maxMessageSize is "
-            f"{options['maxMessageSize']}. Make it smaller, or raise maxMessageSize."
-        )
-    now_us = time.time_ns() // 1_000_000 * 1000
-    columns["publish_time"] = pa.repeat(pa.scalar(now_us, _TIME), rows.num_rows)
-    if options["producerName"]:
-        name = columns.get("producer_name")
-        if name is None:
-            columns["producer_name"] = pa.repeat(options["producerName"], rows.num_rows)
-        elif name.null_count:
-            columns["producer_name"] = pc.fill_null(name, options["producerName"])
-    hashed = columns.get("ordering_key"), columns.get("key")
-    sticky = _sticky_key_hashes(*hashed)
-    if sticky is not None:
-        columns["sticky_key_hash"] = sticky
-    return pa.table(columns)
-
-
-def _sticky_key_hashes(ordering_key: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
-    """What Key_Shared hashes, 31 bits: the ordering key, else the key; null without either."""
-    keys = key
-    if ordering_key is not None and ordering_key.null_count < len(ordering_key):
-        keys = ordering_key
-        if key is not None and ordering_key.null_count:
-            keys = pc.coalesce(ordering_key, key.cast(pa.binary()))
-    if keys is None or keys.null_count == len(keys):
-        return None
-    hashes = murmur3_32_hash_many(keys).astype(np.int32)
-    missing = pc.is_null(keys).to_numpy(zero_copy_only=False) if keys.null_count else None
-    return pa.array(hashes, pa.int32(), mask=missing)
-
-
-def _cast(array: pa.Array, wanted: pa.DataType, name: str, topic: str) -> pa.Array:
-    try:
-        return array.cast(wanted)
-    except pa.ArrowException as error:
-        raise InvalidMessageError(
-            f"Column {name} of a message for {topic} can't be {wanted}: {error}"
-        ) from error
 
 
 def _split(

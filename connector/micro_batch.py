@@ -30,7 +30,8 @@ class RowRange:
     """Consecutive messages of one ledger; `mask` (packed bits, one a row) says which of them.
 
     `numbers` are columns that the planner knows, by name: one value, or the bytes of an int32 a
-    row.
+    row. A chunked message is a range of its own, the row of its last chunk; `chunks` has all of
+    them.
     """
 
     ledger: LedgerInfo
@@ -38,6 +39,14 @@ class RowRange:
     rows: int
     mask: bytes | None = None
     numbers: tuple[tuple[str, int | bytes], ...] = ()
+    chunks: tuple[RowRange, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many payload bytes it has."""
+        if self.chunks:
+            return sum(part.size_bytes for part in self.chunks)
+        return self.ledger.size_bytes * self.rows // max(1, self.ledger.messages)
 
     def pieces(self) -> Iterator[RowRange]:
         """The range, cut where its file's row groups end."""
@@ -56,7 +65,8 @@ class RowRange:
             else (name, value)
             for name, value in self.numbers
         )
-        return RowRange(self.ledger, first, stop - first, self._mask(first, stop), numbers)
+        mask = self._mask(first, stop)
+        return replace(self, first_row=first, rows=stop - first, mask=mask, numbers=numbers)
 
     def selected(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
         """Which rows are in, shape (rows,); None for all."""
@@ -124,7 +134,7 @@ def deal(
         (topic, piece) for topic, each in ranges.items() for one in each for piece in one.pieces()
     ]
     rows = sum(piece.rows for _, piece in pieces)
-    size_bytes = sum(_bytes(piece) for _, piece in pieces)
+    size_bytes = sum(piece.size_bytes for _, piece in pieces)
     wanted = max(-(-rows // ROWS_PER_TASK), -(-size_bytes // BYTES_PER_TASK), 1)
     if rows > ROWS_WORTH_SPLITTING:
         wanted = max(wanted, at_least)
@@ -156,10 +166,6 @@ def _by_topic(pieces: Iterable[tuple[tuple[str, str], RowRange]]) -> Iterator[To
 
 def _adjoin(one: RowRange, other: RowRange) -> bool:
     same = one.ledger.ledger_id == other.ledger.ledger_id
-    whole = one.mask is None and other.mask is None
+    whole = one.mask is None and other.mask is None and not one.chunks and not other.chunks
     alike = one.numbers == other.numbers and all(isinstance(n, int) for _, n in one.numbers)
     return same and whole and alike and one.first_row + one.rows == other.first_row
-
-
-def _bytes(piece: RowRange) -> int:
-    return piece.ledger.size_bytes * piece.rows // max(1, piece.ledger.messages)

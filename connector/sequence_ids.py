@@ -11,17 +11,24 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.object_store import ObjectStore
-from pulsar_spark.publication import NewLedger, SequenceRange
+from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.sequence_ranges import SequenceRange
 
 Rows = NDArray[np.int64]
 
 
 def sequences_of(messages: pa.Table | pa.RecordBatch) -> dict[str, tuple[Rows, Rows]]:
-    """By producer, (rows, sequence ids) of the messages that have both, shape (n,), int64."""
+    """By producer, (rows, sequence ids) of the messages that have both, shape (n,), int64.
+
+    Of a chunked message the last chunk stands for it, as in Pulsar.
+    """
     if not {"producer_name", "sequence_id"} <= set(messages.schema.names):
         return {}
     producers, ids = messages.column("producer_name"), messages.column("sequence_id")
     known = pc.and_(pc.is_valid(producers), pc.is_valid(ids))
+    if "chunk_id" in messages.schema.names:
+        last = pc.subtract(messages.column("num_chunks_from_msg"), 1)
+        known = pc.and_(known, pc.fill_null(pc.equal(messages.column("chunk_id"), last), True))
     rows = np.flatnonzero(np.asarray(known))
     names = producers.filter(known).dictionary_encode()
     values = ids.filter(known).to_numpy().astype(np.int64)
@@ -38,19 +45,22 @@ def sequence_ranges(messages: pa.Table | pa.RecordBatch) -> dict[str, SequenceRa
     """By producer, the range of sequence ids: what a NewLedger brings along."""
     return {
         producer: SequenceRange(
-            int(ids.min()), int(ids.max()), distinct=len(np.unique(ids)) == len(ids)
+            int(ids.min()),
+            int(ids.max()),
+            distinct=(different := len(np.unique(ids))) == len(ids),
+            dense=different == int(ids.max()) - int(ids.min()) + 1,
         )
         for producer, (_, ids) in sequences_of(messages).items()
     }
 
 
 def read_sequence_ids(
-    store: ObjectStore, folder: str, topic: str, ledger: NewLedger
+    store: ObjectStore, folder: str, topic: str, ledger: LedgerInfo
 ) -> Mapping[str, tuple[Rows, Rows]]:
-    """The same out of a written file, for one ledger; rows count from the ledger's first."""
+    """The same out of a ledger's file; rows count from the ledger's first."""
     reader = LedgerFileReader(store, folder, topic)
     try:
-        columns = ("producer_name", "sequence_id")
-        return sequences_of(reader.read_table(ledger.numbered(0), columns))
+        columns = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")
+        return sequences_of(reader.read_table(ledger, columns))
     finally:
         reader.close()

@@ -7,7 +7,6 @@ that was published earlier, as Pulsar's `seek(timestamp)`.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError
 from pulsar_spark.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.message_id import MessageId
-from pulsar_spark.options import Options
+from pulsar_spark.options import Options, parse_time_ms
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
@@ -59,18 +58,13 @@ class StartPosition:
     @staticmethod
     def parse_time(name: str, text: str) -> StartPosition:
         """Read the option `name`: milliseconds since 1970, or ISO 8601 (UTC without a zone)."""
-        if text.strip().lstrip("-").isdecimal():
-            return StartPosition(time_ms=int(text))
         try:
-            moment = dt.datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+            return StartPosition(time_ms=parse_time_ms(text))
         except ValueError:
             raise InvalidOptionError(
                 f"Option {name} can't be {text!r}: it takes milliseconds since 1970, or a date "
                 "and time such as 2026-01-31T12:00:00Z."
             ) from None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=dt.timezone.utc)
-        return StartPosition(time_ms=round(moment.timestamp() * 1000))
 
     def cursor(self, ledger: ManagedLedger, partition: int) -> Cursor:
         """Everything before the position, in that partition as it is now."""

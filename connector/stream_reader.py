@@ -25,10 +25,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.admission import Admission, Waiting
+from pulsar_spark.connector.chunk_reading import TopicChunks
 from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.message_columns import check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
-from pulsar_spark.connector.micro_batch import MessageInputPartition, deal, row_ranges
+from pulsar_spark.connector.micro_batch import MessageInputPartition, deal
 from pulsar_spark.connector.offset_store import OffsetStore
 from pulsar_spark.connector.start_positions import (
     StartPosition,
@@ -64,6 +65,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             options["maxTriggerDelay"],
         )
         self._topics = SubscribedTopics(options, root)
+        self._chunks = TopicChunks(options)
         self._offsets = OffsetStore(root)
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._last_batch_s = time.monotonic()
@@ -135,7 +137,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             batch = self._without_hidden(batch, partition)
             if batch:
                 rows = ranges.setdefault((partition.topic, ledger.folder), [])
-                rows.extend(row_ranges(batch, ledgers))
+                rows.extend(self._chunks.row_ranges(batch, ledger, partition.partition))
         return deal(
             ranges,
             self._root,
@@ -191,7 +193,9 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if cursor is not offsets[partition].cursor:  # So that the loss is told once.
                 offsets[partition], pinned = offsets[partition].planned(cursor), True
             stop_at = None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
-            waiting[partition] = Waiting(cursor, ledger.ledgers(partition.partition), stop_at)
+            number = partition.partition
+            uncounted = self._chunks.uncounted(ledger, number)
+            waiting[partition] = Waiting(cursor, ledger.ledgers(number), stop_at, uncounted)
         waited_ms = None
         if self._stop_at is None:
             waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)

@@ -8,6 +8,7 @@ Follows Delta's `DeltaSink` (application id and version).
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,14 +22,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.message_columns import check_write_schema
+from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.producer_connection import claim_of, connect, disconnect, told
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options
+from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import NewLedger
 from pulsar_spark.topic_name import TopicName
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
+RUN_ID_PROPERTY = "spark.jobGroup.id"
+"""Spark runs a query's jobs in a group that is called after the run."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class WrittenFiles(WriterCommitMessage):
 
     topics: tuple[WrittenTopic, ...]
     query_id: str | None = None
+    run_id: str | None = None
 
 
 class PulsarliteWriter(DataSourceArrowWriter):
@@ -55,7 +62,9 @@ class PulsarliteWriter(DataSourceArrowWriter):
         application = None
         if self._options.has("txnAppId"):
             application = (self._options["txnAppId"], self._options["txnVersion"])
-        publish(self._root, _written(messages), application, self._options)
+        name = self._options["txnAppId"] or uuid.uuid4().hex
+        claim = claim_of(self._options, name, uuid.uuid4().hex)
+        publish(self._root, _written(messages), application, claim, leaves=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files to the clean-up of orphans."""
@@ -73,13 +82,17 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
-        return WrittenFiles(tuple(write_messages(iterator, self._options, self._root)), query_id)
+        run_id = context.getLocalProperty(RUN_ID_PROPERTY) if context else None
+        written = tuple(write_messages(iterator, self._options, self._root))
+        return WrittenFiles(written, query_id, run_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         written = _written(messages)
         if any(each.topics for each in written):
             query_id = query_of((each.query_id for each in written), batchId)
-            publish(self._root, written, (query_id, batchId), self._options)
+            run_ids = {each.run_id for each in written if each.run_id}
+            claim = claim_of(self._options, query_id, min(run_ids, default=query_id))
+            publish(self._root, written, (query_id, batchId), claim)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave the files to the clean-up of orphans: the commit may have taken effect."""
@@ -101,17 +114,38 @@ def publish(
     root: Root,
     written: Iterable[WrittenFiles],
     application: tuple[str, int] | None,
-    options: Options,
+    producer: ProducerClaim | None = None,
+    *,
+    leaves: bool = False,
 ) -> None:
-    """Make the files' messages visible, topic by topic."""
-    ledgers: dict[str, list[NewLedger]] = {}
+    """Make the files' messages visible, topic by topic.
+
+    A `producer` gets each topic first, as its access mode says, and `leaves` it again if it is
+    done. ProducerFencedError or ProducerBusyError if it may not have it.
+    """
+    topics: dict[str, list[WrittenTopic]] = {}
     for task in written:
         for topic in task.topics:
-            ledgers.setdefault(topic.topic, []).extend(topic.ledgers)
-    for name, new in sorted(ledgers.items()):
+            topics.setdefault(topic.topic, []).append(topic)
+    for name, parts in sorted(topics.items()):
+        new: list[NewLedger] = [ledger for part in parts for ledger in part.ledgers]
         if new:
+            deduplicate = any(part.deduplicate for part in parts)
             ledger = root.open(TopicName.parse(name))
-            ledger.append(new, application=application, deduplicate=options["enableDeduplication"])
+            if producer is not None:
+                connect(ledger, producer)
+            try:
+                with told(ledger, producer):
+                    ledger.append(
+                        new,
+                        application=application,
+                        deduplicate=deduplicate,
+                        producer=producer,
+                        leaves=leaves,
+                    )
+            finally:
+                if producer is not None and leaves:  # also if there was nothing to publish
+                    disconnect(ledger, producer)
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:
@@ -129,6 +163,7 @@ def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
         raise InvalidOptionError(
             "A sink takes one topic. For several, give the rows a column named topic."
         )
+    message_router(options)
     if not options["topic"] and "topic" not in schema.fieldNames():
         raise InvalidOptionError(
             'Which topic? Give .option("topic", "flights"), or a column named topic.'

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pulsar_spark.connector.chunk_reading import TopicChunks
+from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.micro_batch import (
@@ -25,10 +27,11 @@ from pulsar_spark.connector.micro_batch import (
     RowRange,
     TopicRows,
     deal,
-    row_ranges,
 )
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.options import Options
 from pulsar_spark.position_set import PositionSet
@@ -40,6 +43,7 @@ _SPREAD: Final = 2_654_435_761
 
 def plan_tasks(
     topics: SubscribedTopics,
+    chunks: TopicChunks,
     begun: StreamOffset,
     ended: StreamOffset,
     options: Options,
@@ -52,14 +56,15 @@ def plan_tasks(
         for partition, attempts in sorted(released.messages.items()):
             ledger = topics.ledger(partition.topic)
             counts = {released.failures: released.of(partition)}
-            rows = list(_ranges(ledger, partition, attempts, counts))
+            rows = list(_ranges(ledger, chunks, partition, attempts, counts))
             ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
     for partition, offset in ended.items():
         since = begun.get(partition)
         if since == offset:
             continue
         ledger = topics.ledger(partition.topic)
-        rows = list(ranges_of(ledger, partition, since, offset))
+        check_nothing_lost(ledger, partition, since, offset, fail=options["failOnDataLoss"])
+        rows = list(ranges_of(ledger, chunks, partition, since, offset))
         ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
     at_least = options["minPartitions"] or os.cpu_count() or 1
     fail = options["failOnDataLoss"]
@@ -71,24 +76,47 @@ def plan_tasks(
     return list(_by_key(topics, ranges, root, at_least, fail_on_data_loss=fail))
 
 
+def check_nothing_lost(
+    ledger: ManagedLedger,
+    partition: TopicPartition,
+    since: PartitionOffset | None,
+    offset: PartitionOffset,
+    *,
+    fail: bool,
+) -> None:
+    """DataLossError if part of the micro-batch was trimmed since it was planned."""
+    trimmed = ledger.state.trimmed_up_to(partition.partition)
+    floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
+    for attempt, end in offset.attempts.items():
+        begin = offset.origin
+        if since is not None and since.epoch == offset.epoch:
+            begin = since.attempts.get(attempt, offset.origin)
+        done = max(begin.mark_delete_position, floor)
+        single = end.individually_deleted.difference(begin.individually_deleted).after(done)
+        if done < trimmed and (end.mark_delete_position > done or single.up_to(trimmed)):
+            check_present(ledger, partition, Cursor(done), fail=fail)
+            return
+
+
 def ranges_of(
     ledger: ManagedLedger,
+    chunks: TopicChunks,
     partition: TopicPartition,
     since: PartitionOffset | None,
     offset: PartitionOffset,
 ) -> Iterator[RowRange]:
     """The rows of one partition's part of the micro-batch, with what is known of each."""
     parts = offset.attempts_since(since, ledger.ledgers(partition.partition))
-    yield from _ranges(ledger, partition, parts, offset.redelivery_counts)
+    yield from _ranges(ledger, chunks, partition, parts, offset.redelivery_counts)
 
 
 def _ranges(
     ledger: ManagedLedger,
+    chunks: TopicChunks,
     partition: TopicPartition,
     parts: Mapping[int, PositionSet],
     counts: Mapping[int, PositionSet],
 ) -> Iterator[RowRange]:
-    ledgers = ledger.ledgers(partition.partition)
     trimmed = ledger.state.trimmed_up_to(partition.partition)
     hidden = ledger.state.hidden(partition.partition)
     attempts: dict[int, PositionSet] = {}
@@ -99,7 +127,7 @@ def _ranges(
             there = there.difference(hidden)
         attempts[attempt] = there
         batch = batch.union(there)
-    for rows in row_ranges(batch, ledgers):
+    for rows in chunks.row_ranges(batch, ledger, partition.partition):
         numbers = (
             ("attempt", _numbers(rows, attempts)),
             ("redelivery_count", _numbers(rows, counts)),
@@ -176,6 +204,12 @@ def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
     try:
         table = _column(reader, rows.ledger, rows)
+    except ObjectNotFoundError:  # merged into another file since the log was looked at
+        ledger.refresh()
+        found = ledger.ledgers(rows.ledger.partition).get(rows.ledger.ledger_id)
+        if found is None or found == rows.ledger:
+            raise
+        table = _column(reader, found, rows)
     finally:
         reader.close()
     hashes = pc.fill_null(table, -1).to_numpy().astype(np.int64)

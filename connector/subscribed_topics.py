@@ -13,6 +13,7 @@ from functools import cached_property
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.consumer_options import retry_topic
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
 from pulsar_spark.options import Options
 from pulsar_spark.stream_offset import TopicPartition
@@ -54,6 +55,18 @@ class SubscribedTopics:
         for topic in topics:
             if topic not in self._ledgers:
                 self._ledgers[topic] = self._root.open(TopicName.parse(topic))
+
+    def open_retry_topic(self) -> None:
+        """With enableRetry: it is read too, and made now if it is not there.
+
+        So that what is published there finds the subscription in place.
+        """
+        if not self._names:
+            return
+        retry = retry_topic(self._options, self._names[0].partitioned_topic_name)
+        if retry is not None and retry.partitioned_topic_name not in self._ledgers:
+            self._root.open_or_create(retry, 1)
+            self.open_all([retry.partitioned_topic_name])
 
     def ledger(self, topic: str) -> ManagedLedger:
         """A topic that is open."""

@@ -26,10 +26,20 @@ from pulsar_spark.errors import BrokerRefusedError, ConsumerBusyError, ConsumerR
 from pulsar_spark.options import Options
 from pulsar_spark.partition_consumer import PartitionConsumer
 from pulsar_spark.ready import Reply, ServerError
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.stream_offset import StreamOffset, TopicPartition
 
+TOLD_AFTER_S = 5.0
+"""How long a consumer waits for an answer of the broker before it says so in its log, ..."""
 TOLD_EVERY_S = 30.0
-"""How often a consumer that waits for a broker says so in its log."""
+"""... and how often it says so again."""
+GONE = frozenset(
+    {
+        ServerError.CONSUMER_REPLACED,
+        ServerError.CONSUMER_NOT_FOUND,
+        ServerError.SUBSCRIPTION_NOT_FOUND,
+    }
+)
+"""Answers to a consumer that was let in once, and is to subscribe again."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,10 +47,13 @@ _log = logging.getLogger(__name__)
 class SubscriptionClient:
     """One run of a consumer, over all its topic partitions."""
 
-    def __init__(self, options: Options, root: Root, name: str | None, *, resumes: bool) -> None:
-        """Says nothing yet. Without a name it makes one up."""
-        self._options, self._root, self._resumes = options, root, resumes
-        self.name = name or f"{options['subscriptionName']}-{uuid.uuid4().hex[:10]}"
+    def __init__(self, options: Options, root: Root, name: str, begun: StreamOffset) -> None:
+        """Says nothing yet. `begun` is what an earlier run under that name left, if there was one.
+
+        What stands in it was granted before, and stays granted; all else begins anew.
+        """
+        self._options, self._root, self.name = options, root, name
+        self._resumes = {partition for partition, _ in begun.items()}
         self.subscription: str = options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
         self.stepped: dict[TopicPartition, Stepped] = {}
@@ -48,9 +61,11 @@ class SubscriptionClient:
         self._dispatch = SystemTopic(root, DISPATCH)
         self._heard = self._dispatch.refresh()
         self._keeper = LeaseKeeper(root.store)
-        self._incarnation = self._next_incarnation()
+        self.incarnation = self._next_incarnation(begun.incarnation)
         self._request = 0
-        self._waits_since_s: float | None = None
+        self.heard_s = time.monotonic()
+        """When the broker was last heard, whatever it said."""
+        self._tell_at_s: float | None = None
         self.is_closed = False
 
     # -- saying ------------------------------------------------------------------------------
@@ -66,6 +81,8 @@ class SubscriptionClient:
         self._commands.append(
             Record.of(about, self.subscription, command) for about, command in commands.items()
         )
+        if self._tell_at_s is None:
+            self._tell_at_s = time.monotonic() + TOLD_AFTER_S
 
     def next_request(self) -> int:
         self._request += 1
@@ -80,7 +97,7 @@ class SubscriptionClient:
         records = [Record.of(about, self.subscription, report) for about, report in last.items()]
         for about, consumer in self.consumers.items():
             if consumer.connected:
-                command = CloseConsumer(self.subscription, self.name, self._incarnation)
+                command = CloseConsumer(self.subscription, self.name, self.incarnation)
                 records.append(Record.of(about, self.subscription, command))
         self._commands.append(records)
         self._keeper.stop(remove=True)
@@ -98,9 +115,11 @@ class SubscriptionClient:
         if stop <= self._heard:
             self._tell_if_waiting()
             return False
+        self.heard_s, self._tell_at_s = time.monotonic(), None
         if self._dispatch.trimmed_up_to().ledger_id >= self._heard:
             _log.warning("Consumer %s was too far behind the broker: it asks again", self.name)
             self._heard = stop
+            self._resumes |= {about for about, each in self.consumers.items() if each.connected}
             self._subscribe(list(self.consumers))
             return False
         news = False
@@ -130,17 +149,16 @@ class SubscriptionClient:
 
     def _subscribe(self, partitions: list[TopicPartition]) -> None:
         known = set(self.consumers) | set(partitions)
-        lease = Lease(
-            self.subscription, self.name, self._incarnation, self._options["leaseTimeout"]
-        )
+        lease = Lease(self.subscription, self.name, self.incarnation, self._options["leaseTimeout"])
         self._keeper.keep(lease, known)
-        base = subscribe_command(self._options, self.name, self._incarnation)
+        permits = permits_of(self._options, len(known))
         commands = {}
         for about in partitions:
             command = replace(
-                base,
-                permits=permits_of(self._options, len(known)),
-                resumes=self._resumes,
+                subscribe_command(
+                    self._options, self.name, self.incarnation, about.partition, permits
+                ),
+                resumes=about in self._resumes,
                 request_id=self.next_request(),
             )
             if about in self.consumers:
@@ -150,7 +168,6 @@ class SubscriptionClient:
                 self.consumers[about] = PartitionConsumer(command, automatic)
             commands[about] = command
         self.say(commands)
-        self._waits_since_s = time.monotonic()
 
     def _look_at_refusals(self) -> None:
         refused = {
@@ -161,8 +178,7 @@ class SubscriptionClient:
         if not refused:
             return
         about, reply = next(iter(refused.items()))
-        gone = (ServerError.CONSUMER_REPLACED, ServerError.CONSUMER_NOT_FOUND)
-        if reply.error not in gone:
+        if reply.error not in GONE:
             self._keeper.stop(remove=True)
             raise _refused(about, self.subscription, self.name, reply)
         if self._newer_run() is not None:
@@ -173,22 +189,22 @@ class SubscriptionClient:
                 "consumerNames (or none: then each gets its own)."
             )
         _log.warning(
-            "The lease of consumer %s had lapsed (%s): what it held may go to others; it "
-            "subscribes again", self.name, reply.message,
+            "Consumer %s of subscription %s was given up (%s): what it held may go to others; it "
+            "subscribes again", self.name, self.subscription, reply.message,
         )  # fmt: skip
         self._keeper.stop(remove=True)
         self._keeper = LeaseKeeper(self._root.store)
-        self._incarnation = self._next_incarnation()
-        self._resumes = True
+        self.incarnation = self._next_incarnation(self.incarnation)
+        self._resumes = set(self.consumers)
         self._subscribe(list(self.consumers))
 
-    def _next_incarnation(self) -> int:
+    def _next_incarnation(self, last: int) -> int:
         """Above that of every run under this name that is known of."""
         newest = max((each.incarnation for each in self._runs()), default=0)
-        return max(wall_clock_ms(), newest + 1)
+        return max(wall_clock_ms(), newest + 1, last + 1)
 
     def _newer_run(self) -> Lease | None:
-        return next((each for each in self._runs() if each.incarnation > self._incarnation), None)
+        return next((each for each in self._runs() if each.incarnation > self.incarnation), None)
 
     def _runs(self) -> Iterator[Lease]:
         for path, _ in leases(self._root.store):
@@ -197,19 +213,19 @@ class SubscriptionClient:
                 yield lease
 
     def _tell_if_waiting(self) -> None:
-        if all(consumer.connected for consumer in self.consumers.values()):
-            self._waits_since_s = None
-            return
         now_s = time.monotonic()
-        if self._waits_since_s is None:
-            self._waits_since_s = now_s
-        elif now_s - self._waits_since_s > TOLD_EVERY_S:
-            self._waits_since_s = now_s
+        if self._tell_at_s is not None and now_s >= self._tell_at_s:
+            self._tell_at_s = now_s + TOLD_EVERY_S
             _log.warning(
-                "Consumer %s of subscription %s waits for the broker of %s. Start one: "
-                "pulsarlite standalone --service-url %s", self.name, self.subscription,
+                "Consumer %s of subscription %s waits for the broker of %s, which is silent. "
+                "Start one: pulsarlite standalone --service-url %s", self.name, self.subscription,
                 self._root.service_url, self._root.service_url,
             )  # fmt: skip
+
+
+def new_consumer_name(subscription: str) -> str:
+    """For a consumer to which its user gave none."""
+    return f"{subscription}-{uuid.uuid4().hex[:10]}"
 
 
 def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) -> Exception:

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.admission import Admission
+from pulsar_spark.commands import Report
 from pulsar_spark.connector import stream_reader
+from pulsar_spark.connector.chunk_reading import TopicChunks
 from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.message_columns import check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
@@ -33,19 +36,25 @@ from pulsar_spark.connector.micro_batch import MessageInputPartition
 from pulsar_spark.connector.offset_store import OffsetStore
 from pulsar_spark.connector.start_positions import last_position
 from pulsar_spark.connector.subscribed_batch import plan_tasks
-from pulsar_spark.connector.subscribed_topics import SubscribedTopics, named_topics
-from pulsar_spark.connector.subscription_client import SubscriptionClient
+from pulsar_spark.connector.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.subscription_client import (
+    SubscriptionClient,
+    new_consumer_name,
+)
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.withheld import WithheldBatches, what_remains
-from pulsar_spark.errors import BrokerAbsentError
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.errors import BrokerAbsentError, InvalidOptionError
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.partition_consumer import Offered
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
 from pulsar_spark.suspect_messages import SuspectMessages
-from pulsar_spark.topic_name import TopicName, default_retry_letter_topic
+
+FLOOR_EVERY_S = 5.0
+"""How often a consumer reports at most when nothing has moved but the subscription's floor."""
 
 
 class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -60,17 +69,19 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             options["maxTriggerDelay"],
         )
         self._topics = SubscribedTopics(options, root)
+        self._chunks = TopicChunks(options)
         self._offsets = OffsetStore(root)
         self._withheld = WithheldBatches(options, root)
+        self._suspected = SuspectMessages()
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
-        self._said: dict[TopicPartition, Any] = {}
+        self._said: dict[TopicPartition, Report] = {}
+        self._said_s = 0.0
         self._last_batch_s = time.monotonic()
         self._turn = 0
         self._checked = False
         self._asked: dict[TopicPartition, int] = {}
         self._asked_s = 0.0
-        self._suspected = SuspectMessages()
 
     # -- what Spark calls ----------------------------------------------------------------------
 
@@ -85,10 +96,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._check()
         self._topics.refresh()
         self._stop_at = {
-            partition: last_position(
-                ledger.ledgers(partition.partition),
-                ledger.state.trimmed_up_to(partition.partition),
-            )
+            partition: last_position(ledger.ledgers(partition.partition), EARLIEST)
             for partition, ledger in self._topics.partitions().items()
         }
 
@@ -96,26 +104,27 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """The end of the next micro-batch; `start` itself when there is none."""
         self._check()
         begun = self._offsets.load(start)
+        self._check_checkpoint(begun)
+        if begun.is_symbolic:
+            return self._offsets.save(self._pinned())
         client = self._connected(begun)
         if client.is_closed:
             return start
         deadline = time.monotonic() + stream_reader.LONGEST_WAIT_S
+        always = self._options["minMessagesPerTrigger"] is not None
         first = True
         while True:
-            self._topics.refresh()
-            client.subscribe(self._topics.partitions())
-            client.hear()
-            suspects = self._suspects(start, begun, client)
-            planned = self._plan(begun, client, suspects)
-            if planned is not None:
-                self._report(begun, planned, client)
-                self._asked = {}
-                self._last_batch_s = time.monotonic()
-                self._turn += 1
-                end = self._offsets.save(planned)
-                self._withheld.planned(end)
-                return end
-            if first:
+            if self._news(client) or first or always:
+                suspects = self._suspects(start, begun, client)
+                planned = self._plan(begun, client, suspects)
+                if planned is not None:
+                    self._report(begun, planned, client)
+                    self._asked = {}
+                    self._last_batch_s = time.monotonic()
+                    self._turn += 1
+                    end = self._offsets.save(planned)
+                    self._withheld.planned(end)
+                    return end
                 self._report(begun, begun, client)
                 first = False
             if self._stop_at is not None:
@@ -143,21 +152,24 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
         self._check()
         begun, ended = self._offsets.load(start), self._offsets.load(end)
-        self._connected(begun if begun.partitions is not None else ended)  # its lease is kept
+        self._check_checkpoint(ended)
+        if any(begun.get(partition) != offset for partition, offset in ended.items()):
+            self._connected(ended)  # repeated after a restart or not: its lease is kept meanwhile
         self._topics.open_all(
             partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
         )
         if self._withheld.leaves_out(begun, end, ended, self._ledgers(ended)):
             return []
         released = self._withheld.in_batch(ended).released
-        return plan_tasks(self._topics, begun, ended, self._options, self._root, released)
+        return plan_tasks(
+            self._topics, self._chunks, begun, ended, self._options, self._root, released
+        )
 
     def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
         return _read(partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._offsets.release(end)
-        self._withheld.forget(end, self._offsets.load(end))
 
     def stop(self) -> None:
         """It shows no more life: within its lease it may come back, and nothing is redelivered."""
@@ -173,31 +185,49 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._options.check_scope(Scope.STREAM_READ)
             check_read_schema(self._schema)
             self._topics.refresh()
-            if self._options["enableRetry"]:
-                self._open_retry_topics()
+            self._topics.open_retry_topic()
             self._checked = True
 
-    def _open_retry_topics(self) -> None:
-        """They are read too; made now, so that what is published there finds a subscription."""
-        for name in named_topics(self._options):
-            own = self._options["retryLetterTopic"]
-            text = own or default_retry_letter_topic(
-                name.partitioned_topic_name, self._options["subscriptionName"]
+    def _check_checkpoint(self, offset: StreamOffset) -> None:
+        """InvalidOptionError if it is of a Reader, or of another subscription or consumer."""
+        name = self._options["subscriptionName"]
+        if not offset.is_symbolic and offset.subscription != name:
+            whose = f"subscription {offset.subscription}" if offset.subscription else "a Reader"
+            raise InvalidOptionError(
+                f"The checkpoint is of {whose}, and subscriptionName is {name}: start with a new "
+                "checkpoint, which takes up at the subscription's own position."
             )
-            topic = TopicName.parse(text)
-            self._root.open_or_create(topic, 1)
-            self._topics.open_all([topic.partitioned_topic_name])
+        given = self._options["consumerName"]
+        if given and offset.consumer and offset.consumer != given:
+            raise InvalidOptionError(
+                f"The checkpoint is of consumer {offset.consumer}, and consumerName is {given}: "
+                "leave the option as it was, or start with a new checkpoint."
+            )
+
+    def _pinned(self) -> StreamOffset:
+        """Who this is, before anybody hears of it: a run after a crash has to be the same one."""
+        name = self._options["subscriptionName"]
+        consumer = self._options["consumerName"] or new_consumer_name(name)
+        return StreamOffset({}, name, consumer)
 
     def _connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker, made when it is known who this is."""
         if self._client is None:
-            name = self._options["consumerName"] or begun.consumer or None
-            self._client = SubscriptionClient(
-                self._options, self._root, name, resumes=not begun.is_symbolic
-            )
-            self._topics.refresh()
+            self._client = SubscriptionClient(self._options, self._root, begun.consumer, begun)
             self._client.subscribe(self._topics.partitions())
         return self._client
+
+    def _news(self, client: SubscriptionClient) -> bool:
+        """Take in what is new in the logs and from the broker; whether there was anything.
+
+        The logs are looked at again behind the broker, who may have granted what is newer.
+        """
+        news = self._topics.refresh()
+        client.subscribe(self._topics.partitions())
+        if client.hear():
+            news = True
+            self._topics.refresh()
+        return news
 
     def _ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
         self._topics.open_all(about.topic for about, _ in offset.items())
@@ -236,31 +266,48 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         for partition, consumer in client.consumers.items():
             if not consumer.connected:
                 continue
-            ledger = self._topics.ledger(partition.topic)
             start = begun.get(partition)
-            ledgers = ledger.ledgers(partition.partition)
             consumer.forget_planned(start)
+            waiting[partition] = self._offered(partition, start, client)
             if start is None or start.epoch != consumer.epoch:
-                offsets[partition] = consumer.plan(None, {}, ledgers)
+                offsets[partition] = consumer.plan(None, {}, waiting[partition].ledgers)
                 pinned = True
-            check_present(ledger, partition, consumer.origin.floor(consumer.floor), fail=False)
-            hidden = ledger.state.hidden(partition.partition) or PositionSet()
-            hidden = hidden.union(suspects.not_done(partition))
-            end = self._end_of(partition)
-            waiting[partition] = consumer.offered(start, ledgers, hidden, end)
         waited_ms = None
         if self._stop_at is None:
             waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)
         taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
         for partition, messages in taken.items():
+            offered = waiting[partition]
             offsets[partition] = client.consumers[partition].plan(
-                begun.get(partition), waiting[partition].by_attempt(messages),
-                waiting[partition].ledgers,
-            )  # fmt: skip
+                begun.get(partition), offered.by_attempt(messages), offered.ledgers
+            )
         if not (pinned or taken):
             return None
-        offset = StreamOffset(offsets, client.subscription, client.name)
+        offset = StreamOffset(offsets, client.subscription, client.name, client.incarnation)
         return self._withheld.named(suspects, offset)
+
+    def _offered(
+        self, partition: TopicPartition, start: PartitionOffset | None, client: SubscriptionClient
+    ) -> Offered:
+        """What may be planned of one partition. DataLossError if some of it was trimmed away."""
+        consumer, ledger = client.consumers[partition], self._topics.ledger(partition.topic)
+        number = partition.partition
+        while True:
+            hidden = ledger.state.hidden(number) or PositionSet()
+            hidden = hidden.union(self._suspected.not_done(partition))
+            offered = consumer.offered(
+                start, ledger.ledgers(number), hidden, self._end_of(partition)
+            )
+            trimmed = ledger.state.trimmed_up_to(number)
+            if not offered.begins_before(trimmed):
+                return offered
+            # What everybody has acknowledged is trimmed too, and this consumer may hear of that
+            # later than the log does.
+            if not client.hear():
+                check_present(
+                    ledger, partition, Cursor(consumer.floor), fail=self._options["failOnDataLoss"]
+                )
+                consumer.give_up(trimmed)
 
     def _end_of(self, partition: TopicPartition) -> Position | None:
         return None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
@@ -270,17 +317,24 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def _report(
         self, begun: StreamOffset, planned: StreamOffset, client: SubscriptionClient
     ) -> None:
-        """Tell the broker what is new; nothing, if nothing is."""
+        """Tell the broker what is new; nothing, if nothing is.
+
+        That the floor moved, and no more, is worth a report only now and then: until then the
+        topic keeps a ledger longer.
+        """
+        now_s = time.monotonic()
         news = {}
         for partition, report in self._reports(begun, planned, client).items():
-            said = (
-                report.epoch, report.acknowledged, report.delivered, report.permits,
-                report.revision, report.incarnation, report.rejected,
-            )  # fmt: skip
-            if self._said.get(partition) != said:
-                self._said[partition] = said
-                news[partition] = report
+            said = self._said.get(partition)
+            if said is not None:
+                same = replace(report, sequence=said.sequence)
+                late = now_s - self._said_s > FLOOR_EVERY_S
+                if same == said or (not late and replace(same, committed=said.committed) == said):
+                    continue
+            news[partition] = report
         if news:
+            self._said |= news
+            self._said_s = now_s
             client.say(news)
 
     def _reports(
@@ -289,7 +343,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         planned: StreamOffset,
         client: SubscriptionClient,
         requests: Mapping[TopicPartition, int] | None = None,
-    ) -> dict[TopicPartition, Any]:
+    ) -> dict[TopicPartition, Report]:
         reports = {}
         for partition, consumer in client.consumers.items():
             if consumer.connected:
@@ -308,32 +362,35 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
         BrokerAbsentError if it does not answer in time.
         """
-        now_s = time.monotonic()
         consumers = client.consumers
         if not self._asked and all(each.connected for each in consumers.values()):
             self._asked = {partition: client.next_request() for partition in consumers}
-            self._asked_s = now_s
-            client.say(self._reports(begun, begun, client, self._asked))
+            if self._asked:
+                client.say(self._reports(begun, begun, client, self._asked))
+        if all(self._is_heard_out(partition, client) for partition in consumers):
+            return True
+        self._asked_s = self._asked_s or time.monotonic()
+        silent_s = time.monotonic() - max(self._asked_s, client.heard_s)
+        if silent_s > self._options["drainTimeout"] / 1000:
+            url = self._root.service_url
+            raise BrokerAbsentError(
+                f"The broker of {url} has been silent for drainTimeout ({silent_s:.1f} s), and "
+                f"consumer {client.name} of subscription {client.subscription} can't know "
+                "whether it has all that was there at its start. Start one: pulsarlite standalone "
+                f"--service-url {url}"
+            )
+        return False
+
+    def _is_heard_out(self, partition: TopicPartition, client: SubscriptionClient) -> bool:
+        """Whether the broker knows what is done and what was there, and has granted what it could.
+
+        The answer to a request comes with the end of the step that took it in.
+        """
+        asked, step = self._asked.get(partition), client.stepped.get(partition)
+        if asked is None or step is None or client.consumers[partition].answered < asked:
             return False
-        answered = bool(self._asked) and all(
-            consumers[partition].answered >= request for partition, request in self._asked.items()
-        )
-        if not answered:
-            self._asked_s = self._asked_s or now_s
-            if now_s - self._asked_s > self._options["drainTimeout"] / 1000:
-                raise BrokerAbsentError(
-                    f"The broker of {self._root.service_url} did not answer consumer "
-                    f"{client.name} within drainTimeout "
-                    f"({self._options['drainTimeout'] / 1000:g} s). Start one: pulsarlite "
-                    f"standalone --service-url {self._root.service_url}"
-                )
-            return False
-        for partition in consumers:
-            step, end = client.stepped.get(partition), self._end_of(partition)
-            if end is not None and (step is None or step.last_position < end):
-                self._asked = {}  # it does not know all of the log yet: ask again
-                return False
-        return True
+        end = self._end_of(partition)
+        return end is None or step.last_position >= end
 
 
 def _read(partition: MessageInputPartition, schema: StructType) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from typing import Any
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.namespaces_command import set_topic_deduplication
 from pulsar_spark.connector.start_positions import StartPosition
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -30,16 +31,18 @@ LONGEST_VALUE = 200
 """Characters of a message that `peek` prints."""
 
 _TIMES = ("event_time", "deliver_at")
-_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES)
+_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
+          "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
 
 def run(arguments: Namespace) -> Iterator[str]:
     """The lines that a command prints. PulsarliteError if it can't be done."""
-    root = _root(arguments)
+    root = root_of(arguments)
     commands: Mapping[str, Callable[[Root, Namespace], Iterator[str]]] = {
         "list": _list,
         "create": _create,
         "update": _update,
+        "set-deduplication": set_topic_deduplication,
         "stats": _stats,
         "peek": _peek,
         "trim": _trim,
@@ -48,7 +51,8 @@ def run(arguments: Namespace) -> Iterator[str]:
     return commands[arguments.command](root, arguments)
 
 
-def _root(arguments: Namespace) -> Root:
+def root_of(arguments: Namespace) -> Root:
+    """The root that a command names, or the environment's."""
     url = arguments.service_url or os.environ.get("PULSARLITE_SERVICE_URL")
     if not url:
         raise InvalidOptionError(
@@ -79,7 +83,7 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         messages = sum(state.messages(partition) for partition in range(state.partitions))
         rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
     if rows:
-        yield from _table(["topic", "partitions", "messages"], rows)
+        yield from table(["topic", "partitions", "messages"], rows)
     else:
         where = f"{root.store.root}, {arguments.namespace}" if tenant else root.store.root
         missing = not root.store.remote and not Path(root.store.root).is_dir()
@@ -129,7 +133,7 @@ def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
             ]
         )  # fmt: skip
     heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
-    yield from _table(heads, rows)
+    yield from table(heads, rows)
     messages = sum(state.messages(partition) for partition in range(state.partitions))
     sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
     stored = sum(size or 0 for size in sizes.values())
@@ -281,7 +285,7 @@ def _duration(name: str, text: str) -> int:
         ) from None
 
 
-def _table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
+def table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
     """Columns of equal width; the first, and those of positions, to the left."""
     widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
     for row in [heads, *rows]:

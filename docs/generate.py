@@ -30,14 +30,14 @@ READ = """
 
 A schema given by the user (`.schema("value binary, key string")`) picks among these, in any order,
 and only those are read: by far the cheapest way to read less. Without one there are all but
-`properties`.
+`properties` and `first_chunk_message_id`.
 
 """
 WRITE = """
 ## Columns of a sink
 
 Only `value` has to be there. Any other column is an error: put it into `value`, with `to_json` for
-instance.
+instance. `deliver_after` is an interval, or a number of milliseconds.
 
 """
 ERRORS = """\

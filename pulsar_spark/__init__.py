@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
+    from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
     "Message",
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "acknowledge",
     "acknowledge_cumulative",
+    "deduplicate",
     "negative_acknowledge",
     "process",
     "reconsume_later",
@@ -52,6 +54,7 @@ _HOME_OF = {
     "RetryLater": "pulsar_spark.connector.processing",
     "acknowledge": "pulsar_spark.connector.acknowledging",
     "acknowledge_cumulative": "pulsar_spark.connector.acknowledging",
+    "deduplicate": "pulsar_spark.state.deduplication_processor",
     "negative_acknowledge": "pulsar_spark.connector.acknowledging",
     "process": "pulsar_spark.connector.processing",
     "reconsume_later": "pulsar_spark.connector.acknowledging",

@@ -41,11 +41,16 @@ class Backlog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One partition's side: how far it is, its ledgers, and where to stop (None: at the end)."""
+    """One partition's side: how far it is, its ledgers, and where to stop (None: at the end).
+
+    `uncounted` are entries that are no messages (chunks, but for the last of each message): they
+    are taken along with the messages behind them.
+    """
 
     cursor: Cursor
     ledgers: LedgerList
     up_to: Position | None = None
+    uncounted: PositionSet | None = None
 
     def take(self, messages: int | None) -> PositionSet:
         """The next messages, at most so many (None: all); costs the ledgers it takes from."""
@@ -62,7 +67,7 @@ class Waiting:
                 left -= taken.count(one)
             whole[ledger.ledger_id] = taken.whole_entries(ledger.ledger_id)
             parts[ledger.ledger_id] = taken.partial_entries(ledger.ledger_id)
-        return PositionSet(whole, parts)
+        return self._with_uncounted(PositionSet(whole, parts))
 
     def count(self, most: int | None = None) -> int:
         """How many messages wait; stops counting at `most`."""
@@ -77,7 +82,7 @@ class Waiting:
         """About how many payload bytes wait; stops counting at `most`."""
         size = 0
         for ledger, rest in self._rests():
-            size += _size_of(rest.count(LedgerList([ledger])), ledger)
+            size += self._size_of(rest.count(LedgerList([ledger])), ledger)
             if size >= most:
                 return most
         return size
@@ -87,9 +92,9 @@ class Waiting:
         messages = 0
         for ledger, rest in self._rests():
             waiting = rest.count(LedgerList([ledger]))
-            fitting = min(waiting, size_bytes * ledger.messages // _weight(ledger))
+            fitting = min(waiting, size_bytes * self._messages(ledger) // _weight(ledger))
             messages += fitting
-            size_bytes -= _size_of(fitting, ledger)
+            size_bytes -= self._size_of(fitting, ledger)
             if fitting < waiting or size_bytes <= 0:
                 break
         return messages
@@ -102,7 +107,29 @@ class Waiting:
         if self.up_to is not None and ledger.ledger_id == self.up_to.ledger_id:
             last = min(last, self.up_to.entry_id)
         rest = PositionSet.of_range(ledger.ledger_id, first, last)
+        if rest and self.uncounted is not None:
+            rest = rest.difference(self.uncounted)
         return rest.difference(self.cursor.individually_deleted) if rest else rest
+
+    def _with_uncounted(self, taken: PositionSet) -> PositionSet:
+        """What lies before the last message taken and is no message itself goes with it."""
+        if self.uncounted is None or not taken:
+            return taken
+        ledger_id = taken.ledger_ids[-1]
+        whole, parts = taken.whole_entries(ledger_id), taken.partial_entries(ledger_id)
+        last = max(whole.max() if whole else -1, max(parts, default=-1))
+        before = self.uncounted.after(self.cursor.mark_delete_position)
+        return taken.union(before.up_to(Position(ledger_id, last)))
+
+    def _messages(self, ledger: LedgerInfo) -> int:
+        """How many messages the ledger's bytes are spread over."""
+        if self.uncounted is None:
+            return ledger.messages
+        return ledger.messages - len(self.uncounted.whole_entries(ledger.ledger_id))
+
+    def _size_of(self, messages: int, ledger: LedgerInfo) -> int:
+        """About how many bytes so many messages of the ledger have, rounded up."""
+        return -(-messages * _weight(ledger) // max(self._messages(ledger), 1))
 
     def _rests(self) -> Iterator[tuple[LedgerInfo, PositionSet]]:
         """The ledgers of which something may wait, in order, each with what does."""
@@ -200,8 +227,3 @@ def fair_shares(wanted: Mapping[Key, int], most: int) -> dict[Key, int]:
 def _weight(ledger: LedgerInfo) -> int:
     """The ledger's payload bytes, counting no message as less than a byte."""
     return max(ledger.size_bytes, ledger.messages, 1)
-
-
-def _size_of(messages: int, ledger: LedgerInfo) -> int:
-    """About how many bytes so many messages of the ledger have, rounded up."""
-    return -(-messages * _weight(ledger) // max(ledger.messages, 1))

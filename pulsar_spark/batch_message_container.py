@@ -99,3 +99,25 @@ def key_based_batches(keys: Iterable[str | None], sequence_ids: Iterable[int]) -
         highest[key] = max(highest.get(key, sequence_id), sequence_id)
     order = sorted(groups, key=lambda key: highest[key])
     return [KeyedBatch(highest[key], tuple(groups[key])) for key in order]
+
+
+def key_based_order(
+    key_codes: NDArray[np.int64], sequence_ids: NDArray[np.int64], containers: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`key_based_batches` for many containers at once: (order of messages, sizes of batches).
+
+    `key_codes` and `sequence_ids` have shape (n,), equal codes mean equal keys; `containers` says
+    how many messages each container holds, as `BatchLimits.cut` does. The order has shape (n,).
+    """
+    count = len(key_codes)
+    if not count:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    container = np.repeat(np.arange(len(containers)), containers)
+    first, group = np.unique(
+        container * (int(key_codes.max()) + 1) + key_codes, return_index=True, return_inverse=True
+    )[1:]
+    highest = np.full(len(first), np.iinfo(np.int64).min)
+    np.maximum.at(highest, group, sequence_ids)
+    order = np.lexsort((np.arange(count), first[group], highest[group], container))
+    ends = np.flatnonzero(np.diff(group[order])) + 1
+    return order, np.diff(np.concatenate(([0], ends, [count])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -81,7 +82,7 @@ def to_shards(state: BrokerState, before: Mapping[str, bytes] = {}) -> dict[str,
         {
             "topic": state.topic,
             "partition": state.partition,
-            "policies": asdict(state.policies),
+            "policies": _plain(state.policies),
             "now_ms": state.now_ms,
             "hidden": writer.put_set("hidden", state.hidden),
             "delayed": _sets_value(writer, "delayed", delayed.buckets),
@@ -93,6 +94,7 @@ def to_shards(state: BrokerState, before: Mapping[str, bytes] = {}) -> dict[str,
             "quota_exceeded": state.quota_exceeded,
             "blocks": sorted(blocks),
             "subscriptions": list(state.subscriptions),
+            **({"next_epoch": state.next_epoch} if state.next_epoch else {}),
         },
     )
     return writer.shards
@@ -119,6 +121,7 @@ def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
         state.was_subscribed = value["was_subscribed"]
         state.trimming = frozenset(value["trimming"])
         state.quota_exceeded = value["quota_exceeded"]
+        state.next_epoch = value.get("next_epoch", 0)
         for name in value["subscriptions"]:
             key = _key_of(name)
             state.subscriptions[name] = _subscription(reader, key, reader.value(key))
@@ -205,7 +208,7 @@ def _subscription_value(writer: ShardWriter, key: str, held: Subscription) -> di
         "unheard": None
         if held.unheard is None
         else _cursor_value(writer, f"{key}/unheard", held.unheard),
-        "key_shared_policy": asdict(held.key_shared_policy),
+        "key_shared_policy": _plain(held.key_shared_policy),
         "epoch": held.epoch,
         "read_position": list(held.read_position),
         "announced": list(held.announced),
@@ -269,7 +272,7 @@ def _subscription(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Su
 def _consumer_value(writer: ShardWriter, key: str, held: Consumer) -> dict[str, Any]:
     value = {name: getattr(held, name) for name in _PLAIN_OF_CONSUMER}
     return value | {
-        "options": asdict(held.options),
+        "options": _plain(held.options),
         "committed": list(held.committed),
         "open_from": list(held.open_from),
         "pending": _sets_value(writer, f"{key}/pending", held.pending),
@@ -311,6 +314,12 @@ def _sets_value(writer: ShardWriter, key: str, sets: Mapping[int, PositionSet]) 
 
 def _sets(reader: ShardReader, key: str, value: list[Any]) -> dict[int, PositionSet]:
     return {number: reader.set(f"{key}/{number}", each) for number, each in value}
+
+
+@lru_cache(maxsize=1024)
+def _plain(policy: TopicPolicies | KeySharedPolicy | ConsumerOptions) -> dict[str, Any]:
+    """As JSON takes it; the same ones are written again and again."""
+    return asdict(policy)
 
 
 def _key_shared_policy(value: Mapping[str, Any]) -> KeySharedPolicy:

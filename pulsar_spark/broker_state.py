@@ -59,6 +59,8 @@ class BrokerState:
     trimming: frozenset[int] = frozenset()
     """Ledgers whose removal was asked for and has not been heard of."""
     quota_exceeded: bool = False
+    next_epoch: int = 0
+    """Of the next subscription: above those of all that were deleted, whose reports may be late."""
 
     def copy(self) -> BrokerState:
         twin = replace(self)
@@ -108,7 +110,7 @@ class BrokerState:
     def _delay(self, ledger: LedgerInfo, deliver_at_ms: NDArray[np.int64]) -> None:
         if not (deliver_at_ms > self.now_ms).any():
             return
-        tracker = self.delayed
+        tracker = replace(self.delayed, tick_ms=self.policies.delayed_delivery_tick_ms)
         sizes = ledger.batch_sizes.array()
         if ledger.messages == ledger.entries:
             entries = np.arange(ledger.entries)

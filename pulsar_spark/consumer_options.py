@@ -1,24 +1,97 @@
-"""The options of a consumer as the command by which it subscribes.
+"""Which of a consumer's options go together, and what the broker is told of them.
 
-Invariants: Pulsar's defaults, but for the receiver queue, which is a micro-batch's; a dead letter
-policy is there if any option of it is. Follows Pulsar's `ConsumerConfigurationData`.
+Invariant: what contradicts itself is refused when the DataFrame is made, never resolved in
+silence; the text says which option to change. Follows Pulsar's `ConsumerBuilderImpl` and
+`ConsumerConfigurationData`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
 from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.options import Options
+from pulsar_spark.errors import InvalidOptionError, InvalidTopicNameError
+from pulsar_spark.message_id import MessageId
 from pulsar_spark.policies import (
-    DEFAULT_MAX_REDELIVER_COUNT,
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
 )
+from pulsar_spark.position import Position
+from pulsar_spark.topic_name import (
+    TopicName,
+    check_subscription_name,
+    default_retry_letter_topic,
+)
+
+MIN_ACK_TIMEOUT_MS: Final = 1_000
+MIN_LEASE_TIMEOUT_MS: Final = 1_000
+DEFAULT_RECEIVER_QUEUE_SIZE: Final = 1_000_000
+"""Without maxMessagesPerTrigger: a few seconds' worth, since a micro-batch takes what it gets."""
+PARTITIONS_IN_FULL: Final = 4
+"""So many partitions have a whole receiver queue each; more of them share."""
+GREATEST_HASH: Final = 65_535
+READERS: Final = ("startingOffsets", "startingTime")
+DEAD_LETTERS: Final = (
+    "maxRedeliverCount", "deadLetterTopic", "retryLetterTopic", "initialSubscriptionName",
+    "enableRetry",
+)  # fmt: skip
 
 
-def subscribe_command(options: Options, consumer: str, incarnation: int) -> Subscribe:
-    """The command, without what its sender adds: permits, request, whether it resumes."""
+class GivenOptions(Protocol):
+    """What `Options` offers."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The option's value, or its default."""
+
+    def has(self, name: str) -> bool:
+        """Whether the user gave it."""
+
+
+def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> None:
+    """InvalidOptionError names what contradicts what. `consumers` are options of consumers only."""
+    if not options.has("subscriptionName"):
+        for name in consumers:
+            if options.has(name):
+                raise InvalidOptionError(
+                    f"Option {name} is a consumer's: give subscriptionName too, or leave it out "
+                    "and read as a Reader."
+                )
+        return
+    for name in READERS:
+        if options.has(name):
+            raise InvalidOptionError(
+                f"Option {name} is a Reader's, and a subscription has a position of its own: say "
+                "where a new one begins by subscriptionInitialPosition or startMessageId, or "
+                "leave out subscriptionName."
+            )
+    try:
+        check_subscription_name(options["subscriptionName"])
+    except InvalidTopicNameError as error:
+        raise InvalidOptionError(f"Option subscriptionName: {error.message}.") from error
+    _check_start(options)
+    _check_key_shared(options)
+    _check_acknowledging(options)
+    _check_letters(options)
+    if options["leaseTimeout"] < MIN_LEASE_TIMEOUT_MS:
+        raise InvalidOptionError("Option leaseTimeout is too short: give 1s or more.")
+    if options["readCompacted"]:
+        raise InvalidOptionError(
+            "Option readCompacted can't be true: topics are not compacted yet. Leave it out."
+        )
+
+
+def subscribe_command(
+    options: GivenOptions, consumer: str, incarnation: int, partition: int, permits: int
+) -> Subscribe:
+    """What the broker of a partition is told; `resumes` and the request id are still to be set."""
+    start = None
+    if options.has("startMessageId"):
+        given = MessageId.parse(options["startMessageId"])
+        if given.partition in (-1, partition):
+            start = (Position(given.ledger_id, given.entry_id), given.batch_index)
     return Subscribe(
         options["subscriptionName"],
         consumer,
@@ -26,38 +99,116 @@ def subscribe_command(options: Options, consumer: str, incarnation: int) -> Subs
         SubscriptionType(options["subscriptionType"]),
         durable=options["subscriptionMode"] == "Durable",
         initial_position=InitialPosition(options["subscriptionInitialPosition"]),
+        start_message_id=start,
+        start_message_id_inclusive=options["startMessageIdInclusive"],
         priority_level=options["priorityLevel"],
         key_shared_policy=KeySharedPolicy(
             KeySharedMode(options["keySharedMode"]),
             options["allowOutOfOrderDelivery"],
             options["keySharedRanges"],
         ),
-        options=ConsumerOptions(
-            negative_ack_redelivery_delay_ms=options["negativeAckRedeliveryDelay"],
-            negative_ack_redelivery_backoff=options["negativeAckRedeliveryBackoff"],
-            ack_timeout_ms=options["ackTimeout"],
-            ack_timeout_redelivery_backoff=options["ackTimeoutRedeliveryBackoff"],
-            dead_letter_policy=dead_letter_policy(options),
-        ),
+        options=consumer_options(options),
+        permits=permits,
     )
 
 
-def permits_of(options: Options, partitions: int) -> int:
-    """How many messages of one partition the consumer may hold, of so many partitions."""
-    total: int = options["maxTotalReceiverQueueSizeAcrossPartitions"]
-    each: int = options["receiverQueueSize"]
-    return max(1, min(each, total // max(1, partitions)))
+def consumer_options(options: GivenOptions) -> ConsumerOptions:
+    """What a consumer says of itself when it subscribes."""
+    return ConsumerOptions(
+        options["negativeAckRedeliveryDelay"],
+        options["negativeAckRedeliveryBackoff"],
+        options["ackTimeout"],
+        options["ackTimeoutRedeliveryBackoff"],
+        dead_letter_policy(options),
+    )
 
 
-def dead_letter_policy(options: Options) -> DeadLetterPolicy | None:
+def dead_letter_policy(options: GivenOptions) -> DeadLetterPolicy | None:
     """None unless an option asks for dead letters or retries."""
-    named = ("maxRedeliverCount", "deadLetterTopic", "retryLetterTopic", "initialSubscriptionName")
-    if not options["enableRetry"] and not any(options.has(name) for name in named):
+    if not any(options.has(name) for name in DEAD_LETTERS):
         return None
-    most = options["maxRedeliverCount"]
     return DeadLetterPolicy(
-        DEFAULT_MAX_REDELIVER_COUNT if most is None else most,
-        options["deadLetterTopic"] or "",
-        options["retryLetterTopic"] or "",
+        options["maxRedeliverCount"],
+        _full_name(options["deadLetterTopic"]),
+        _full_name(options["retryLetterTopic"]),
         options["initialSubscriptionName"] or "",
     )
+
+
+def permits_of(options: GivenOptions, partitions: int) -> int:
+    """How many messages of each of so many partitions the consumer may hold."""
+    most: int | None = options["maxMessagesPerTrigger"]
+    given: int | None = options["receiverQueueSize"]
+    queue = given or (DEFAULT_RECEIVER_QUEUE_SIZE if most is None else 2 * most)
+    total: int = options["maxTotalReceiverQueueSizeAcrossPartitions"] or PARTITIONS_IN_FULL * queue
+    return max(1, min(queue, total // max(1, partitions)))
+
+
+def retry_topic(options: GivenOptions, first_topic: str) -> TopicName | None:
+    """The topic that `enableRetry` reads besides; its default name is made of the first topic's."""
+    if not options.has("subscriptionName") or not options["enableRetry"]:
+        return None
+    default = default_retry_letter_topic(first_topic, options["subscriptionName"])
+    return TopicName.parse(options["retryLetterTopic"] or default)
+
+
+def _check_start(options: GivenOptions) -> None:
+    if not options.has("startMessageId"):
+        if options.has("startMessageIdInclusive"):
+            raise InvalidOptionError("Option startMessageIdInclusive needs startMessageId.")
+        return
+    try:
+        MessageId.parse(options["startMessageId"])
+    except ValueError as error:
+        raise InvalidOptionError(f"Option startMessageId: {error}.") from error
+
+
+def _check_key_shared(options: GivenOptions) -> None:
+    for name in ("keySharedMode", "keySharedRanges", "allowOutOfOrderDelivery"):
+        if options.has(name) and options["subscriptionType"] != "Key_Shared":
+            raise InvalidOptionError(f"Option {name} needs subscriptionType Key_Shared.")
+    sticky, ranges = options["keySharedMode"] == "STICKY", options["keySharedRanges"]
+    if sticky != bool(ranges):
+        raise InvalidOptionError("keySharedMode STICKY and keySharedRanges go together: give both.")
+    end = -1
+    for low, high in sorted(ranges):
+        if not end < low <= high <= GREATEST_HASH:
+            raise InvalidOptionError(
+                f"Option keySharedRanges can't have {low}-{high}: ranges lie in 0 to "
+                f"{GREATEST_HASH}, the lower end first, and don't overlap."
+            )
+        end = high
+
+
+def _check_acknowledging(options: GivenOptions) -> None:
+    timeout_ms = options["ackTimeout"]
+    if 0 < timeout_ms < MIN_ACK_TIMEOUT_MS:
+        raise InvalidOptionError("Option ackTimeout is too short: give 1s or more, or 0 for none.")
+    if timeout_ms and options["ackMode"] == "auto":
+        raise InvalidOptionError(
+            "Option ackTimeout needs ackMode manual: with auto a micro-batch is acknowledged when "
+            "it is committed, however long it takes."
+        )
+    if options.has("ackTimeoutRedeliveryBackoff") and not timeout_ms:
+        raise InvalidOptionError("Option ackTimeoutRedeliveryBackoff needs ackTimeout.")
+    for name in ("negativeAckRedeliveryDelay", "negativeAckRedeliveryBackoff"):
+        if options.has(name) and options["ackMode"] == "auto":
+            raise InvalidOptionError(
+                f"Option {name} needs ackMode manual: with auto nothing is rejected."
+            )
+
+
+def _check_letters(options: GivenOptions) -> None:
+    for name in ("deadLetterTopic", "retryLetterTopic"):
+        if options.has(name):
+            TopicName.parse(options[name])
+    if options["enableRetry"] and options.has("topicsPattern"):
+        raise InvalidOptionError(
+            "Option enableRetry needs topic or topics: with topicsPattern, match the retry letter "
+            "topics by the pattern."
+        )
+
+
+def _full_name(topic: str | None) -> str:
+    """Empty for the default."""
+    return "" if topic is None else str(TopicName.parse(topic))

@@ -21,6 +21,7 @@ from pulsar_spark.dispatcher_multiple_consumers import capacities_of, excluded_f
 from pulsar_spark.dispatcher_single_active import revoke_of
 from pulsar_spark.due_messages import NOTHING
 from pulsar_spark.granting import grant, is_blocked_on_unacked, read_new
+from pulsar_spark.hash_assignments import NOBODY
 from pulsar_spark.message_redelivery import give_back
 from pulsar_spark.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
 from pulsar_spark.position_set import PositionSet
@@ -80,8 +81,11 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         return
     draining = _draining_slots(state, subscription, selector)
     granted: dict[str, PositionSet] = {}
-    if subscription.replay:
-        room -= _deal_replay(state, subscription, selector, draining, capacities, granted, room)
+    if subscription.replay:  # what was passed over or comes again goes first
+        replay = subscription.replay
+        rest = _deal(state, selector, replay, draining, capacities, granted, room)
+        room -= replay.count(state.ledgers) - rest.count(state.ledgers)
+        subscription.replay = rest
     look_ahead = min(
         policies.key_shared_look_ahead_per_consumer * len(subscription.consumers),
         policies.key_shared_look_ahead,
@@ -102,36 +106,15 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
             candidates = candidates.union(new)
         if not candidates:
             break
-        rest = _deal(state, selector, candidates, draining, capacities, granted)
+        rest = _deal(state, selector, candidates, draining, capacities, granted, room)
         subscription.replay = subscription.replay.union(rest)
         passed_over = subscription.replay.count(state.ledgers) if subscription.replay else 0
         room -= candidates.count(state.ledgers) - (rest.count(state.ledgers) if rest else 0)
-    subscription.replay = subscription.replay.union(beside)
+    if beside:  # passed over for being too much at once; its owners may still have room
+        rest = _deal(state, selector, beside, draining, capacities, granted, max(room, 0))
+        subscription.replay = subscription.replay.union(rest)
     for name, messages in granted.items():
         grant(subscription, subscription.consumers[name], messages, out)
-
-
-def _deal_replay(
-    state: BrokerState,
-    subscription: Subscription,
-    selector: StickyKeySelector,
-    draining: NDArray[np.int64] | None,
-    capacities: dict[str, int],
-    granted: dict[str, PositionSet],
-    room: int,
-) -> int:
-    """What was passed over or comes again goes first; how many messages went."""
-    replay = subscription.replay
-    waiting = replay.count(state.ledgers)
-    if room < waiting and room < sum(capacities.values()):
-        # Nearly full: a part of each share, so that all together stay within the room.
-        share = max(room // len(capacities), 1)
-        for name in list(capacities)[: room if room < len(capacities) else None]:
-            capacities[name] = min(capacities[name], share)
-        for name in list(capacities)[room:]:
-            del capacities[name]
-    subscription.replay = _deal(state, selector, replay, draining, capacities, granted)
-    return waiting - subscription.replay.count(state.ledgers)
 
 
 def _deal(
@@ -141,26 +124,30 @@ def _deal(
     draining: NDArray[np.int64] | None,
     capacities: dict[str, int],
     granted: dict[str, PositionSet],
+    room: int,
 ) -> PositionSet:
-    """Give each message to the owner of its slot, up to what that one may hold; the others."""
+    """Give each message to the owner of its slot, up to what that one may hold; the others.
+
+    All together get as many as there is room for, the first ones.
+    """
     run = StickyKeyRun.of(candidates, state, selector)
     owners = selector.select_many(run.slots)
     if draining is not None:
-        owners = np.where(np.isin(run.slots, draining), -1, owners)
-    taken = []
+        owners = np.where(np.isin(run.slots, draining), NOBODY, owners)
+    chosen = np.zeros(len(owners), np.bool_)
     for index, name in enumerate(selector.consumers):
-        if name in capacities:
-            places = np.flatnonzero(owners == index)[: capacities[name]]
-            if len(places):
-                messages = run.take(places)
-                granted[name] = granted.get(name, NOTHING).union(messages)
-                capacities[name] -= len(places)
-                if capacities[name] <= 0:
-                    del capacities[name]
-                taken.append(messages)
+        chosen[np.flatnonzero(owners == index)[: capacities.get(name, 0)]] = True
+    chosen[np.flatnonzero(chosen)[room:]] = False
     rest = candidates
-    for messages in taken:
-        rest = rest.difference(messages)
+    for index, name in enumerate(selector.consumers):
+        places = np.flatnonzero(chosen & (owners == index))
+        if len(places):
+            messages = run.take(places)
+            granted[name] = granted.get(name, NOTHING).union(messages)
+            capacities[name] -= len(places)
+            if capacities[name] <= 0:
+                del capacities[name]
+            rest = rest.difference(messages)
     return rest
 
 

@@ -77,6 +77,8 @@ def grant(
     subscription: Subscription, consumer: Consumer, messages: PositionSet, out: ReadyBuilder
 ) -> None:
     """The consumer holds these from now on; one Grant for each attempt and redelivery count."""
+    if subscription.partial_acks:  # of a batch that comes again, all is to be acknowledged again
+        subscription.partial_acks = subscription.partial_acks.difference(messages)
     for attempt, part in list(subscription.tracker.by_next_attempt(messages)):
         consumer.give(attempt, part)
         subscription.tracker = subscription.tracker.granted(attempt, part)
@@ -124,6 +126,6 @@ def is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: 
         subscription.is_blocked = False
     elif held >= limit:
         subscription.is_blocked = True
-    elif held < limit // 2:
+    elif held < max(limit // 2, 1):  # half of 1 is 0, and fewer nobody holds
         subscription.is_blocked = False
     return subscription.is_blocked

@@ -14,8 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.producer_registry import ProducerRegistry
+from pulsar_spark.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
 
 LOG_VERSION = 1
 LOG_FOLDER = "_log"
@@ -45,8 +48,10 @@ class Commit:
 
     `term` is None for writers that can't be fenced; `partitions` and `settings` are only given
     when they change; `trimmed` maps partitions to ledger ids, `hidden` to the JSON of a position
-    set that readers subtract, `sequence_ids` to each producer's highest. `reclaimed` are data
-    files that no commit named and none may name later, `forgotten` such as are deleted.
+    set that readers subtract, `sequence_ids` to each producer's highest. `sequence_ranges` and
+    `chunks` map ids of ledgers of this commit to what they hold, by producer and by entry id.
+    `producers` is the JSON of a ProducerRegistry, when it changes. `reclaimed` are data files that
+    no commit named and none may name later, `forgotten` such as are deleted.
     """
 
     number: int
@@ -61,6 +66,9 @@ class Commit:
     moved: tuple[MovedLedger, ...] = ()
     hidden: Mapping[int, Any] = field(default_factory=dict)
     sequence_ids: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    sequence_ranges: Mapping[int, Mapping[str, SequenceRange]] = field(default_factory=dict)
+    chunks: Mapping[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
+    producers: Mapping[str, Any] | None = None
     reclaimed: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
 
@@ -84,12 +92,16 @@ class Commit:
             record["partitions"] = self.partitions
         if self.settings is not None:
             record["settings"] = dict(self.settings)
+        if self.producers is not None:
+            record["producers"] = dict(self.producers)
         lists: dict[str, Any] = {
             "ledgers": [ledger_to_json(ledger) for ledger in self.ledgers],
             "trimmed": _keyed({p: list(ids) for p, ids in self.trimmed.items() if ids}),
             "moved": [[m.partition, m.ledger_id, m.file, m.first_row] for m in self.moved],
             "hidden": _keyed(self.hidden),
             "sequence_ids": _keyed({p: dict(s) for p, s in self.sequence_ids.items() if s}),
+            "sequence_ranges": ranges_to_json(self.sequence_ranges),
+            "chunks": _keyed({k: [run.to_json() for run in v] for k, v in self.chunks.items()}),
             "reclaimed": sorted(self.reclaimed),
             "forgotten": sorted(self.forgotten),
         }
@@ -127,7 +139,7 @@ class Commit:
 _FIELDS = {
     "version", "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
     "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
-    "reclaimed", "forgotten",
+    "sequence_ranges", "chunks", "producers", "reclaimed", "forgotten",
 }  # fmt: skip
 
 
@@ -178,6 +190,9 @@ def checked_file(file: str) -> str:
 def _commit_of(record: Mapping[str, Any]) -> Commit:
     application = record["application"]
     partitions, settings, term = record.get("partitions"), record.get("settings"), record["term"]
+    producers = record.get("producers")
+    if producers is not None:
+        ProducerRegistry.from_json_value(producers)
     return Commit(
         number=_whole(record["number"]),
         commit_id=_text(record["commit_id"]),
@@ -202,6 +217,12 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
             int(partition): {producer: _whole(highest) for producer, highest in each.items()}
             for partition, each in record.get("sequence_ids", {}).items()
         },
+        sequence_ranges=ranges_from_json(record.get("sequence_ranges", {})),
+        chunks={
+            int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
+            for ledger_id, runs in record.get("chunks", {}).items()
+        },
+        producers=None if producers is None else dict(producers),
         reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
         forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),
     )

@@ -16,11 +16,13 @@ from itertools import pairwise
 from typing import Any
 
 from pulsar_spark import cursor_format
+from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.sequence_ranges import PublishedSequences
 
 SnapshotRow = Callable[[int], LedgerInfo]
 SNAPSHOT_COLUMNS = (
@@ -50,6 +52,8 @@ class _Partition:
     trimmed_up_to: Position = EARLIEST
     hidden: list[Any] = field(default_factory=list)
     hidden_set: PositionSet | None = None
+    chunks: dict[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
+    sequences: PublishedSequences = field(default_factory=PublishedSequences)
 
     def view(self) -> LedgerList:
         return LedgerList.window(self.column, self.start, len(self.column.ids))
@@ -72,6 +76,7 @@ class TopicState:
         self.settings: dict[str, Any] = {}
         self.applications: dict[str, int] = {}
         self.sequence_ids: dict[int, dict[str, int]] = {}
+        self.producers: dict[str, Any] | None = None
         self.files: dict[str, int] = {}
         self.tombstones: dict[str, Tombstone] = {}
         self._partitions: list[_Partition] = []
@@ -107,6 +112,18 @@ class TopicState:
             part.hidden_set = _union(part.hidden)
         return part.hidden_set
 
+    def chunks(self, partition: int) -> Mapping[int, tuple[ChunkRun, ...]]:
+        """The chunks of each ledger of the partition that has some, by ascending id."""
+        return self._partitions[partition].chunks
+
+    def last_ledger_with_chunks(self, partition: int) -> int:
+        """The highest id in `chunks`; -1 if there are none."""
+        return next(reversed(self._partitions[partition].chunks), -1)
+
+    def sequences(self, partition: int) -> PublishedSequences:
+        """The sequence ids that were published where duplicates are dropped. Not to be changed."""
+        return self._partitions[partition].sequences
+
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
         return self.sequence_ids.get(partition, {}).get(producer)
 
@@ -119,7 +136,8 @@ class TopicState:
         self._check_files(commit)
         self._apply_header(commit)
         for ledger in commit.ledgers:
-            self._add(ledger)
+            self._add(ledger, commit)
+        self._know_sequence_ids(commit)
         self._move(commit)
         self._trim(commit, trims)
         for file in commit.reclaimed:
@@ -150,6 +168,12 @@ class TopicState:
                 raise self._refuse(commit, f"there is no partition {ledger.partition}")
             if ledger.file in self.files:
                 raise self._refuse(commit, f"{ledger.file} was published before")
+        entries = {ledger.ledger_id: ledger.entries for ledger in commit.ledgers}
+        for ledger_id, runs in commit.chunks.items():
+            if any(run.entry_id + run.count > entries.get(ledger_id, 0) for run in runs):
+                raise self._refuse(commit, f"it has no such chunks in ledger {ledger_id}")
+        if not commit.sequence_ranges.keys() <= entries.keys():
+            raise self._refuse(commit, "it has sequence ids of ledgers that it does not add")
         named = (*commit.sequence_ids, *commit.hidden)
         if not all(0 <= partition < partitions for partition in named):
             raise self._refuse(commit, "it names a partition that is not there")
@@ -207,20 +231,37 @@ class TopicState:
             self.applications[commit.application.id] = commit.application.version
         if commit.settings is not None:
             self.settings = dict(commit.settings)
+        if commit.producers is not None:
+            self.producers = dict(commit.producers)
         while self.partitions < (commit.partitions or 0):
             self._partitions.append(_Partition())
         for partition, hidden in commit.hidden.items():
             part = self._partitions[partition]
             part.hidden.append(hidden)
             part.hidden_set = None
+
+    def _know_sequence_ids(self, commit: Commit) -> None:
+        """Each producer's highest id, and in which ledgers which ids are.
+
+        Without ranges, as in commits that are older than these, all up to the highest counts.
+        """
+        told: set[tuple[int, str]] = set()
+        for ledger in commit.ledgers:
+            if ranges := commit.sequence_ranges.get(ledger.ledger_id):
+                self._partitions[ledger.partition].sequences.ranges[ledger.ledger_id] = ranges
+                told.update((ledger.partition, producer) for producer in ranges)
         for partition, by_producer in commit.sequence_ids.items():
             known = self.sequence_ids.setdefault(partition, {})
             for producer, highest in by_producer.items():
                 known[producer] = max(highest, known.get(producer, highest))
+                if (partition, producer) not in told:
+                    self._partitions[partition].sequences.raise_floor(producer, highest)
 
-    def _add(self, ledger: LedgerInfo) -> None:
+    def _add(self, ledger: LedgerInfo, commit: Commit) -> None:
         part = self._partitions[ledger.partition]
         part.column.append(ledger)
+        if chunks := commit.chunks.get(ledger.ledger_id):
+            part.chunks[ledger.ledger_id] = chunks
         part.messages += ledger.messages
         part.size_bytes += ledger.size_bytes
         self.files[ledger.file] = self.files.get(ledger.file, 0) + 1
@@ -247,6 +288,8 @@ class TopicState:
                 part.size_bytes -= ledger.size_bytes
                 last = Position(ledger.ledger_id, ledger.entries - 1)
                 part.trimmed_up_to = max(part.trimmed_up_to, last)
+                part.chunks.pop(ledger.ledger_id, None)
+                part.sequences.trim(ledger.ledger_id)
                 self._release(ledger.file, commit.timestamp_ms)
             first, stop = part.start, len(part.column.ids)
             holes = set(places)
@@ -280,6 +323,8 @@ class TopicState:
             assert all(each.partition == number for each in ledgers)
             assert part.messages == sum(each.messages for each in ledgers)
             assert part.size_bytes == sum(each.size_bytes for each in ledgers)
+            assert part.chunks.keys() <= {each.ledger_id for each in ledgers}
+            assert list(part.chunks) == sorted(part.chunks)
             for each in ledgers:
                 files[each.file] = files.get(each.file, 0) + 1
         assert files == self.files
@@ -313,10 +358,14 @@ class TopicState:
                     "size_bytes": part.size_bytes,
                     "trimmed_up_to": str(part.trimmed_up_to),
                     "hidden": self._live_hidden(number),
+                    **_chunks_to_json(part.chunks),
+                    **part.sequences.to_json_value(),
                 }
                 for number, part in enumerate(self._partitions)
             ],
         }
+        if self.producers is not None:
+            rest["producers"] = self.producers
         return columns, rest
 
     @staticmethod
@@ -340,21 +389,32 @@ class TopicState:
             file: Tombstone(int(since_ms), bool(reclaimed))
             for file, (since_ms, reclaimed) in rest["tombstones"].items()
         }
+        state.producers = rest.get("producers")
         state.files = dict(files)
         first = 0
-        for part in rest["partitions"]:
+        for number, part in enumerate(rest["partitions"]):
             last = first + int(part["ledgers"])
             column = LedgerColumn(ids[first:last], range(first, last), row)
             state._partitions.append(
                 _Partition(
                     column, 0, int(part["messages"]), int(part["size_bytes"]),
                     Position.parse(part["trimmed_up_to"]), list(part["hidden"]),
+                    chunks=_chunks_of(part), sequences=state._sequences_of(number, part),
                 )
             )  # fmt: skip
             first = last
         if first != len(ids):
             raise ValueError(f"{len(ids)} ledgers for partitions of {first}")
         return state
+
+    def _sequences_of(self, partition: int, part: Mapping[str, Any]) -> PublishedSequences:
+        """Out of a snapshot; one of before there were ranges knows each producer's highest only."""
+        sequences = PublishedSequences.from_json_value(part)
+        told = {producer for ranges in sequences.ranges.values() for producer in ranges}
+        for producer, highest in self.sequence_ids.get(partition, {}).items():
+            if producer not in told and producer not in sequences.floors:
+                sequences.raise_floor(producer, highest)
+        return sequences
 
     def _live_hidden(self, partition: int) -> list[Any]:
         """The JSON of what is hidden in one piece, without ledgers before the first there is."""
@@ -376,3 +436,18 @@ def _union(hidden: Sequence[Any]) -> PositionSet:
     for value in hidden:
         union = union.union(cursor_format.from_json_value(value)[1])
     return union
+
+
+def _chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any]:
+    """Left out where there are none, so that the snapshot of such a topic stays of version 1."""
+    if not chunks:
+        return {}
+    return {"chunks": {str(k): [run.to_json() for run in v] for k, v in chunks.items()}}
+
+
+def _chunks_of(part: Mapping[str, Any]) -> dict[int, tuple[ChunkRun, ...]]:
+    chunks: dict[int, tuple[ChunkRun, ...]] = {
+        int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
+        for ledger_id, runs in part.get("chunks", {}).items()
+    }
+    return dict(sorted(chunks.items()))

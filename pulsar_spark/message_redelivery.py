@@ -126,14 +126,19 @@ def take_from(
 ) -> PositionSet:
     """What of these the consumer held at that attempt, and holds no more."""
     messages = not_acknowledged(messages, subscription.cursor)
-    if not state.policies.batch_index_acknowledgment:
-        messages = _whole_batches(subscription, consumer, attempt, messages)
+    whole = not state.policies.batch_index_acknowledgment
+    if whole:
+        messages = _entries_of(messages)
     if attempt == consumer.open_attempt:
         known, _ = state.known(messages)
         given = subscription.held_openly(known)
         consumer.forget(given)
-        return given
-    return consumer.take_back(attempt, messages)
+    else:
+        given = consumer.take_back(attempt, messages)
+    if whole and given:  # its batches come again whole, acknowledged indexes included
+        entries = _entries_of(given)
+        subscription.partial_acks = subscription.partial_acks.difference(entries)
+    return given
 
 
 def give_back_all(
@@ -202,12 +207,6 @@ def _may_have_read(
     return everything
 
 
-def _whole_batches(
-    subscription: Subscription, consumer: Consumer, attempt: int, messages: PositionSet
-) -> PositionSet:
-    """All that the consumer holds of these messages' entries, acknowledged indexes included."""
-    entries = PositionSet.of(position for position, _ in messages.entries())
-    subscription.partial_acks = subscription.partial_acks.difference(entries)
-    if attempt == consumer.open_attempt:
-        return entries
-    return consumer.pending.get(attempt, NOTHING).intersection(entries)
+def _entries_of(messages: PositionSet) -> PositionSet:
+    """The whole entries of which the set has something."""
+    return PositionSet.of(position for position, _ in messages.entries())

@@ -7,12 +7,13 @@ Follows Pulsar's `RoundRobinPartitionMessageRouterImpl` and `SinglePartitionMess
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pulsar_spark.batch_message_container import BatchLimits
 from pulsar_spark.hashing import sign_safe_mod
 
 DEFAULT_PARTITION_SWITCH_MS: Final = 10
@@ -59,6 +60,46 @@ class RoundRobinPartitionMessageRouter:
             return np.full(count, self.choose_partition(partitions, clock_ms=clock_ms), np.int32)
         counter = np.arange(count, dtype=np.int64) + (self.start_index + message_number)
         return (counter.astype(np.int32) % np.int32(partitions)).astype(np.int32)
+
+
+@dataclass(slots=True)
+class RoundRobinByBatch:
+    """Round robin for one who has many messages at once: one partition for each batch.
+
+    Pulsar stays on a partition for 10 ms, so that a batch fills up; this stays until it is full.
+    """
+
+    start_index: int
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    _messages: int = 0
+    _size_bytes: int = 0
+
+    def choose_partitions(
+        self, partitions: int, payload_sizes: NDArray[np.int64]
+    ) -> NDArray[np.int32]:
+        """The partition of each of these unkeyed messages, behind those before; shape (n,)."""
+        joining = self._joining(payload_sizes)
+        batches = self.limits.cut(payload_sizes[joining:])
+        turns = np.repeat(np.arange(1, len(batches) + 1), batches)
+        turns = np.concatenate((np.zeros(joining, np.int64), turns)) + self.start_index
+        if len(batches):
+            last = payload_sizes[len(payload_sizes) - int(batches[-1]) :]
+            self.start_index += len(batches)
+            self._messages, self._size_bytes = len(last), int(last.sum())
+        else:
+            self._messages += joining
+            self._size_bytes += int(payload_sizes.sum())
+        return (turns % partitions).astype(np.int32)
+
+    def _joining(self, payload_sizes: NDArray[np.int64]) -> int:
+        """How many of these still go into the batch that is open."""
+        if not self._messages or self.limits.is_full(self._messages, self._size_bytes):
+            return 0
+        room = self.limits.bytes_limit - self._size_bytes
+        fitting = int(np.cumsum(payload_sizes).searchsorted(room, "right"))
+        if self.limits.max_messages > 0:
+            fitting = min(fitting, self.limits.max_messages - self._messages)
+        return fitting
 
 
 @dataclass(frozen=True, slots=True)

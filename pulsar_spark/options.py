@@ -7,6 +7,7 @@ Follows Kafka's `ConfigDef`; names are Pulsar's client's, or those of Spark's Ka
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import re
 from collections.abc import Callable, Mapping
@@ -14,17 +15,17 @@ from dataclasses import dataclass
 from enum import Flag
 from typing import Any, Final
 
+from pulsar_spark.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
+from pulsar_spark.consumer_options import check_consumer_options
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.producer_options import check_producer_options
+from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark reads itself, and hands on to every sink too."""
-
-
-MIN_ACK_TIMEOUT_MS: Final = 1_000
-MIN_LEASE_MS: Final = 1_000
 
 
 class Scope(Flag):
@@ -90,6 +91,16 @@ def parse_duration_ms(value: str) -> int:
     return int(found[1]) * unit_ms[found[2]]
 
 
+def parse_time_ms(value: str) -> int:
+    """Milliseconds since 1970, or ISO 8601 (UTC without a zone); else ValueError."""
+    if value.strip().lstrip("-").isdecimal():
+        return int(value)
+    moment = dt.datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.timezone.utc)
+    return round(moment.timestamp() * 1000)
+
+
 def _topics(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
     if not all(names):
@@ -103,6 +114,12 @@ def _pattern(value: str) -> str:
     except re.error as error:
         raise ValueError(str(error)) from error
     return _text(value)
+
+
+def _import_path(value: str) -> str:
+    if not re.fullmatch(r"\s*\w+(\.\w+)*:\w+(\.\w+)*\s*", value):
+        raise ValueError
+    return value.strip()
 
 
 def _one_of(*names: str) -> Callable[[str], str]:
@@ -203,57 +220,86 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Durable or NonDurable",
            "Whether the subscription stays when its last consumer has gone."),
     Option("subscriptionInitialPosition", _one_of("Latest", "Earliest"), "Latest",
-           Scope.STREAM_READ, "Latest or Earliest", "Where a new subscription begins."),
+           Scope.STREAM_READ, "Latest or Earliest", "Where a subscription begins that is new."),
+    Option("startMessageId", _text, None, Scope.STREAM_READ, "a message id, such as 7:12:0:3",
+           "Where a new subscription begins in the partition that the id names, or in all. "
+           "startMessageIdInclusive says whether it is itself delivered."),
     Option("consumerName", _text, None, Scope.STREAM_READ, "a name",
-           "The consumer's name in its subscription. Without it one is made up, and kept in the "
-           "checkpoint. A newer run under a name replaces the older."),
+           "The consumer's name in the subscription. Without it one is made up, and kept in the "
+           "checkpoint. A newer run under the same name replaces an older, which stops."),
     Option("priorityLevel", _count(0), 0, Scope.STREAM_READ, "a whole number, 0 or more",
-           "Shared: lower ones are served first. Failover: lower ones are active first."),
+           "Lower ones are served first (Shared), or become active first (Failover)."),
     Option("keySharedMode", _one_of("AUTO_SPLIT", "STICKY"), "AUTO_SPLIT", Scope.STREAM_READ,
-           "AUTO_SPLIT or STICKY", "Key_Shared: who decides which keys a consumer gets."),
-    Option("keySharedRanges", _ranges, (), Scope.STREAM_READ, "ranges such as 0-32767,40000-40999",
-           "Key_Shared with STICKY: the hash ranges (0 to 65535) of this consumer."),
+           "AUTO_SPLIT or STICKY", "Key_Shared: whether the broker deals out the keys, or each "
+           "consumer names its own by keySharedRanges."),
+    Option("keySharedRanges", _ranges, (), Scope.STREAM_READ, "ranges, such as 0-999,2000-65535",
+           "Key_Shared with STICKY: the hash ranges of this consumer, both ends included."),
     Option("allowOutOfOrderDelivery", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
-           "Key_Shared: whether a key may go to another consumer while the first still has some."),
+           "Key_Shared: whether a key may go to another consumer before what of it is in process "
+           "was acknowledged."),
     Option("ackMode", _one_of("auto", "manual"), "auto", Scope.STREAM_READ, "auto or manual",
-           "auto: what a micro-batch had is acknowledged once it is committed. manual: by rows "
-           "written to a sink with subscriptionName."),
+           "auto: what a micro-batch delivered is acknowledged once it is committed. manual: the "
+           "user acknowledges, by rows that a sink takes."),
     Option("ackTimeout", parse_duration_ms, 0, Scope.STREAM_READ, _DURATION,
-           "Deliver again what was not acknowledged for so long (0: never; else 1 s or more)."),
+           "With ackMode manual: what was not acknowledged for so long is delivered again; 0 for "
+           "never, else 1s or more."),
     Option("ackTimeoutRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
            "Added to ackTimeout, by how often a message was delivered before."),
     Option("negativeAckRedeliveryDelay", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
-           "When a negatively acknowledged message comes again."),
+           "When a negatively acknowledged message is delivered again."),
     Option("negativeAckRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
-           "The same by how often it was delivered before, in place of the fixed delay."),
-    Option("maxRedeliverCount", _count(0), None, Scope.STREAM_READ, "a whole number, 0 or more",
-           "Switches dead letters on: a message that was delivered so many times again goes to "
-           "the dead letter topic (16 where only a topic is named)."),
+           "In place of negativeAckRedeliveryDelay: by how often it was delivered before."),
+    Option("maxRedeliverCount", _count(1), 16, Scope.STREAM_READ, _NUMBER,
+           "Gives the subscription a dead letter topic: where a message goes that was delivered "
+           "so many times again."),
     Option("deadLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
-           "By default `<topic>-<subscription>-DLQ`."),
+           "By default TOPIC-SUBSCRIPTION-DLQ. Gives the subscription a dead letter topic too."),
     Option("retryLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
-           "By default `<topic>-<subscription>-RETRY`."),
+           "Where messages wait that are to be consumed later; by default "
+           "TOPIC-SUBSCRIPTION-RETRY."),
     Option("initialSubscriptionName", _text, None, Scope.STREAM_READ, "a name",
            "A subscription that the dead letter topic gets when it is made."),
     Option("enableRetry", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
-           "Whether ReconsumeLater works by a retry letter topic, which is then read too."),
+           "Whether the retry letter topic is read too; it is made if it is not there."),
     Option("maxBatchAttempts", _count(1), 3, Scope.STREAM_READ, _NUMBER,
            "With maxRedeliverCount: how often a micro-batch may be begun whose query ends before "
            "it does. Then its messages are tried apart, and the one that ends the query every "
            "time becomes a dead letter."),
-    Option("receiverQueueSize", _count(1), 200_000, Scope.STREAM_READ, _NUMBER,
-           "Most messages that the broker grants ahead of acknowledgement, of each partition."),
-    Option("maxTotalReceiverQueueSizeAcrossPartitions", _count(1), 1_000_000, Scope.STREAM_READ,
-           _NUMBER, "The same over all partitions: each gets its part of it at most."),
+    Option("readCompacted", _boolean, False, Scope.STREAM_READ, "false",
+           "Topics are not compacted yet, so true is refused."),
+    Option("receiverQueueSize", _count(1), None, Scope.STREAM_READ, _NUMBER,
+           "Most messages of a partition that are granted to this consumer and not acknowledged. "
+           "By default twice maxMessagesPerTrigger, so that one micro-batch is granted while "
+           "another runs; without that 1000000."),
+    Option("maxTotalReceiverQueueSizeAcrossPartitions", _count(1), None, Scope.STREAM_READ,
+           _NUMBER, "The same over all partitions: each has its share of it at most. By default "
+           "four times receiverQueueSize."),
     Option("leaseTimeout", parse_duration_ms, 30_000, Scope.STREAM_READ, _DURATION,
-           "How long a consumer may show no life before others get what it holds (1 s or more)."),
+           "How long the consumer may show no life before what it holds goes to others; 1s or "
+           "more."),
     Option("drainTimeout", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
-           "Trigger.AvailableNow: longest wait for an answer of the broker."),
+           "How long a Trigger.AvailableNow run waits for a broker that is silent."),
+    Option("maxPendingChunkedMessage", _count(1), DEFAULT_MAX_PENDING, Scope.READ, _NUMBER,
+           "How many chunked messages may be in the making at one place of a partition; matters "
+           "with autoAckOldestChunkedMessageOnQueueFull."),
+    Option("autoAckOldestChunkedMessageOnQueueFull", _boolean, False, Scope.READ, _BOOLEAN,
+           "Whether the oldest chunked message that is not complete is given up when there are "
+           "more than maxPendingChunkedMessage. Otherwise it stays: no chunk is held in memory."),
+    Option("expireTimeOfIncompleteChunkedMessage", parse_duration_ms, DEFAULT_EXPIRE_MS, Scope.READ,
+           _DURATION, "A message is given up whose next chunk was published longer than this "
+           "after its first; 0 for never."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
-    Option("messageRoutingMode", _one_of("RoundRobinPartition", "SinglePartition"),
-           "RoundRobinPartition", Scope.WRITE, "RoundRobinPartition or SinglePartition",
-           "Where messages without a key go. Those with a key go by its hash."),
+    Option("messageRoutingMode",
+           _one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
+           "RoundRobinPartition", Scope.WRITE,
+           "RoundRobinPartition, SinglePartition or CustomPartition",
+           "Where messages without a key go: in turn, batch by batch; to one partition; or, as "
+           "those with a key then, where messageRouter says. Those with a key go by its hash."),
+    Option("messageRouter", _import_path, None, Scope.WRITE, "package.module:function",
+           "A function of (messages, partitions), an Arrow table with the columns of a message "
+           "and a number, that gives each message's partition: "
+           "`[len(m['key']) % partitions for m in messages.to_pylist()]`."),
     Option("hashingScheme", _one_of("JavaStringHash", "Murmur3_32Hash"), "JavaStringHash",
            Scope.WRITE, "JavaStringHash or Murmur3_32Hash",
            "How the key chooses the partition."),
@@ -263,22 +309,48 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Most messages of an entry."),
     Option("batchingMaxBytes", _size, 128 * 1024, Scope.WRITE, _BYTES,
            "Most payload bytes of an entry, unless a single message has more."),
+    Option("batcherBuilder", _one_of("DEFAULT", "KEY_BASED"), "DEFAULT", Scope.WRITE,
+           "DEFAULT or KEY_BASED",
+           "Which messages share an entry: any, or only those of one ordering key, else key, as "
+           "Key_Shared consumers of Pulsar need it."),
+    Option("deliverAt", parse_time_ms, None, Scope.WRITE, _TIME,
+           "When messages are delivered that have neither deliver_at nor deliver_after. A message "
+           "with a delivery time is an entry of its own."),
+    Option("deliverAfter", parse_duration_ms, None, Scope.WRITE, _DURATION,
+           "The same, as a time after the message's publish_time."),
     Option("maxMessageSize", _size, 5 * 1024 * 1024, Scope.WRITE, _BYTES,
-           "Most bytes of a message's value; a larger one is refused."),
+           "Most bytes of a message's value; a larger one is refused, or cut into chunks."),
+    Option("chunkingEnabled", _boolean, False, Scope.WRITE, _BOOLEAN,
+           "Whether a message over maxMessageSize is cut into chunks, each an entry, which readers "
+           "put together again. Needs batchingEnabled false."),
+    Option("chunkMaxMessageSize", _size, None, Scope.WRITE, _BYTES,
+           "Most bytes of a chunk, where that is less than maxMessageSize."),
     Option("compressionType", _one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
            Scope.WRITE, "ZSTD, LZ4, ZLIB, SNAPPY or NONE", "Compression of the data files."),
     Option("producerName", _text, None, Scope.WRITE, "a name",
            "producer_name of rows that have none of their own."),
+    Option("accessMode",
+           _one_of("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"), "Shared",
+           Scope.WRITE, "Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing",
+           "How this query, as a producer, shares its topic with others. The topic's log knows "
+           "who has it, and refuses every commit of one who was fenced out. An Exclusive producer "
+           "is refused while one that says Shared is there, not for sinks that say nothing."),
+    Option("producerLease", parse_duration_ms, DEFAULT_LEASE_MS, Scope.WRITE, _DURATION,
+           "After so long without a commit a query that said its accessMode counts as gone, and "
+           "others may have the topic. Longer than the trigger's interval."),
     Option("enableDeduplication", _boolean, None, Scope.WRITE, _BOOLEAN,
            "Whether a message is dropped whose sequence_id its producer_name has used before "
-           "in that partition. Without it the topic's own setting holds (off for a new one)."),
+           "in that partition, in whatever order they come. Without it the topic's setting holds, "
+           "else its namespace's policy; off if none says."),
     Option("txnAppId", _text, None, Scope.BATCH_WRITE, "any text",
            "With txnVersion: a write with the same two is published once, however often it runs."),
     Option("txnVersion", _count(0), None, Scope.BATCH_WRITE, "a whole number, 0 or more",
            "Rises with each write of one txnAppId, for instance foreachBatch's batch id."),
 )  # fmt: skip
 
-_NAMES: Final = [option.name for option in OPTIONS]
+_NAMES: Final = tuple(option.name for option in OPTIONS)
+CONSUMERS: Final = _NAMES[_NAMES.index("subscriptionName") : _NAMES.index("drainTimeout") + 1]
+"""Options that a consumer has, and a Reader has not."""
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -334,35 +406,6 @@ class Options:
                     "Leave it out."
                 )
 
-    def _check_consumer(self) -> None:
-        if not self.has("subscriptionName"):
-            for name in self.given:
-                if name in _CONSUMERS:
-                    raise InvalidOptionError(
-                        f"Option {name} belongs to a consumer: give subscriptionName too, or "
-                        "leave it out to read as a Reader."
-                    )
-            return
-        for name in ("startingOffsets", "startingTime", "startMessageIdInclusive"):
-            if self.has(name):
-                raise InvalidOptionError(
-                    f"Option {name} is a Reader's, and a subscription has a position of its own: "
-                    "give subscriptionInitialPosition for a new one, or leave out subscriptionName."
-                )
-        self._check_key_shared()
-        if 0 < self["ackTimeout"] < MIN_ACK_TIMEOUT_MS:
-            raise InvalidOptionError("Option ackTimeout has to be 1 s or more, or 0 for none.")
-        if self["leaseTimeout"] < MIN_LEASE_MS:
-            raise InvalidOptionError("Option leaseTimeout has to be 1 s or more.")
-
-    def _check_key_shared(self) -> None:
-        kind = self["subscriptionType"]
-        for name in ("keySharedMode", "keySharedRanges", "allowOutOfOrderDelivery"):
-            if self.has(name) and kind != "Key_Shared":
-                raise InvalidOptionError(f"Option {name} needs subscriptionType Key_Shared.")
-        if (self["keySharedMode"] == "STICKY") != bool(self["keySharedRanges"]):
-            raise InvalidOptionError("keySharedMode STICKY and keySharedRanges go together.")
-
     def _check_service_url(self, environment: Mapping[str, str]) -> None:
         if "path" in self.given and "serviceUrl" in self.given:
             raise InvalidOptionError("Options serviceUrl and path mean the same: give one of them.")
@@ -385,23 +428,17 @@ class Options:
         for one, other in (("startingOffsets", "startingTime"), ("endingOffsets", "endingTime")):
             if self.has(one) and self.has(other):
                 raise InvalidOptionError(f"Options {one} and {other} exclude each other.")
+        check_producer_options(self)
         if self.has("txnAppId") != self.has("txnVersion"):
             raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")
         if self.has("maxTriggerDelay") and not self.has("minMessagesPerTrigger"):
             raise InvalidOptionError("Option maxTriggerDelay needs minMessagesPerTrigger.")
-        self._check_consumer()
+        check_consumer_options(self, CONSUMERS)
         least, most = self["minMessagesPerTrigger"], self["maxMessagesPerTrigger"]
         if least and most and least > most:
             raise InvalidOptionError(
                 f"minMessagesPerTrigger ({least}) is above maxMessagesPerTrigger ({most})."
             )
-
-
-_CONSUMERS = frozenset(
-    option.name
-    for option in OPTIONS[_NAMES.index("subscriptionName") + 1 : _NAMES.index("drainTimeout") + 1]
-)
-"""Options that need a subscriptionName."""
 
 
 def markdown_table() -> str:

@@ -54,6 +54,8 @@ class PartitionConsumer:
     open_after: Cursor = field(default_factory=Cursor)
     revision: int = 0
     sequence: int = 0
+    lost_up_to: Position = EARLIEST
+    """Up to there messages were trimmed before they were read, and are given up."""
     answered: int = -1
     """The highest request that was answered."""
 
@@ -79,8 +81,7 @@ class PartitionConsumer:
         """As another run, or because what the broker said was missed: it will say all again."""
         self.command = command
         self.connected, self.refusal = False, None
-        self.grants, self.counts, self.open_attempt = {}, {}, NO_OPEN_GRANT
-        self.revision = 0
+        self._forget_grants()
 
     def _hear_mine(self, item: Reply | Grant | OpenGrant | Revoke) -> None:
         if isinstance(item, Reply):
@@ -88,9 +89,7 @@ class PartitionConsumer:
         elif item.epoch != self.epoch or not self.connected:
             return
         elif isinstance(item, Grant):
-            held = self.grants.get(item.attempt, NOTHING)
-            self.grants[item.attempt] = held.union(item.messages)
-            self._count(item.redelivery_count, item.messages)
+            self._granted(item)
         elif isinstance(item, OpenGrant):
             self.open_attempt, self.open_after = item.attempt, item.after
             for count, messages in item.redelivery_counts.items():
@@ -105,9 +104,11 @@ class PartitionConsumer:
             self.refusal = replace(reply, error=ServerError.CONSUMER_REPLACED, message="replaced")
 
     def _hear_reply(self, reply: Reply) -> None:
-        if reply.error is not None:
+        if reply.error is ServerError.EPOCH_IS_OVER:
+            pass  # it was said before that an epoch began: the next report is of that one
+        elif reply.error is not None:
             self.connected, self.refusal = False, reply
-            self.grants, self.open_attempt = {}, NO_OPEN_GRANT
+            self._forget_grants()
         elif reply.origin is not None:
             if not self.connected:
                 self._begin(reply.epoch, reply.origin)
@@ -117,8 +118,26 @@ class PartitionConsumer:
 
     def _begin(self, epoch: int, origin: Cursor) -> None:
         self.epoch, self.origin, self.floor = epoch, origin, origin.mark_delete_position
+        self.lost_up_to = EARLIEST
+        self._forget_grants()
+
+    def _forget_grants(self) -> None:
         self.grants, self.counts, self.open_attempt = {}, {}, NO_OPEN_GRANT
         self.revision = 0
+
+    def _granted(self, grant: Grant) -> None:
+        """Whoever holds a message at one attempt, holds it no longer at a lower one."""
+        for attempt in [each for each in self.grants if each < grant.attempt]:
+            self._put(attempt, self.grants[attempt].difference(grant.messages))
+        held = self.grants.get(grant.attempt, NOTHING)
+        self.grants[grant.attempt] = held.union(grant.messages)
+        self._count(grant.redelivery_count, grant.messages)
+
+    def _put(self, attempt: int, left: PositionSet) -> None:
+        if left:
+            self.grants[attempt] = left
+        else:
+            self.grants.pop(attempt, None)
 
     def _obey(self, revoke: Revoke) -> None:
         if revoke.messages is None:
@@ -134,6 +153,11 @@ class PartitionConsumer:
             self.counts = {n: held for n, held in rest.items() if held}
         if count:
             self.counts[count] = self.counts.get(count, NOTHING).union(messages)
+
+    def give_up(self, lost_up_to: Position) -> None:
+        """What lies at or before that position is gone: it is acknowledged, and never read."""
+        self.lost_up_to = lost_up_to
+        self.floor = max(self.floor, lost_up_to)
 
     # -- planning ----------------------------------------------------------------------------
 
@@ -182,7 +206,7 @@ class PartitionConsumer:
         for attempt, messages in taken.items():
             attempts[attempt] = attempts.get(attempt, self.origin).acknowledge(messages)
         cut = {a: cursor.floor(self.floor).advance(ledgers) for a, cursor in attempts.items()}
-        attempts = {a: cursor for a, cursor in cut.items() if cursor != Cursor(self.floor)}
+        attempts = {a: cursor for a, cursor in cut.items() if not self._is_below_floor(cursor)}
         every = NOTHING
         for messages in taken.values():
             every = every.union(messages)
@@ -191,22 +215,27 @@ class PartitionConsumer:
             for count, held in sorted(self.counts.items())
             if (part := held.intersection(every))
         }
-        return PartitionOffset(self.origin, attempts, self.epoch, self.floor, counts)
+        origin = self.origin.floor(self.floor)
+        return PartitionOffset(origin, attempts, self.epoch, self.floor, counts)
+
+    def _is_below_floor(self, cursor: Cursor) -> bool:
+        """Whether it says nothing that the floor does not."""
+        return cursor.mark_delete_position <= self.floor and cursor.individually_deleted.is_empty
 
     def forget_planned(self, committed: PartitionOffset | None) -> None:
         """That micro-batch is committed: what it had is never offered again."""
         if committed is None or committed.epoch != self.epoch:
             return
-        for attempt, cursor in committed.attempts.items():
-            if attempt in self.grants:
-                left = _not_in(self.grants[attempt], cursor)
-                if left:
-                    self.grants[attempt] = left
-                else:
-                    del self.grants[attempt]
+        for attempt, granted in list(self.grants.items()):
+            done = committed.attempts.get(attempt, Cursor())
+            self._put(attempt, _not_in(granted.after(self.floor), done))
         if self.counts:
-            rest = {n: held.after(self.floor) for n, held in self.counts.items()}
-            self.counts = {n: held for n, held in rest.items() if held}
+            counted = committed.redelivery_counts
+            rest = {
+                count: held.after(self.floor).difference(counted.get(count, NOTHING))
+                for count, held in self.counts.items()
+            }
+            self.counts = {count: held for count, held in rest.items() if held}
 
     def _attempts(self, start: PartitionOffset | None) -> dict[int, Cursor]:
         if start is None or start.epoch != self.epoch:
@@ -223,31 +252,32 @@ class PartitionConsumer:
         permits: int,
         request_id: int | None = None,
     ) -> Report:
-        """All there is to say.
+        """All that there is to say; absolute, but for its sequence number.
 
-        `committed` is done, if acknowledgement is automatic; `planned` is delivered, or about to.
+        `committed` is done, if acknowledgement is automatic; `planned` is about to be delivered.
         """
-        acknowledged = Cursor()
         mine = committed is not None and committed.epoch == self.epoch
-        if self.automatic and mine and committed is not None:
-            for cursor in committed.attempts.values():
+        acknowledged = Cursor()
+        if self.automatic:
+            acknowledged = self.origin
+            for cursor in self._attempts(committed).values():
                 acknowledged = acknowledged.union(cursor)
-            acknowledged = acknowledged.union(committed.origin)
-        delivered: dict[int, PositionSet] = {}
-        planned = planned or committed
-        if planned is not None and planned.epoch == self.epoch:
-            for attempt, cursor in planned.attempts.items():
-                held = cursor.difference(planned.origin, ledgers).after(self.floor)
-                if held:
-                    delivered[attempt] = held
-        command = self.command
-        report = Report(
-            command.subscription, command.consumer, command.incarnation, self.epoch,
-            self.sequence, acknowledged, delivered, permits=permits, revision=self.revision,
-            committed=self.floor, request_id=request_id,
-        )  # fmt: skip
+        if self.lost_up_to > EARLIEST:
+            acknowledged = acknowledged.floor(self.lost_up_to)
+        begin = self.origin.floor(self.floor)
+        if self.automatic and mine:
+            begin = begin.union(acknowledged)
+        delivered = {
+            attempt: held
+            for attempt, cursor in self._attempts(planned or committed).items()
+            if (held := cursor.difference(begin, ledgers).after(self.floor))
+        }
         self.sequence += 1
-        return report
+        return Report(
+            self.command.subscription, self.command.consumer, self.command.incarnation,
+            self.epoch, self.sequence, acknowledged, delivered, permits=permits,
+            revision=self.revision, committed=self.floor, request_id=request_id,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +288,12 @@ class Offered:
     open_attempt: int
     openly: Waiting | None
     ledgers: LedgerList
+
+    def begins_before(self, position: Position) -> bool:
+        """Whether something that it offers lies at or before that position."""
+        if self.openly is not None and self.openly.cursor.mark_delete_position < position:
+            return True
+        return any(granted.up_to(position) for granted in self.explicit.values())
 
     def take(self, messages: int | None) -> PositionSet:
         """The next messages, at most so many: those that were granted one by one come first."""

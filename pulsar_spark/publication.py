@@ -18,23 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark import cursor_format
+from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import FencedError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.position import EARLIEST
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.producer_registry import ProducerClaim, ProducerRegistry
+from pulsar_spark.sequence_ranges import SequenceRange
 
 Rows = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceRange:
-    """The sequence ids of one producer in one ledger; `distinct` if none occurs twice."""
-
-    lowest: int
-    highest: int
-    distinct: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +44,7 @@ class NewLedger:
     max_publish_time_ms: int
     max_deliver_at_ms: int | None = None
     sequences: Mapping[str, SequenceRange] = field(default_factory=dict)
+    chunks: tuple[ChunkRun, ...] = ()
 
     def numbered(self, ledger_id: int) -> LedgerInfo:
         return LedgerInfo(
@@ -65,7 +60,7 @@ class NewLedger:
         )
 
 
-SequenceReader = Callable[[NewLedger], Mapping[str, tuple[Rows, Rows]]]
+SequenceReader = Callable[[LedgerInfo], Mapping[str, tuple[Rows, Rows]]]
 """Reads, by producer, the rows of a ledger that have a sequence id, and those ids."""
 
 
@@ -86,18 +81,24 @@ class Publication:
     term: int | None = None
     deduplicate: bool | None = None
     read_sequences: SequenceReader | None = None
+    producer: ProducerClaim | None = None
+    leaves: bool = False
+    """Whether the producer is done with this publication."""
     _read: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
+    _published: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
     def commit_on(
         self, state: TopicState, commit_id: str, now_ms: int
     ) -> Commit | AlreadyCommitted:
         """The commit that follows `state`, or why there is none to make.
 
-        FencedError if a higher term has committed; FileReclaimedError if a file was given up.
+        FencedError if a higher term has committed; FileReclaimedError if a file was given up;
+        ProducerFencedError or ProducerBusyError if the producer may not publish.
         """
         check_term(state, self.term)
         if self._was_published(state):
             return AlreadyCommitted(state.number, self.application)
+        producers = self._producers(state, now_ms)
         deduplicate = self.deduplicate
         if deduplicate is None:
             deduplicate = bool(state.settings.get("deduplication", False))
@@ -109,7 +110,7 @@ class Publication:
         ]
         numbered = list(enumerate(kept, state.next_ledger_id))
         higher_term = self.term is not None and self.term > state.term
-        if not (numbered or self.application or higher_term):
+        if not (numbered or self.application or higher_term or producers):
             return AlreadyCommitted(state.number, None)
         hidden: dict[int, list[tuple[int, BatchSizes, Rows]]] = {}
         for ledger_id, (index, ledger) in numbered:
@@ -125,6 +126,15 @@ class Publication:
             ledgers=tuple(ledger.numbered(ledger_id) for ledger_id, (_, ledger) in numbered),
             hidden={partition: positions_of(parts) for partition, parts in hidden.items()},
             sequence_ids=self._new_highest(state) if deduplicate else {},
+            sequence_ranges={
+                ledger_id: ledger.sequences
+                for ledger_id, (_, ledger) in numbered
+                if deduplicate and ledger.sequences
+            },
+            chunks={
+                ledger_id: ledger.chunks for ledger_id, (_, ledger) in numbered if ledger.chunks
+            },
+            producers=producers,
         )
 
     def _was_published(self, state: TopicState) -> bool:
@@ -144,6 +154,16 @@ class Publication:
                 )
         return False
 
+    def _producers(self, state: TopicState, now_ms: int) -> dict[str, Any] | None:
+        """The registry of the topic's producers behind this commit; None if it stays as it is."""
+        if state.producers is None and self.producer is None:
+            return None
+        known = ProducerRegistry.from_json_value(state.producers)
+        registry = known.check(self.producer, now_ms)
+        if self.leaves and self.producer is not None:
+            registry = registry.leave(self.producer)
+        return None if registry == known else registry.to_json_value()
+
     def _duplicates(self, state: TopicState) -> dict[int, Rows]:
         """By index in `ledgers`, the ascending rows that are to be hidden."""
         groups: dict[tuple[int, str], list[int]] = {}
@@ -154,7 +174,7 @@ class Publication:
         for (partition, producer), indexes in groups.items():
             known = state.highest_sequence_id(partition, producer)
             if self._may_repeat(producer, indexes, known):
-                for index, rows in self._repeated(producer, indexes, known):
+                for index, rows in self._repeated(state, partition, producer, indexes):
                     if len(rows):
                         found.setdefault(index, []).append(rows)
         return {index: np.sort(np.concatenate(rows)) for index, rows in found.items()}
@@ -171,25 +191,38 @@ class Publication:
         return overlap or not all(each.distinct for each in ranges)
 
     def _repeated(
-        self, producer: str, indexes: list[int], known: int | None
+        self, state: TopicState, partition: int, producer: str, indexes: list[int]
     ) -> Iterable[tuple[int, Rows]]:
-        """By ledger, the rows whose sequence id is not above `known` or came up before."""
+        """By ledger, the rows whose sequence id was published, or came up before among these."""
         read = [self._sequences(index)[producer] for index in indexes]
         ids = np.concatenate([sequence_ids for _, sequence_ids in read])
         repeated = np.ones(len(ids), bool)
         repeated[np.unique(ids, return_index=True)[1]] = False
-        if known is not None:
-            repeated |= ids <= known
+        known = state.highest_sequence_id(partition, producer)
+        if known is not None and (late := ids <= known).any():
+            ledgers = state.ledgers(partition)
+            repeated[late] |= state.sequences(partition).published(
+                producer, ids[late], lambda ledger_id: self._stored(ledgers, ledger_id)
+            )
         first = 0
         for index, (rows, _) in zip(indexes, read, strict=True):
             yield index, rows[repeated[first : first + len(rows)]]
             first += len(rows)
 
+    def _stored(self, ledgers: LedgerList, ledger_id: int) -> Mapping[str, tuple[Rows, Rows]]:
+        """The ids in a ledger that is published; read once, since a ledger does not change."""
+        if ledger_id not in self._published:
+            ledger = ledgers.get(ledger_id)
+            assert ledger is not None
+            assert self.read_sequences is not None
+            self._published[ledger_id] = self.read_sequences(ledger)
+        return self._published[ledger_id]
+
     def _sequences(self, index: int) -> Mapping[str, tuple[Rows, Rows]]:
         if index not in self._read:
             if self.read_sequences is None:
                 raise ValueError("duplicates can't be told without a reader of sequence ids")
-            self._read[index] = self.read_sequences(self.ledgers[index])
+            self._read[index] = self.read_sequences(self.ledgers[index].numbered(0))
         return self._read[index]
 
     def _new_highest(self, state: TopicState) -> dict[int, dict[str, int]]:

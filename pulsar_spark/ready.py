@@ -2,7 +2,9 @@
 
 Invariants: the fields of `Ready` stand in the order in which the host must do them; a step that
 is run again on the same state gives an equal `Ready`, so a host that does things once for each
-step, however often it crashed in between, does them once. After etcd raft's `Ready`.
+step, however often it crashed in between, does them once. What a step tells a consumer is heard
+together: one that takes in half of its grants may deliver a key out of order. After etcd raft's
+`Ready`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
     passed = _passed_by_all(state)
     if passed is None:
         return ()
-    policies = state.policies
     total = sum(ledger.size_bytes for ledger in state.ledgers)
     chosen: list[int] = []
     for ledger in state.ledgers[:-1]:
@@ -41,16 +40,16 @@ def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
             break
         total -= ledger.size_bytes
         chosen.append(ledger.ledger_id)
-    del policies
     return tuple(ledger_id for ledger_id in chosen if ledger_id not in state.trimming)
 
 
 def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
-    """When time alone releases the oldest ledger; None if something else must happen first."""
+    """When time alone releases the next ledger; None if something else must happen first."""
     keep_ms = state.policies.retention_time_ms
-    if keep_ms <= 0 or len(state.ledgers) < 2:
+    ledgers = state.ledgers_that_stay
+    if keep_ms == INFINITE or len(ledgers) < 2:
         return None
-    ledger = state.ledgers[0]
+    ledger = ledgers[0]
     passed = _passed_by_all(state)
     if passed is None or Position(ledger.ledger_id, ledger.entries - 1) > passed:
         return None

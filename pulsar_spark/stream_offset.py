@@ -21,7 +21,9 @@ from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 
-VERSION: Final = 1
+VERSION: Final = 2
+READERS_VERSION: Final = 1
+"""A Reader's offset says nothing that version 1 did not, and is still written as such."""
 FIRST_ATTEMPT: Final = 0
 
 
@@ -129,6 +131,8 @@ class StreamOffset:
     subscription: str = ""
     consumer: str = ""
     """Of a consumer: who it is, so that a restart is the same one. A Reader has neither."""
+    incarnation: int = 0
+    """The run of the consumer that planned this; the next one takes a higher number."""
     suspects: str = ""
     """Of a consumer: the file of messages that it tries apart, if there are any."""
 
@@ -146,15 +150,20 @@ class StreamOffset:
     def to_json_value(self) -> dict[str, Any]:
         """Canonical: two equal offsets give the same text, keys sorted at every level."""
         if self.partitions is None:
-            return {"initial": True, "version": VERSION}
+            return {"initial": True, "version": READERS_VERSION}
         topics: dict[str, dict[str, Any]] = {}
         for (topic, partition), offset in self.items():
             topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
-        value = {"topics": _sorted(topics), "version": VERSION}
-        if self.subscription:
-            value = {"consumer": self.consumer, "subscription": self.subscription, **value}
-            return {"suspects": self.suspects, **value} if self.suspects else value
-        return value
+        if not self.subscription:
+            return {"topics": _sorted(topics), "version": READERS_VERSION}
+        value = {
+            "consumer": self.consumer,
+            "incarnation": self.incarnation,
+            "subscription": self.subscription,
+            "topics": _sorted(topics),
+            "version": VERSION,
+        }
+        return {"suspects": self.suspects, **value} if self.suspects else value
 
     @staticmethod
     def from_json_value(value: Any) -> StreamOffset:
@@ -179,9 +188,10 @@ class StreamOffset:
                     for topic, partitions in value["topics"].items()
                     for partition, offset in partitions.items()
                 },
-                value.get("subscription", ""),
-                value.get("consumer", ""),
-                value.get("suspects", ""),
+                str(value.get("subscription", "")),
+                str(value.get("consumer", "")),
+                int(value.get("incarnation", 0)),
+                str(value.get("suspects", "")),
             )
         except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
             raise CorruptFileError(

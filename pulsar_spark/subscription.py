@@ -142,6 +142,8 @@ class Subscription:
         self.announced = cursor.mark_delete_position
         for consumer in self.consumers.values():
             consumer.clear()
+            # Until it says anew: a seek back may need what it had no more use for.
+            consumer.committed = min(consumer.committed, cursor.mark_delete_position)
         self.rewind()
 
     # -- looking -----------------------------------------------------------------------------

@@ -8,6 +8,8 @@ changes nothing; a refused command changes nothing. Follows Pulsar's
 
 from __future__ import annotations
 
+import numpy as np
+
 from pulsar_spark import dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.acknowledgment import refuse
 from pulsar_spark.broker_state import BrokerState
@@ -149,13 +151,14 @@ def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: ReadyBu
 
 
 def unsubscribe(state: BrokerState, command: Unsubscribe, out: ReadyBuilder) -> None:
-    """Delete the subscription, for its only consumer, or if nobody is connected."""
+    """Delete the subscription, for its only consumer, or for an admin if nobody is connected."""
     subscription = state.subscriptions.get(command.subscription)
     if subscription is None:
         refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         return
-    connected = list(subscription.consumers)
-    if connected not in ([command.consumer], []):
+    connected = {each.name: each.incarnation for each in subscription.consumers.values()}
+    wanted = {command.consumer: command.incarnation} if command.consumer else {}
+    if connected != wanted:
         text = "Unconnected or shared consumer attempting to unsubscribe"
         refuse(out, command, ServerError.CONSUMER_BUSY, text)
         return
@@ -210,10 +213,11 @@ def position_at_time(state: BrokerState, timestamp_ms: int) -> Position:
         times = state.columns[ledger.ledger_id].publish_times_ms
         if times is None:  # nobody knows which of its entries: better some again than one lost
             return Position(ledger.ledger_id, 0)
-        earlier = [row for row, time in enumerate(times) if time < timestamp_ms]
-        if earlier:
-            entry_id, _ = ledger.batch_sizes.locate(earlier[-1])
-            return _entry_after(state, Position(ledger.ledger_id, entry_id))
+        # A batch is as new as its newest message, so that nothing is passed over.
+        starts = np.cumsum(sizes := ledger.batch_sizes.array()) - sizes
+        earlier = np.flatnonzero(np.maximum.reduceat(np.asarray(times), starts) < timestamp_ms)
+        if len(earlier):
+            return _entry_after(state, Position(ledger.ledger_id, int(earlier[-1])))
     return EARLIEST
 
 
@@ -317,6 +321,7 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
         command.durable,
         cursor,
         cursor,
+        epoch=state.next_epoch,
         read_position=cursor.mark_delete_position,
         announced=cursor.mark_delete_position,
     )
@@ -388,6 +393,7 @@ def _subscribe_again(
 
 def _delete(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
     del state.subscriptions[subscription.name]
+    state.next_epoch = max(state.next_epoch, subscription.epoch + 1)
     out.deleted_subscriptions.append(subscription.name)
 
 

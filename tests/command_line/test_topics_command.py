@@ -201,3 +201,25 @@ def test_what_spark_has_wrapped_is_found_again() -> None:
     wrapped = f"[STREAM_FAILED] x\n  File y\n{ours}\n== Plan"
     assert pulsarlite_message(wrapped) == "[DATA_LOSS] gone. Do."
     assert pulsarlite_message("java.lang.Exception") is None
+
+
+@pytest.mark.parametrize("group", ["topics", "namespaces"])
+def test_deduplication_is_switched_for_a_topic_and_for_its_namespace(
+    topics: Root, capsys: pytest.CaptureFixture[str], group: str
+) -> None:
+    name = "orders" if group == "topics" else "public/default"
+    for switch, said in (("enable", "on"), ("disable", "off"), ("remove", "unsaid")):
+        status, lines, _ = run(capsys, group, "set-deduplication", name, f"--{switch}")
+        assert status == 0
+        assert f": deduplication {said}" in lines[0]
+    with pytest.raises(SystemExit):
+        run(capsys, group, "set-deduplication", name)
+
+
+def test_a_namespace_s_policies_are_printed_and_a_bad_name_is_refused(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "deduplication unsaid" in run(capsys, "namespaces", "policies", "public/default")[1][0]
+    status, lines, error = run(capsys, "namespaces", "policies", "public")
+    assert (status, lines) == (1, [])
+    assert "[INVALID_TOPIC_NAME]" in error

@@ -69,7 +69,7 @@ def publisher(folder: Path) -> None:
         rows = [(topic, f"{topic}{batch}{row}") for row in range(5) for topic in TOPICS]
         columns = {"topic": [topic for topic, _ in rows]}
         tasks = written(options, [value for _, value in rows], columns)
-        publish(Root.of(options), tasks, ("query", batch), options)
+        publish(Root.of(options), tasks, ("query", batch))
         log.put(f"commit-{batch}", True)
 
 

@@ -17,7 +17,7 @@ from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.options import Scope
-from tests.connector.topics import options_of
+from tests.connector.topics import ledger_of, options_of
 
 Offset = dict[str, Any]
 Message = dict[str, Any]
@@ -102,3 +102,20 @@ def through_json(offset: Offset) -> Offset:
     """The offset as it comes back from Spark's log."""
     value: Offset = json.loads(json.dumps(offset))
     return value
+
+
+def messages(root: Path, topic: str = "t", **given: Any) -> list[Message]:
+    """All messages of a topic, properties too."""
+    run = Run(root, topic=topic, startingOffsets="earliest", includeProperties=True, **given)
+    return [message for batch in run.all() for message in batch.messages]
+
+
+def entries(root: Path, topic: str = "t") -> list[int]:
+    """Messages in each entry, by partition and order."""
+    ledger = ledger_of(root, topic)
+    return [
+        int(size)
+        for partition in range(ledger.state.partitions)
+        for each in ledger.ledgers(partition)
+        for size in each.batch_sizes.array()
+    ]

@@ -24,6 +24,8 @@ class SparkQuery:
     schema: str | None
     given: dict[str, object]
     batches: dict[int, list[Row]] = field(default_factory=dict)
+    fails_at: int = -1
+    """The micro-batch that fails when its rows were seen: it is not committed."""
 
     def frame(self) -> DataFrame:
         reader = self.spark.readStream.format("pulsarlite")
@@ -69,3 +71,5 @@ class SparkQuery:
 
     def _keep(self, batch: DataFrame, number: int) -> None:
         self.batches[number] = batch.collect()
+        if number == self.fails_at:
+            raise RuntimeError(f"micro-batch {number} fails, as it was told to")

@@ -11,119 +11,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.stream_writer import publish
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.errors import InvalidMessageError, InvalidTopicNameError
-from pulsar_spark.hashing import java_string_hash, murmur3_32_hash
+from pulsar_spark.errors import (
+    InvalidMessageError,
+    InvalidTopicNameError,
+)
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
-from tests.connector.reading import Message, Run
+from tests.connector.reading import entries, messages
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, written
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 TIMES = pa.timestamp("us", tz="UTC")
-
-
-def messages(root: Path, topic: str = "t", **given: Any) -> list[Message]:
-    """All messages of a topic, properties too."""
-    run = Run(root, topic=topic, startingOffsets="earliest", includeProperties=True, **given)
-    return [message for batch in run.all() for message in batch.messages]
+VALUE = StructType().add("value", "string")
 
 
 def values(root: Path, topic: str = "t") -> list[str]:
     return [message["value"].decode() for message in messages(root, topic)]
-
-
-def entries(root: Path, topic: str = "t") -> list[int]:
-    """Messages in each entry, by partition and order."""
-    ledger = ledger_of(root, topic)
-    return [
-        int(size)
-        for partition in range(ledger.state.partitions)
-        for each in ledger.ledgers(partition)
-        for size in each.batch_sizes.array()
-    ]
-
-
-# -- routing -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scheme", "hash_of"),
-    [("JavaStringHash", java_string_hash), ("Murmur3_32Hash", murmur3_32_hash)],
-)
-def test_a_key_goes_to_the_partition_of_its_hash_in_order(
-    root: Path, scheme: str, hash_of: Any
-) -> None:
-    keys = ["", "a", "N14228", "ключ", "🛫", "Aa", "BB"] * 20
-    columns = {"key": keys}
-    send(
-        root,
-        "t",
-        [str(n) for n in range(140)],
-        columns=columns,
-        numPartitions=5,
-        hashingScheme=scheme,
-    )
-    found = messages(root)
-    assert len(found) == 140
-    for message in found:
-        assert message["partition"] == hash_of(message["key"]) % 5
-    for key in set(keys):
-        mine = [int(message["value"]) for message in found if message["key"] == key]
-        assert mine == [number for number, each in enumerate(keys) if each == key]
-
-
-def test_without_a_key_round_robin_stays_for_an_entry_then_goes_on(root: Path) -> None:
-    send(root, "t", [str(n) for n in range(100)], numPartitions=4, batchingMaxMessages=10)
-    counts = [ledger_of(root, "t").state.messages(partition) for partition in range(4)]
-    assert sorted(counts) == [20, 20, 30, 30]
-    assert set(entries(root)) == {10}
-
-
-def test_without_batching_round_robin_goes_on_with_each_message(root: Path) -> None:
-    send(root, "t", [str(n) for n in range(8)], numPartitions=4, batchingEnabled=False)
-    assert [ledger_of(root, "t").state.messages(partition) for partition in range(4)] == [2] * 4
-    assert entries(root) == [1] * 8
-
-
-def test_a_single_partition_takes_all_without_a_key(root: Path) -> None:
-    keys = [None] * 50 + ["a"]
-    given: dict[str, Any] = {
-        "numPartitions": 4,
-        "messageRoutingMode": "SinglePartition",
-        "batchingMaxMessages": 5,
-    }
-    send(
-        root,
-        "t",
-        [str(n) for n in range(51)],
-        columns={"key": pa.array(keys, pa.string())},
-        **given,
-    )
-    found = messages(root)
-    assert len({message["partition"] for message in found if message["key"] is None}) == 1
-    (keyed,) = (message for message in found if message["key"])
-    assert keyed["partition"] == java_string_hash("a") % 4
-
-
-def test_messages_with_and_without_a_key_go_each_their_way(root: Path) -> None:
-    keys = [None, "a"] * 50
-    columns = {"key": pa.array(keys, pa.string())}
-    send(
-        root,
-        "t",
-        [str(n) for n in range(100)],
-        columns=columns,
-        numPartitions=4,
-        batchingMaxMessages=5,
-    )
-    found = messages(root)
-    assert sorted(int(message["value"]) for message in found) == list(range(100))
-    assert {m["partition"] for m in found if m["key"]} == {java_string_hash("a") % 4}
-    assert len({m["partition"] for m in found if not m["key"]}) == 4
 
 
 # -- entries -------------------------------------------------------------------------------------
@@ -153,6 +61,95 @@ def test_a_delayed_message_is_an_entry_of_its_own(root: Path) -> None:
     assert entries(root) == [2, 1, 1, 1, 1]
     (ledger,) = ledger_of(root, "t").ledgers(0)
     assert ledger.max_deliver_at_ms == int(later.timestamp() * 1000)
+
+
+def test_a_key_based_entry_holds_one_key_in_its_order(root: Path) -> None:
+    columns = {
+        "key": pa.array(["a", "b", "a", None, "b", "c", None]),
+        "ordering_key": pa.array([None, None, None, None, None, b"o", b"o"], pa.binary()),
+    }
+    send(root, "t", list("0123456"), columns=columns, batcherBuilder="KEY_BASED")
+    assert values(root) == ["0", "2", "3", "1", "4", "5", "6"]
+    assert entries(root) == [2, 1, 2, 2]
+
+
+def test_key_based_entries_go_in_the_order_of_their_highest_sequence_id(root: Path) -> None:
+    columns = {"key": list("abab"), "sequence_id": [7, 1, 2, 3]}
+    send(root, "t", list("0123"), columns=columns, batcherBuilder="KEY_BASED")
+    assert values(root) == ["1", "3", "0", "2"]
+
+
+def test_a_key_based_container_is_full_at_its_limit_over_all_keys(root: Path) -> None:
+    given: dict[str, Any] = {"batcherBuilder": "KEY_BASED", "batchingMaxMessages": 4}
+    send(root, "t", list("01234567"), columns={"key": list("abababab")}, **given)
+    assert values(root) == ["0", "2", "1", "3", "4", "6", "5", "7"]
+    assert entries(root) == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("builder", ["DEFAULT", "KEY_BASED"])
+def test_a_delayed_message_is_never_batched_whatever_the_batcher(root: Path, builder: str) -> None:
+    columns = {
+        "key": list("aaaa"),
+        "deliver_after": pa.array([None, None, 5000, None], pa.int64()),
+    }
+    send(root, "t", list("0123"), columns=columns, batcherBuilder=builder)
+    assert values(root) == list("0123")
+    assert entries(root) == [2, 1, 1]
+
+
+# -- when it is delivered ------------------------------------------------------------------------
+
+
+def delays(root: Path) -> list[float | None]:
+    """Seconds from publishing to delivery of each message."""
+    return [
+        m["deliver_at"] and (m["deliver_at"] - m["publish_time"]).total_seconds()
+        for m in messages(root)
+    ]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([None, 1500, 0], pa.int64()),
+        pa.array([None, 1500, 0], pa.int32()),
+        pa.array([None, dt.timedelta(milliseconds=1500), dt.timedelta()], pa.duration("us")),
+    ],
+)
+def test_deliver_after_counts_from_the_publish_time(root: Path, column: pa.Array) -> None:
+    send(root, "t", list("abc"), columns={"deliver_after": column})
+    assert delays(root) == [None, 1.5, 0.0]
+
+
+def test_the_options_fill_in_where_a_row_has_no_delivery_time(root: Path) -> None:
+    columns = {"deliver_after": pa.array([1000, None], pa.int64())}
+    send(root, "t", list("ab"), columns=columns, deliverAfter="2s")
+    assert delays(root) == [1.0, 2.0]
+    send(root, "u", ["c"], deliverAt="2030-01-01T00:00:00Z")
+    (message,) = messages(root, "u")
+    assert message["deliver_at"] == dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"deliver_after": pa.array([-1], pa.int64())}, "deliver_after below zero"),
+        ({"deliver_after": pa.array([2**62], pa.int64())}, "beyond all times"),
+        (
+            {
+                "deliver_after": pa.array([1], pa.int64()),
+                "deliver_at": pa.array([dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)], TIMES),
+            },
+            "both deliver_at and deliver_after",
+        ),
+    ],
+)
+def test_a_bad_delay_is_refused_and_nothing_is_stored(
+    root: Path, columns: dict[str, pa.Array], said: str
+) -> None:
+    with pytest.raises(InvalidMessageError, match=said):
+        send(root, "t", ["a"], columns=columns)
+    assert files_below(root) == {}
 
 
 # -- what is stored ------------------------------------------------------------------------------
@@ -288,11 +285,11 @@ def test_a_batch_half_committed_over_several_topics_is_finished_by_its_replay(
     files = written(options, "123", columns)
     monkeypatch.setattr(Root, "open", fail_at_the_second)
     with pytest.raises(OSError, match="killed here"):
-        publish(Root.of(options), files, ("query", 0), options)
+        publish(Root.of(options), files, ("query", 0))
     monkeypatch.undo()
     assert [ledger_of(root, topic).state.messages(0) for topic in "abc"] == [1, 0, 0]
     for _ in range(2):
-        publish(Root.of(options), written(options, "123", columns), ("query", 0), options)
+        publish(Root.of(options), written(options, "123", columns), ("query", 0))
     assert [values(root, topic) for topic in "abc"] == [["1"], ["2"], ["3"]]
 
 
@@ -300,7 +297,7 @@ def test_committing_the_same_files_again_without_an_application_is_harmless(root
     options = options_of(root, Scope.WRITE, {"topic": "t"})
     files = written(options, "ab")
     for _ in range(2):
-        publish(Root.of(options), files, None, options)
+        publish(Root.of(options), files, None)
     assert values(root) == ["a", "b"]
 
 
@@ -368,5 +365,5 @@ def test_text_that_is_no_key_is_refused_by_name(root: Path) -> None:
 
 def test_no_rows_make_no_topic_and_no_commit(root: Path) -> None:
     options: Options = options_of(root, Scope.WRITE, {"topic": "t"})
-    publish(Root.of(options), written(options, []), ("query", 0), options)
+    publish(Root.of(options), written(options, []), ("query", 0))
     assert files_below(root) == {}

@@ -86,6 +86,17 @@ def test_a_stream_is_written_once_across_a_checkpoint_restart(
     assert (values(root), values(root, "u")) == (["0a", "1a", "2a"], ["0b", "1b"])
 
 
+def test_an_interval_delays_a_message(spark: SparkSession, root: Path) -> None:
+    for interval, seconds in (("5 minutes", 300), ("1 day 0.5 seconds", 86400.5)):
+        frame = spark.sql(f"select '{seconds}' value, interval {interval} deliver_after")
+        write(frame, root)
+    for row in read(spark, root).collect():
+        assert str((row.deliver_at - row.publish_time).total_seconds()) in (
+            f"{row.value.decode()}",
+            f"{row.value.decode()}.0",
+        )
+
+
 def test_a_stream_with_another_checkpoint_is_another_query(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:

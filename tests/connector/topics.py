@@ -36,7 +36,7 @@ def send(
 ) -> None:
     """Publish rows as one task of a sink and its commit would."""
     options = options_of(root, Scope.WRITE, {"topic": topic, **given})
-    publish(Root.of(options), written(options, values, columns), application, options)
+    publish(Root.of(options), written(options, values, columns), application)
 
 
 def written(

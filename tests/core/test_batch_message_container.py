@@ -8,7 +8,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.batch_message_container import BatchLimits, batch_key, key_based_batches
+from pulsar_spark.batch_message_container import (
+    BatchLimits,
+    batch_key,
+    key_based_batches,
+    key_based_order,
+)
+from pulsar_spark.message_router import RoundRobinByBatch
 from tests.core.partition import repeatable
 from tests.vectors.values import _cut_plainly
 
@@ -44,3 +50,44 @@ def test_keys_make_batches_in_the_order_of_their_highest_sequence_id() -> None:
     keys = [batch_key("a", None), batch_key(None, None), batch_key("x", b"o"), batch_key("a", None)]
     batches = key_based_batches(keys, [0, 1, 2, 3])
     assert [(b.sequence_id, b.messages) for b in batches] == [(1, (1,)), (2, (2,)), (3, (0, 3))]
+
+
+@repeatable
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30)), max_size=40), st.integers(1, 9))
+def test_many_key_based_containers_at_once_are_each_of_them_alone(
+    messages: list[tuple[int, int]], most: int
+) -> None:
+    codes = np.array([code for code, _ in messages], np.int64)
+    ids = np.array([sequence_id for _, sequence_id in messages], np.int64)
+    containers = BatchLimits(most, 10**9).cut(np.ones(len(messages), np.int64))
+    order, sizes = key_based_order(codes, ids, containers)
+    expected: list[list[int]] = []
+    first = 0
+    for count in containers.tolist():
+        keys = [str(code) for code in codes[first : first + count]]
+        batches = key_based_batches(keys, ids[first : first + count].tolist())
+        expected += [[first + place for place in batch.messages] for batch in batches]
+        first += count
+    found = np.split(order, np.cumsum(sizes)[:-1]) if len(sizes) else []
+    assert [part.tolist() for part in found] == expected
+
+
+@repeatable
+@given(
+    st.lists(st.lists(st.integers(1, 30), max_size=12), max_size=6),
+    st.integers(1, 6),
+    st.integers(1, 40),
+)
+def test_round_robin_goes_on_with_each_full_batch_however_messages_come(
+    parts: list[list[int]], max_messages: int, max_bytes: int
+) -> None:
+    limits = BatchLimits(max_messages, max_bytes)
+    router = RoundRobinByBatch(0, limits)
+    turns = [
+        turn
+        for part in parts
+        for turn in router.choose_partitions(10**6, np.array(part, np.int64)).tolist()
+    ]
+    whole = np.array([size for part in parts for size in part], np.int64)
+    batches = limits.cut(whole)
+    assert np.unique(turns, return_counts=True)[1].tolist() == batches.tolist()

@@ -44,6 +44,11 @@ def refusal(given: dict[str, str], scope: Scope = Scope.ANY) -> str:
         ("hashingScheme", "murmur3_32hash", "Murmur3_32Hash"),
         ("messageRoutingMode", "singlepartition", "SinglePartition"),
         ("maxMessageSize", "10", 10),
+        ("batcherBuilder", "key_based", "KEY_BASED"),
+        ("deliverAt", "1700000000000", 1_700_000_000_000),
+        ("deliverAt", "2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("deliverAt", "2023-11-14T23:13:20+01:00", 1_700_000_000_000),
+        ("deliverAfter", "5m", 300_000),
     ],
 )
 def test_a_value_is_parsed(name: str, text: str, value: object) -> None:
@@ -70,6 +75,11 @@ def test_a_value_is_parsed(name: str, text: str, value: object) -> None:
         ("compressionType", "GZIP"),
         ("hashingScheme", "MD5"),
         ("numPartitions", "0"),
+        ("deliverAt", "tomorrow"),
+        ("deliverAfter", "-5m"),
+        ("batcherBuilder", "BY_KEY"),
+        ("messageRouter", "package.module.function"),
+        ("messageRouter", "package:"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_and_what_is_expected(name: str, text: str) -> None:
@@ -143,6 +153,16 @@ def test_an_option_without_meaning_is_refused(name: str, value: str, scope: Scop
         (
             {"minMessagesPerTrigger": "5", "maxMessagesPerTrigger": "4"},
             "minMessagesPerTrigger (5) is above maxMessagesPerTrigger (4)",
+        ),
+        ({"deliverAt": "1", "deliverAfter": "1"}, "deliverAt and deliverAfter exclude"),
+        (
+            {"batcherBuilder": "KEY_BASED", "batchingEnabled": "false"},
+            "KEY_BASED says how messages share entries, and batchingEnabled is false",
+        ),
+        ({"messageRoutingMode": "CustomPartition"}, "messageRouter and messageRoutingMode Custom"),
+        (
+            {"messageRoutingMode": "SinglePartition", "messageRouter": "a:b"},
+            "messageRouter and messageRoutingMode CustomPartition go together",
         ),
         ({"path": "/elsewhere"}, "serviceUrl and path mean the same"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,22 @@ offsets = st.builds(
     epoch=st.integers(0, 12),
     floor=st.one_of(st.none(), positions),
 )
-stream_offsets = st.dictionaries(
-    st.builds(TopicPartition, st.sampled_from([TOPIC, "b"]), st.integers(0, 12)), offsets
-).map(StreamOffset)
+counted_offsets = st.builds(
+    replace,
+    offsets,
+    redelivery_counts=st.dictionaries(st.integers(1, 12), message_sets.map(made), max_size=2),
+)
+partitions = st.builds(TopicPartition, st.sampled_from([TOPIC, "b"]), st.integers(0, 12))
+stream_offsets = st.one_of(
+    st.dictionaries(partitions, offsets).map(StreamOffset),
+    st.builds(
+        StreamOffset,
+        st.dictionaries(partitions, counted_offsets),
+        subscription=st.sampled_from(["s", "ß"]),
+        consumer=st.just("c"),
+        incarnation=st.integers(0, 99),
+    ),
+)
 
 
 def held(cursor: Cursor) -> Messages:
@@ -67,6 +81,19 @@ def golden_offset() -> StreamOffset:
             ),
         }
     )
+
+
+def golden_consumer_offset() -> StreamOffset:
+    """Of a consumer, with all that it has besides."""
+    redelivered = made([(9, 1, 0), (9, 4, 0), (9, 4, 69)])
+    offset = PartitionOffset(
+        Cursor(Position(7, 10)),
+        {1: Cursor(Position(7, 11)), 2: Cursor(Position(7, 10)).acknowledge(redelivered)},
+        epoch=1,
+        floor=Position(7, 10),
+        redelivery_counts={1: made([(9, 1, 0)]), 16: made([(9, 4, 0), (9, 4, 69)])},
+    )
+    return StreamOffset({TopicPartition(TOPIC, 0): offset}, "billing", "billing-1", 1_795_000_000)
 
 
 @repeatable
@@ -101,17 +128,23 @@ def test_the_symbolic_offset_is_always_the_same_and_resolves_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("name", "offset"),
-    [("offset-v1.json", golden_offset()), ("offset-v1-initial.json", StreamOffset(None))],
+    [
+        ("offset-v1.json", golden_offset()),
+        ("offset-v1-initial.json", StreamOffset(None)),
+        ("offset-v2.json", golden_consumer_offset()),
+    ],
 )
-def test_an_offset_of_version_1_is_still_read_and_written(name: str, offset: StreamOffset) -> None:
+def test_an_offset_of_each_version_is_still_read_and_written(
+    name: str, offset: StreamOffset
+) -> None:
     text = (GOLDEN / name).read_text(encoding="utf-8")
     assert StreamOffset.from_json_value(json.loads(text)) == offset
     assert json.dumps(offset.to_json_value()) + "\n" == text
 
 
 def test_a_future_version_is_refused_with_the_remedy() -> None:
-    value = json.loads((GOLDEN / "offset-v2.json").read_text(encoding="utf-8"))
-    with pytest.raises(FutureVersionError, match=r"version 2.*reads up to 1: update it"):
+    value = json.loads((GOLDEN / "offset-v3.json").read_text(encoding="utf-8"))
+    with pytest.raises(FutureVersionError, match=r"version 3.*reads up to 2: update it"):
         StreamOffset.from_json_value(value)
 
 

@@ -11,18 +11,18 @@ import traceback
 
 from tests.simulation.world import run_schedule
 
-BLOCK = 500
+BLOCK = 250
 A_MILLION = 1_000_000
 
 
-def _block(first: int) -> tuple[int, list[tuple[int, str]]]:
+def _block(seeds: range) -> tuple[int, list[tuple[int, str]]]:
     failures = []
-    for seed in range(first, first + BLOCK):
+    for seed in seeds:
         try:
             run_schedule(seed)
         except Exception as error:  # noqa: BLE001, PERF203 - the seed is what counts, whatever it is
             failures.append((seed, f"{type(error).__name__}: {error}"))
-    return first, failures
+    return len(seeds), failures
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,10 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _many(options: argparse.Namespace) -> int:
     started = time.monotonic()
     done, failed = 0, 0
-    firsts = range(options.seed, options.seed + options.schedules, BLOCK)
+    end = options.seed + options.schedules
+    blocks = [range(each, min(each + BLOCK, end)) for each in range(options.seed, end, BLOCK)]
     with multiprocessing.Pool(options.processes) as pool:
-        for _, failures in pool.imap_unordered(_block, firsts):
-            done += BLOCK
+        for count, failures in pool.imap_unordered(_block, blocks):
+            done += count
             failed += len(failures)
             for seed, text in failures:
                 print(f"schedule {seed}: {text}")

@@ -14,6 +14,8 @@ from pulsar_spark import (
     dispatcher_sticky_key,
     granting,
     message_redelivery,
+    retention,
+    topic_subscriptions,
 )
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.consumer import Consumer
@@ -176,6 +178,38 @@ def skips_the_rest_of_a_batch(patch: Any) -> None:
     patch.setattr(dispatcher_sticky_key, "read_new", read_new)
 
 
+def reuses_the_epoch_of_a_deleted_subscription(patch: Any) -> None:
+    """Late reports to the old one acknowledge messages of the new one."""
+    original = topic_subscriptions._created
+
+    def created(*arguments: Any) -> Subscription:
+        subscription = original(*arguments)
+        subscription.epoch = 0
+        return subscription
+
+    patch.setattr(topic_subscriptions, "_created", created)
+
+
+def trims_what_somebody_needs(patch: Any) -> None:
+    """Whatever the slowest has not passed yet is gone."""
+    patch.setattr(retention, "_passed_by_all", lambda state: state.last_position)
+
+
+def forgets_to_look_again(patch: Any) -> None:
+    """Nobody says when the next redelivery is due."""
+    patch.setattr(DueMessages, "next_due_ms", property(lambda _: None))
+
+
+def gives_a_seek_no_new_epoch(patch: Any) -> None:
+    original = Subscription.begin_epoch
+
+    def begin_epoch(self: Subscription, cursor: Cursor) -> None:
+        original(self, cursor)
+        self.epoch -= 1
+
+    patch.setattr(Subscription, "begin_epoch", begin_epoch)
+
+
 MUTANTS: tuple[Patch, ...] = (
     loses_what_is_given_back,
     grants_again_at_the_same_attempt,
@@ -190,4 +224,8 @@ MUTANTS: tuple[Patch, ...] = (
     draws_lots,
     forgets_individual_acknowledgements,
     skips_the_rest_of_a_batch,
+    reuses_the_epoch_of_a_deleted_subscription,
+    trims_what_somebody_needs,
+    forgets_to_look_again,
+    gives_a_seek_no_new_epoch,
 )

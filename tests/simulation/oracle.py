@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pulsar_spark import ack_set
+from pulsar_spark.broker import step
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
+    Acknowledge,
+    AckType,
     CloseConsumer,
     Command,
+    InitialPosition,
     LeaseLapsed,
     LedgerAdded,
     RedeliverUnacknowledgedMessages,
@@ -16,17 +21,21 @@ from pulsar_spark.commands import (
     Seek,
     Subscribe,
     SubscriptionType,
+    Unsubscribe,
 )
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Grant, Ready
-from pulsar_spark.topic_subscriptions import cursor_before
+from pulsar_spark.ready import Grant, OpenGrant, Ready
+from pulsar_spark.subscription import Subscription
 
 if TYPE_CHECKING:
     from tests.simulation.source import Message, Source
     from tests.simulation.world import World
+
+
+NO_EPOCH = -1
 
 
 class Oracle:
@@ -40,7 +49,8 @@ class Oracle:
         self.heard: set[Message] = set()
         """Those of which the broker knows."""
         self.acked: set[Message] = set()
-        self.epoch = 0
+        self.epoch = NO_EPOCH
+        self.topic_epoch = -1
         self.buried: set[Message] = set()
         self.owner: dict[Message, Source] = {}
         self.owned_at: dict[Message, int] = {}
@@ -60,7 +70,9 @@ class Oracle:
         assert added.sticky_key_hashes is not None
         for row, message in enumerate(messages):
             self.messages[message] = int(added.sticky_key_hashes[row])
-            self.published_at[message] = added.published_at_ms
+            times = added.publish_times_ms
+            published_at = added.published_at_ms if times is None else int(times[row])
+            self.published_at[message] = published_at
             if added.deliver_at_ms is not None and added.deliver_at_ms[row] > 0:
                 self.deliver_at[message] = int(added.deliver_at_ms[row])
         self.hidden |= set(self.world.plain(added.hidden))
@@ -73,7 +85,7 @@ class Oracle:
     def rejected(self, messages: PositionSet) -> None:
         """Its user gives these back: they may be delivered again."""
         given_back = set(self.world.plain(messages))
-        if not self.world.policies.batch_index_acknowledgment:  # then the whole batch comes again
+        if not self._by_batch_index:  # then the whole batch comes again
             entries = {message[:2] for message in given_back}
             given_back = {message for message in self.messages if message[:2] in entries}
         for message in given_back:
@@ -87,20 +99,22 @@ class Oracle:
         world = self.world
         if (source.name, source.incarnation) in self.lapsed:
             return  # it does not know yet that others have what it holds
-        for message in world.plain(batch):
+        rows = world.plain(batch)
+        timed_out = {m for m in rows if m in self.owner and self._timed_out(m)}
+        for message in rows:
             if message in self.hidden:
                 self.fail(f"{message} is a duplicate, and was delivered")
             if message in self.buried:
                 self.fail(f"{message} was delivered after it became a dead letter")
             self._check_time(message, "delivered")
             before = self.owner.get(message)
-            if before is not None and not self._timed_out(message):
+            if before is not None and message not in timed_out:
                 self.fail(f"{message} was delivered to {source.name} and to {before.name}")
             self.owner[message] = source
             self.owned_at[message] = world.now_ms
             is_first = message not in self.seen
             self.seen.add(message)
-            if is_first and world.ordered and world.kind is SubscriptionType.KEY_SHARED:
+            if is_first and world.ordered and world.setting.kind is SubscriptionType.KEY_SHARED:
                 key = self.messages[message]
                 if self.last_of_key.get(key, (-1, -1, -1)) >= message:
                     self.fail(f"{message} of key {key} came behind {self.last_of_key[key]}")
@@ -116,7 +130,7 @@ class Oracle:
                     self.fail(f"{message} was copied twice")
                 self.buried.add(message)
                 self.owner.pop(message, None)
-        self._follow_commands(before, commands, after)
+        self._follow_commands(commands, after)
         self._follow_rejections(before, commands)
         self.acked |= self.buried
         after.check()
@@ -125,12 +139,25 @@ class Oracle:
         for grant in ready.grants:
             self._check_grant(grant)
         for opened in ready.open_grants:
-            for message in self.acked:
-                if message in self.heard and not opened.after.contains(
-                    Position(*message[:2]), message[2]
-                ):
-                    self.fail(f"{message} is in an open grant, and acknowledged")
+            self._check_open_grant(after, opened)
         self._check_bounds(after, ready)
+        self._check_trim(before, ready)
+        for reply in ready.replies:
+            if reply.topic_epoch is not None:
+                if reply.topic_epoch < self.topic_epoch:
+                    self.fail(f"{reply.consumer} was let in at an epoch that is over")
+                self.topic_epoch = reply.topic_epoch
+
+    def check_nothing_is_left(self, after: BrokerState, ready: Ready) -> None:
+        """A host that steps again only when told to misses nothing."""
+        due_ms = ready.next_due_ms
+        if due_ms is None:
+            due_ms = after.now_ms + 1_000_000_000
+        for now_ms in (after.now_ms, due_ms - 1):
+            if after.now_ms <= now_ms < due_ms:
+                _, idle = step(after, [], now_ms)
+                if not idle.is_quiet:
+                    self.fail(f"at {now_ms}, before {due_ms}, there was to do: {idle}")
 
     def finished(self) -> None:
         """All is quiet."""
@@ -151,9 +178,11 @@ class Oracle:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _follow_commands(
-        self, before: BrokerState, commands: Sequence[Command], after: BrokerState
-    ) -> None:
+    @property
+    def _by_batch_index(self) -> bool:
+        return self.world.setting.policies.batch_index_acknowledgment
+
+    def _follow_commands(self, commands: Sequence[Command], after: BrokerState) -> None:
         """The obvious cursor: a set to which every report of this epoch adds."""
         for command in commands:
             if isinstance(command, LedgerAdded):
@@ -162,40 +191,85 @@ class Oracle:
                     for index in range(ledger.batch_sizes.size_of(entry_id)):
                         self.heard.add((ledger.ledger_id, entry_id, index))
         self.acked |= self.hidden & self.heard
-        existed = self.exists
+        subscription = after.subscriptions.get("s")
+        if subscription is None:
+            self._begin(NO_EPOCH, set())
+            return
+        if subscription.epoch != self.epoch:
+            self._begin_at_origin(commands, after, subscription)
         for command in commands:
-            if isinstance(command, Seek) and existed:
-                self.epoch += 1
-                self.buried = set()
-                self.owner, self.not_before, self.last_of_key = {}, {}, {}
-                assert command.position is not None
-                state = before.copy()
-                state.ledgers, state.trimming = after.ledgers, after.trimming
-                state.hidden = after.hidden
-                cursor = cursor_before(state, command.position)
-                self.acked = {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
-                self.claimed = set(self.acked)
-                trimmed = {ledger.ledger_id for ledger in after.ledgers}
-                self.acked |= {m for m in self.heard if m[0] not in trimmed}
-            elif isinstance(command, Report) and existed and command.epoch == self.epoch:
-                self._acknowledge(command.acknowledged)
-            elif isinstance(command, Subscribe):
-                existed = True
-        self.exists = "s" in after.subscriptions
-        if self.exists and self.epoch != after.subscriptions["s"].epoch:
-            self.fail("the broker is in another epoch")
+            if isinstance(command, Report | Acknowledge) and command.epoch == self.epoch:
+                if isinstance(command, Report):
+                    self._acknowledge(command.acknowledged)
+                else:
+                    self._acknowledge_as_told(command, subscription)
+
+    def _begin(self, epoch: int, acked: set[Message]) -> None:
+        """A seek, a new subscription, or none any more."""
+        self.epoch = epoch
+        self.buried = set()
+        self.owner, self.not_before, self.last_of_key = {}, {}, {}
+        self.acked = acked
+        self.claimed = set(acked)
+
+    def _begin_at_origin(
+        self, commands: Sequence[Command], after: BrokerState, subscription: Subscription
+    ) -> None:
+        origin = subscription.origin
+        held = {m for m in self.heard if origin.contains(Position(*m[:2]), m[2])}
+        stay = {ledger.ledger_id for ledger in after.ledgers_that_stay}
+        seeks = [command for command in commands if isinstance(command, Seek)]
+        ends = (Unsubscribe, CloseConsumer, LeaseLapsed)
+        if self.epoch != NO_EPOCH and seeks:
+            wanted = self._before(seeks[-1], {ledger.ledger_id for ledger in after.ledgers})
+        elif self.world.setting.initial_position is InitialPosition.LATEST:
+            wanted = self.heard
+        else:
+            wanted = set()
+        wanted = {m for m in wanted | self.hidden & self.heard if m[0] in stay}
+        ended = self.epoch == NO_EPOCH or any(isinstance(command, ends) for command in commands)
+        is_plain = not (seeks and ended)
+        if is_plain and wanted != {m for m in held if m[0] in stay}:
+            self.fail(f"an epoch begins behind {sorted(held)}, and not behind {sorted(wanted)}")
+        self._begin(subscription.epoch, held | {m for m in self.heard if m[0] not in stay})
+
+    def _before(self, seek: Seek, there: set[int]) -> set[Message]:
+        """What lies before the message that is to be the next."""
+        if seek.position is not None:
+            place = (*seek.position, max(seek.batch_index, 0))
+            return {m for m in self.heard if m < place}
+        assert seek.timestamp_ms is not None
+        newest: dict[tuple[int, int], int] = {}
+        for m in self.heard:
+            if m[0] in there:
+                newest[m[:2]] = max(newest.get(m[:2], 0), self.published_at[m])
+        earlier = [entry for entry, time in newest.items() if time < seek.timestamp_ms]
+        return {m for m in self.heard if earlier and m[:2] <= max(earlier)}
+
+    def _acknowledge_as_told(self, command: Acknowledge, subscription: Subscription) -> None:
+        """By ids; or up to one, and of its batch what the ack set no longer has."""
+        new = {m for m in self.heard if command.messages.contains(Position(*m[:2]), m[2])}
+        for position, words in command.ack_sets:
+            left = ack_set.from_words(words)
+            new |= {m for m in self.heard if m[:2] == position and not left >> m[2] & 1}
+        if command.ack_type is AckType.CUMULATIVE:
+            if subscription.subscription_type.is_shared:
+                return
+            assert command.position is not None
+            assert command.ack_set is not None
+            left, place = ack_set.from_words(command.ack_set), command.position
+            new = {m for m in self.heard if m[:2] < place}
+            if not left or self._by_batch_index:
+                new |= {m for m in self.heard if m[:2] == place and not left >> m[2] & 1}
+        self.claimed |= new
+        if self._by_batch_index:
+            self.acked |= new
 
     def _follow_rejections(self, before: BrokerState, commands: Sequence[Command]) -> None:
         """When the broker heard of a rejection, and until when it must wait."""
         ends = (LeaseLapsed, CloseConsumer, Subscribe, RedeliverUnacknowledgedMessages, Seek)
         troubled = any(isinstance(command, ends) for command in commands)
-        for command in commands:
-            if isinstance(command, LeaseLapsed | RedeliverUnacknowledgedMessages):
-                if isinstance(command, LeaseLapsed):
-                    self.lapsed.add((command.consumer, command.incarnation))
-                for source in self.world.sources:
-                    if source.name == command.consumer:
-                        self.gone(source)
+        self._follow_what_is_given_back(commands)
         subscription = before.subscriptions.get("s")
         if troubled or subscription is None:
             return
@@ -206,8 +280,20 @@ class Oracle:
             if (command.epoch, command.incarnation) == (self.epoch, consumer.incarnation):
                 self._note_delays(consumer, command)
 
+    def _follow_what_is_given_back(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if not self._by_batch_index:  # then a batch comes again whole
+                for messages in _given_back(command):
+                    self.rejected(messages)
+            if isinstance(command, LeaseLapsed | RedeliverUnacknowledgedMessages):
+                if isinstance(command, LeaseLapsed):
+                    self.lapsed.add((command.consumer, command.incarnation))
+                for source in self.world.sources:
+                    if source.name == command.consumer:
+                        self.gone(source)
+
     def _note_delays(self, consumer: Consumer, report: Report) -> None:
-        options = self.world.consumer_options
+        options = self.world.setting.consumer_options
         for rejection in report.rejected:
             delay_ms = rejection.delay_ms
             if delay_ms is None:
@@ -230,10 +316,35 @@ class Oracle:
             if not grant.again:
                 self._check_time(message, "granted")
 
+    def _check_open_grant(self, after: BrokerState, opened: OpenGrant) -> None:
+        subscription = after.subscriptions["s"]
+        others = PositionSet()
+        for consumer in subscription.consumers.values():
+            if consumer.name != opened.consumer:
+                others = others.union(consumer.held)
+        for message in self.heard:
+            place = Position(*message[:2]), message[2]
+            if not opened.after.contains(*place):
+                if message in self.acked:
+                    self.fail(f"{message} is in an open grant, and acknowledged")
+                if others.contains(*place):
+                    self.fail(f"{message} is in an open grant, and held by another")
+
+    def _check_trim(self, before: BrokerState, ready: Ready) -> None:
+        """What is trimmed was passed by all before the step began."""
+        for subscription in before.subscriptions.values():
+            for message in self.messages if subscription.durable else ():
+                if message[0] in ready.trim and not subscription.cursor.contains(
+                    Position(*message[:2]), message[2]
+                ):
+                    self.fail(f"{message} is trimmed, and {subscription.name} has not passed it")
+        if ready.trim and before.ledgers[-1].ledger_id in ready.trim:
+            self.fail("the newest ledger is trimmed")
+
     def _acknowledge(self, cursor: Cursor) -> None:
         new = {m for m in self.messages if cursor.contains(Position(*m[:2]), m[2])}
         self.claimed |= new
-        if self.world.policies.batch_index_acknowledgment:
+        if self._by_batch_index:
             self.acked |= new
 
     def _check_cursor(self, after: BrokerState) -> None:
@@ -253,12 +364,12 @@ class Oracle:
 
     def _may_be_done(self, message: Message) -> bool:
         """It expired, or its batch is complete."""
-        ttl_ms = self.world.policies.message_ttl_ms
+        ttl_ms = self.world.setting.policies.message_ttl_ms
         if ttl_ms and self.published_at[message] + ttl_ms < self.world.now_ms:
             return True
         entry = {each for each in self.messages if each[:2] == message[:2]}
         whole = self.claimed | self.hidden | self.buried
-        return not self.world.policies.batch_index_acknowledgment and entry <= whole
+        return not self._by_batch_index and entry <= whole
 
     def _check_places(self, after: BrokerState) -> None:
         """Whatever is not acknowledged is in exactly one place."""
@@ -274,14 +385,18 @@ class Oracle:
 
     def _check_time(self, message: Message, what: str) -> None:
         now_ms = self.world.now_ms
-        if self.world.kind.is_shared and self.deliver_at.get(message, 0) > now_ms:
+        if self.world.setting.kind.is_shared and self.deliver_at.get(message, 0) > now_ms:
             self.fail(f"{message} was {what} before its producer's time")
         if self.not_before.get(message, 0) > now_ms:
             self.fail(f"{message} was {what} {self.not_before[message] - now_ms} ms early")
 
     def _timed_out(self, message: Message) -> bool:
-        timeout_ms = self.world.consumer_options.ack_timeout_ms
-        return timeout_ms > 0 and self.world.now_ms >= self.owned_at[message] + timeout_ms
+        timeout_ms = self.world.setting.consumer_options.ack_timeout_ms
+        together = [message]
+        if not self._by_batch_index:
+            together = [each for each in self.owned_at if each[:2] == message[:2]]
+        first_ms = min(self.owned_at[each] for each in together)
+        return timeout_ms > 0 and self.world.now_ms >= first_ms + timeout_ms
 
     def _check_bounds(self, after: BrokerState, ready: Ready) -> None:
         subscription = after.subscriptions.get("s")
@@ -301,3 +416,12 @@ class Oracle:
         limit = policies.max_unacked_messages_per_subscription
         if fresh and total > limit and subscription.subscription_type.is_shared:
             self.fail(f"the subscription holds {total} messages, and may hold {limit}")
+
+
+def _given_back(command: Command) -> list[PositionSet]:
+    if isinstance(command, Report):
+        rejected = [each.messages for each in command.rejected]
+        return rejected + [each.messages for each in command.reconsume_later]
+    if isinstance(command, RedeliverUnacknowledgedMessages):
+        return list((command.messages or {}).values())
+    return []

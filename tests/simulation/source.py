@@ -6,10 +6,14 @@ log that was not committed); all else dies with the process.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pulsar_spark import ack_set
 from pulsar_spark.commands import (
+    Acknowledge,
+    AckType,
     CloseConsumer,
     ReconsumeLater,
     RedeliverUnacknowledgedMessages,
@@ -17,6 +21,7 @@ from pulsar_spark.commands import (
     Report,
     Subscribe,
     SubscriptionType,
+    Unsubscribe,
 )
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.position import Position
@@ -56,12 +61,16 @@ class Source:
     kind: SubscriptionType
     manual: bool
     permits: int
+    third: int = 0
+    """Which of the sticky ranges it asks for."""
     incarnation: int = 0
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     connected: bool = False
     is_alive: bool = True
     stalled: bool = False
     request_id: int = -1
+    unsubscribe_id: int = -1
+    leaves: bool = False
     read_to: int = 0
     sequence: int = 0
     grants: dict[int, PositionSet] = field(default_factory=dict)
@@ -76,13 +85,15 @@ class Source:
     gives_back: bool = False
     """It asked for everything again, and delivers nothing until it reads that it was heard."""
     retries: list[ReconsumeLater] = field(default_factory=list)
+    batch: PositionSet = field(default_factory=PositionSet)
+    """The last micro-batch."""
 
     # -- connecting --------------------------------------------------------------------------
 
     def subscribe(self) -> None:
         self.incarnation = self.world.next_number()
         self.request_id = self.world.next_number()
-        self.connected = False
+        self.connected = self.leaves = False
         self.grants, self.open_attempt, self.revision = {}, -1, 0
         self.gives_back = False
         self.sequence = 0
@@ -90,16 +101,26 @@ class Source:
         self.send_subscribe()
 
     def send_subscribe(self) -> None:
-        options = self.world.consumer_options
+        setting = self.world.setting
         command = Subscribe(
             self.subscription, self.name, self.incarnation, self.kind,
-            durable=self.world.durable, initial_position=self.world.initial_position,
+            durable=setting.durable, initial_position=setting.initial_position,
             priority_level=self.world.priority_of(self.name),
-            key_shared_policy=self.world.key_shared_policy, options=options,
+            key_shared_policy=setting.key_shared_policy(self.third),
+            options=setting.consumer_options,
             permits=self.permits, resumes=self.checkpoint.committed is not None,
             request_id=self.request_id,
         )  # fmt: skip
         self.world.send(command)
+
+    def unsubscribe(self) -> None:
+        """Refused unless it is alone; until it knows, it reads nothing."""
+        self.commit()
+        self.leaves = True
+        self.unsubscribe_id = self.world.next_number()
+        self.world.send(
+            Unsubscribe(self.subscription, self.name, self.incarnation, self.unsubscribe_id)
+        )
 
     def crash(self, *, keep_checkpoint: bool) -> None:
         """The process dies; with its checkpoint it will take up where it was."""
@@ -109,8 +130,23 @@ class Source:
             self.unsettled = {}
             self.rejections, self.retries = [], []
             self.world.oracle.gone(self)
+        else:
+            self.take_up()
         self.is_alive = True
         self.subscribe()
+
+    def take_up(self) -> None:
+        """From its checkpoint: offsets are text there, and a batch is planned as it was."""
+        checkpoint = self.checkpoint
+        for name in ("committed", "logged"):
+            offset = getattr(checkpoint, name)
+            if offset is not None:
+                text = json.dumps(offset.to_json_value())
+                setattr(checkpoint, name, PartitionOffset.from_json_value(json.loads(text)))
+        if checkpoint.logged is not None:
+            again = checkpoint.logged.batch_since(checkpoint.committed, self.world.log_ledgers)
+            if again != self.batch:
+                self.world.oracle.fail(f"a batch is planned anew as {again}, and was {self.batch}")
 
     def close(self) -> None:
         """A last report, then it goes."""
@@ -122,8 +158,19 @@ class Source:
         self.world.oracle.gone(self)
 
     def give_back(self) -> None:
-        """It asks for everything that it holds once more."""
+        """It asks for everything that it holds once more, or for what it has delivered."""
         if self.committed is None or not self.connected or self.checkpoint.logged is not None:
+            return
+        if self.manual and self.world.one_in(2):
+            chosen, self.unsettled = self.unsettled, {}
+            for messages in chosen.values():
+                self.world.oracle.rejected(messages)
+            self.world.send(
+                RedeliverUnacknowledgedMessages(
+                    self.subscription, self.name, self.incarnation, self.committed.epoch,
+                    self.world.next_number(), chosen,
+                )
+            )  # fmt: skip
             return
         self.gives_back = True
         self.unsettled = {}
@@ -142,10 +189,10 @@ class Source:
         log = self.world.dispatch
         stop = len(log) if most is None else min(len(log), self.read_to + most)
         while self.read_to < stop:
-            item = log[self.read_to]
+            for item in log[self.read_to]:
+                if item.subscription == self.subscription:
+                    self.hear_one(item)
             self.read_to += 1
-            if item.subscription == self.subscription:
-                self.hear_one(item)
 
     def hear_one(self, item: Any) -> None:
         committed = self.committed
@@ -177,7 +224,14 @@ class Source:
             self.floor = max(self.floor or item.mark_delete_position, item.mark_delete_position)
 
     def hear_reply(self, reply: Reply) -> None:
-        if reply.error in (ServerError.CONSUMER_REPLACED, ServerError.CONSUMER_NOT_FOUND):
+        gone = (
+            ServerError.CONSUMER_REPLACED,
+            ServerError.CONSUMER_NOT_FOUND,
+            ServerError.SUBSCRIPTION_NOT_FOUND,
+        )
+        self.leaves &= reply.request_id != self.unsubscribe_id
+        is_gone = reply.request_id == self.unsubscribe_id and reply.error is None
+        if is_gone or reply.error in gone:
             self.connected = False
             self.grants, self.open_attempt = {}, -1
         elif reply.request_id == self.request_id and reply.error is None:
@@ -223,8 +277,8 @@ class Source:
         if self.checkpoint.logged is not None:  # a replay after a crash, or a batch that runs
             self.commit()
             return
-        self.hear(self.world.draw(1, 8))
-        if not self.connected or self.committed is None:
+        self.hear(self.world.draw(1, 3))
+        if not self.connected or self.committed is None or self.leaves:
             return
         end = self.plan(self.committed, self.world.draw(1, 6)) if not self.gives_back else None
         if end is not None:
@@ -232,7 +286,7 @@ class Source:
             self.checkpoint.batches += 1
         self.report()
         if end is not None:
-            batch = end.batch_since(self.committed, self.world.log_ledgers)
+            batch = self.batch = end.batch_since(self.committed, self.world.log_ledgers)
             if self.manual:
                 for attempt, cursor in end.attempts.items():
                     begin = self.committed.attempts.get(attempt, end.origin)
@@ -316,17 +370,16 @@ class Source:
             return
         world = self.world
         how = world.draw(0, 9)
-        if how == 0 and not self.kind.is_shared and world.calm:
-            last = max(rows)[0]
-            messages = [m for m, _ in rows if m <= last]
-        else:
-            messages = [m for m, _ in world.sample(rows)]
-        if how >= 7 and not world.calm:
+        chosen_rows = world.sample(rows)
+        messages = [m for m, _ in chosen_rows]
+        if how == 0 and self.committed is not None:
+            self.acknowledge_as_a_client(messages)
+        elif how >= 7 and not world.setting.calm:
             chosen = [(m, a) for m, a in rows if m in set(messages)]
             for attempt in sorted({a for _, a in chosen}):
                 part = world.made(m for m, a in chosen if a == attempt)
                 delay = world.draw_from((None, 0, 300, 2_000))
-                if how == 9 and world.consumer_options.dead_letter_policy is not None:
+                if how == 9 and world.setting.consumer_options.dead_letter_policy is not None:
                     retry = ReconsumeLater(attempt, part, delay or 0, world.draw(0, 2))
                     self.retries.append(retry)
                     world.oracle.rejected(part)
@@ -338,3 +391,25 @@ class Source:
         settled = world.made(messages)
         left = {a: held.difference(settled) for a, held in self.unsettled.items()}
         self.unsettled = {a: held for a, held in left.items() if held}
+
+    def acknowledge_as_a_client(self, messages: list[Message]) -> None:
+        """By ids and ack sets, at once; on Exclusive and Failover perhaps up to one of them."""
+        world, committed = self.world, self.committed
+        assert committed is not None
+        if world.one_in(2) and not self.kind.is_shared:
+            ledger_id, entry_id, index = max(messages)
+            size = world.sizes[ledger_id, entry_id]
+            left = ack_set.full(size) & ~((2 << index) - 1)
+            command = Acknowledge(
+                self.subscription, self.name, committed.epoch, AckType.CUMULATIVE,
+                position=Position(ledger_id, entry_id), ack_set=tuple(ack_set.to_words(left)),
+            )  # fmt: skip
+        else:
+            sets: dict[Position, int] = {}
+            for ledger_id, entry_id, index in messages:
+                position = Position(ledger_id, entry_id)
+                full = ack_set.full(world.sizes[position])
+                sets[position] = sets.get(position, full) & ~(1 << index)
+            words = tuple((p, tuple(ack_set.to_words(left))) for p, left in sets.items())
+            command = Acknowledge(self.subscription, self.name, committed.epoch, ack_sets=words)
+        world.send(command)

@@ -7,10 +7,9 @@ give the same; the state may go through bytes between any two steps.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,31 +18,25 @@ from pulsar_spark.broker_format import from_shards, to_shards
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
     Command,
-    InitialPosition,
-    LeaseLapsed,
+    CreateSubscription,
     LedgerAdded,
     LedgersTrimmed,
-    Seek,
+    SetPolicies,
     SubscriptionType,
 )
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.policies import (
-    ConsumerOptions,
-    DeadLetterPolicy,
-    KeySharedPolicy,
-    TopicPolicies,
-)
-from pulsar_spark.position import EARLIEST, LATEST, Position
+from pulsar_spark.policies import KeySharedMode
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Ready
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from tests.simulation.lots import Lots
 from tests.simulation.oracle import Oracle
+from tests.simulation.setting import THIRDS, drawn_setting
 from tests.simulation.source import Message, Source
+from tests.simulation.troubles import TROUBLES
 
-T = TypeVar("T")
 TOPIC = "persistent://public/default/t"
 SUBSCRIPTION = "s"
-LEASE_MS = 5_000
+WITNESS = "witness"
 
 
 class ViolationError(AssertionError):
@@ -58,29 +51,19 @@ class Shape:
     sources: int = 3
 
 
-class World:
+class World(Lots):
     """One partition and all who deal with it."""
 
     def __init__(self, seed: int, shape: Shape = Shape()) -> None:
-        self.random = random.Random(seed)
+        super().__init__(seed)
         self.shape = shape
         self.now_ms = 1_000_000
         self.numbers = 0
-        self.calm = self.draw(0, 2) == 0
-        """Nobody rejects, seeks or dies."""
-        self.ordered = self.calm
-        self.kind = self.draw_from(tuple(SubscriptionType))
-        self.manual = bool(self.draw(0, 1))
-        self.durable = True
-        self.initial_position = InitialPosition.EARLIEST
-        self.key_shared_policy = KeySharedPolicy()
-        if self.draw(0, 5) == 0:
-            self.key_shared_policy = KeySharedPolicy(allow_out_of_order_delivery=True)
-            self.ordered = False
-        self.policies = self._policies()
-        self.consumer_options = self._consumer_options()
+        self.setting = drawn_setting(self)
+        self.ordered = self.setting.is_ordered
+        """Until somebody does what may mix up the keys."""
         self.oracle = Oracle(self)
-        self.state = BrokerState(TOPIC, self.draw_from((-1, 0, 1)), self.policies)
+        self.state = BrokerState(TOPIC, self.draw_from((-1, 0, 1)), self.setting.policies)
         self.log: list[LedgerAdded] = []
         self.log_ledgers = LedgerList()
         self.all_ledgers = LedgerList()
@@ -88,52 +71,17 @@ class World:
         self.hidden = PositionSet()
         self.rows: list[tuple[int, int, Command]] = []
         self.late: list[Command] = []
-        self.dispatch: list[Any] = []
+        self.dispatch: list[tuple[Any, ...]] = []
+        """What each step said; readers take in a step whole, as it is one commit of the log."""
         self.sources: list[Source] = []
-        self.stopped: dict[str, int] = {}
+        self.producers: dict[str, int] = {}
+        """Those that connected, and their incarnation."""
         self.steps = 0
         self.next_due_ms: int | None = None
-
-    # -- drawing -----------------------------------------------------------------------------
-
-    def draw(self, low: int, high: int) -> int:
-        """low to high, both included."""
-        return low + int(self.random.random() * (high - low + 1))
-
-    def draw_from(self, choices: Sequence[T]) -> T:
-        return choices[int(self.random.random() * len(choices))]
-
-    def sample(self, rows: Sequence[T]) -> list[T]:
-        return self.random.sample(rows, self.draw(1, len(rows)))
 
     def next_number(self) -> int:
         self.numbers += 1
         return self.numbers
-
-    def _policies(self) -> TopicPolicies:
-        return TopicPolicies(
-            max_unacked_messages_per_consumer=self.draw_from((50_000, 50_000, 4)),
-            max_unacked_messages_per_subscription=self.draw_from((200_000, 200_000, 6)),
-            retention_time_ms=self.draw_from((-1, 0)),
-            retention_size_bytes=-1 if self.draw(0, 1) else 0,
-            dispatcher_max_round_robin_batch_size=self.draw_from((20, 1, 2)),
-            key_shared_look_ahead=self.draw_from((20_000, 3)),
-            key_shared_consistent_hashing=bool(self.draw(0, 1)),
-            batch_index_acknowledgment=self.draw(0, 5) > 0,
-            message_ttl_ms=0 if self.draw(0, 7) else 50_000,
-        )
-
-    def _consumer_options(self) -> ConsumerOptions:
-        if self.calm:
-            return ConsumerOptions()
-        backoff = MultiplierRedeliveryBackoff(100, 1_000) if self.draw(0, 2) == 0 else None
-        policy = DeadLetterPolicy(self.draw(1, 2)) if self.draw(0, 2) == 0 else None
-        return ConsumerOptions(
-            negative_ack_redelivery_delay_ms=self.draw_from((0, 1_000)),
-            negative_ack_redelivery_backoff=backoff,
-            ack_timeout_ms=self.draw_from((0, 0, 1_500)) if self.manual else 0,
-            dead_letter_policy=policy,
-        )
 
     def priority_of(self, name: str) -> int:
         return len(name) % 2
@@ -163,14 +111,18 @@ class World:
         count = sum(sizes)
         keys = np.array([self.draw(0, 5) * 7_919_173 for _ in range(count)], np.int64)
         deliver_at = None
-        if self.draw(0, 4) == 0 and not (self.calm and self.kind is SubscriptionType.KEY_SHARED):
+        if self.draw(0, 4) == 0 and not self.is_calm_and_key_shared:
             deliver_at = np.array(
                 [self.now_ms + self.draw(0, 3_000) if self.draw(0, 1) else 0 for _ in range(count)],
                 np.int64,
             )
-        ledger = LedgerInfo(
-            ledger_id, 0, "", 0, BatchSizes.of(sizes), count, self.now_ms, self.now_ms
-        )
+        times: list[int] | None = None
+        first_ms = self.log[-1].published_at_ms if self.log else self.now_ms - 500
+        if self.one_in(3):
+            times = sorted(self.draw(first_ms, self.now_ms) for _ in range(count))
+        column = None if times is None else np.array(times, np.int64)
+        first_ms, last_ms = (times[0], times[-1]) if times else (self.now_ms, self.now_ms)
+        ledger = LedgerInfo(ledger_id, 0, "", 0, BatchSizes.of(sizes), count, first_ms, last_ms)
         rows = [
             (ledger_id, entry_id, index)
             for entry_id, size in enumerate(sizes)
@@ -181,7 +133,7 @@ class World:
         if self.draw(0, 7) == 0:  # duplicates, found when this was committed
             hidden = self.made(self.sample(rows))
             self.hidden = self.hidden.union(hidden)
-        added = LedgerAdded(ledger, self.now_ms, keys, deliver_at, hidden=hidden)
+        added = LedgerAdded(ledger, self.now_ms, keys, deliver_at, column, hidden)
         self.log.append(added)
         self.log_ledgers = LedgerList([*self.log_ledgers, ledger])
         self.all_ledgers = LedgerList([*self.all_ledgers, ledger])
@@ -218,30 +170,44 @@ class World:
         self.random.shuffle(rows)
         commands = [row[2] for row in sorted(rows, key=lambda row: row[:2])]
         before = self.state
-        after, ready = step(before, commands, self.now_ms)
-        if self.draw(0, 7) == 0:  # the host crashed before it had stored the state
+        clock_ms = self.now_ms
+        if before.now_ms == clock_ms and self.one_in(8):
+            clock_ms -= 5_000  # the clock was set back, and nobody but the host notices
+        after, ready = step(before, commands, clock_ms)
+        if self.one_in(10):  # the host crashed before it had stored the state
             shards = to_shards(before)
-            again, ready_again = step(from_shards(shards), commands, self.now_ms)
+            again, ready_again = step(from_shards(shards), commands, clock_ms)
             if ready_again != ready:
                 raise ViolationError(f"a replayed step differs: {ready_again} and not {ready}")
             if to_shards(again) != to_shards(after):
                 raise ViolationError("a replayed step leaves another state")
-        if self.draw(0, 7) == 0:
-            after = from_shards(to_shards(after))
+        if self.one_in(20):
+            after = self.restarted(after)
         self.state = after
         self.steps += 1
         self.next_due_ms = ready.next_due_ms
         self.oracle.stepped(before, commands, after, ready)
+        if self.one_in(8):
+            self.oracle.check_nothing_is_left(after, ready)
         self._perform(ready)
         return ready
 
+    @staticmethod
+    def restarted(state: BrokerState) -> BrokerState:
+        """As it comes back from what was stored."""
+        shards = to_shards(state)
+        again = from_shards(shards)
+        if to_shards(again) != shards:
+            raise ViolationError("the state is another one after it was stored")
+        return again
+
     def _perform(self, ready: Ready) -> None:
-        self.dispatch.extend(ready.epochs)
-        self.dispatch.extend(ready.replies)
-        self.dispatch.extend(ready.revokes)
-        self.dispatch.extend(ready.acknowledged)
-        self.dispatch.extend(ready.grants)
-        self.dispatch.extend(ready.open_grants)
+        items: tuple[Any, ...] = (
+            *ready.epochs, *ready.replies, *ready.revokes,
+            *ready.acknowledged, *ready.grants, *ready.open_grants,
+        )  # fmt: skip
+        if items:
+            self.dispatch.append(items)
         if ready.trim:
             gone = set(ready.trim)
             self.log_ledgers = LedgerList(
@@ -253,10 +219,12 @@ class World:
 
     def run(self) -> None:
         """The schedule, then an end in which all are well and everything must come through."""
+        if self.setting.has_witness:
+            self.send(CreateSubscription(WITNESS))
         self.publish()
         self.join()
         events = self.shape.events
-        for _ in range(self.draw(4, events) if self.draw(0, 3) == 0 else self.draw(3, events // 3)):
+        for _ in range(self.draw(4, events) if self.one_in(4) else self.draw(3, events // 3)):
             self.event()
         self.finish()
 
@@ -273,7 +241,7 @@ class World:
         elif happens < 0.86:
             self.join()
         else:
-            self.trouble()
+            self.draw_from(TROUBLES)(self)
 
     def time_passes(self) -> None:
         """The clock stands, goes on, jumps, or comes to just before something is due."""
@@ -286,102 +254,81 @@ class World:
     def turn_of(self, source: Source) -> None:
         if source.stalled or not source.is_alive:
             return
-        if not source.connected and self.random.random() < 0.5:
+        if not source.connected and self.one_in(2):
             source.hear()
-            self.subscribe_if_refused(source)
-        elif source.manual and self.random.random() < 0.5:
+            self.perhaps_subscribe(source)
+        elif source.manual and self.one_in(2):
             source.settle()
         else:
             source.poll()
 
-    def subscribe_if_refused(self, source: Source) -> None:
-        if not source.connected and self.draw(0, 1):
+    def perhaps_subscribe(self, source: Source) -> None:
+        if not source.connected and self.one_in(2):
             source.subscribe()
 
-    def join(self) -> None:
-        if len(self.sources) < self.shape.sources:
-            name = "c" * self.draw(1, 2) + str(self.next_number())
-            source = Source(self, SUBSCRIPTION, name, self.kind, self.manual, self.draw(1, 9))
-            self.sources.append(source)
-            source.subscribe()
-
-    def trouble(self) -> None:  # noqa: C901 - one line for each kind of trouble
-        """Somebody leaves, dies, stalls, comes back; or somebody seeks."""
-        if not self.sources:
+    def join(self, third: int | None = None) -> None:
+        if third is None and len(self.sources) >= self.shape.sources:
             return
-        source = self.draw_from(self.sources)
-        what = self.draw(0, 8)
-        if what == 0:
-            source.close()
-            self.sources.remove(source)
-        elif what == 1:
-            source.crash(keep_checkpoint=True)
-        elif what == 2:
-            source.permits = self.draw(0, 9)
-        elif self.calm:
-            return
-        elif what == 3:
-            source.crash(keep_checkpoint=False)
-        elif what == 4:
-            source.stalled = True
-            self.send(LeaseLapsed(SUBSCRIPTION, source.name, source.incarnation))
-            self.oracle.gone(source)
-        elif what == 5:
-            source.stalled = False
-        elif what == 6:
-            self.seek()
-        elif what == 7:
-            source.give_back()
-        else:
-            self.change_type()
+        if third is None:
+            taken = {source.third for source in self.sources}
+            free = [each for each in range(len(THIRDS)) if each not in taken]
+            third = self.draw_from(free) if free and not self.one_in(8) else self.draw(0, 2)
+        name = "c" * self.draw(1, 2) + str(self.next_number())
+        setting = self.setting
+        source = Source(
+            self, SUBSCRIPTION, name, setting.kind, setting.manual, self.draw(1, 9), third
+        )
+        self.sources.append(source)
+        source.subscribe()
 
-    def change_type(self) -> None:
-        """All leave; whoever comes next says of what type the subscription is."""
-        for source in self.sources:
-            source.stalled = False
-            source.close()
-        self.sources = []
-        self.kind = self.draw_from(tuple(SubscriptionType))
-        self.ordered = False
+    @property
+    def is_calm_and_key_shared(self) -> bool:
+        return self.setting.calm and self.setting.kind is SubscriptionType.KEY_SHARED
 
-    def seek(self) -> None:
-        choices = [EARLIEST, LATEST]
-        choices += [Position(each.ledger_id, 0) for each in self.log_ledgers]
-        self.send(Seek(SUBSCRIPTION, self.draw_from(choices)))
+    def change_policies(self, **changes: Any) -> None:
+        """An admin does; it counts from the next step on."""
+        self.setting.policies = replace(self.setting.policies, **changes)
+        self.send(SetPolicies(self.setting.policies))
 
     # -- the end -----------------------------------------------------------------------------
 
     def finish(self) -> None:
         """All sources live and acknowledge; then nothing may be left."""
-        self.calm = True
+        self.setting.calm = True
         while not self.sources:
             self.join()
+        if self.setting.mode is KeySharedMode.STICKY:  # every slot must have an owner
+            for third in set(range(len(THIRDS))) - {source.third for source in self.sources}:
+                self.join(third)
         for source in self.sources:
             source.stalled = False
             source.permits = max(source.permits, 1)
-        exclusive = self.kind is SubscriptionType.EXCLUSIVE
         for turn in range(200):
             for source in self.sources:
-                source.hear()
-                if not source.connected and turn % 3 == 0 and not (exclusive and self.is_taken()):
-                    source.subscribe()
-                    continue
-                source.commit()
-                source.poll()
-                source.commit()
-                source.acked = source.acked.acknowledge(
-                    PositionSet() if not source.unsettled else _union(source.unsettled.values())
-                )
-                source.unsettled = {}
-                if source.connected:
-                    source.report(certain=True)
+                self.do_well(source, turn)
             ready = self.step()
             if turn > 0 and ready.is_quiet and self.oracle.is_done():
                 self.oracle.finished()
+                self.restarted(self.state)
                 return
             if ready.next_due_ms is not None and ready.is_quiet:
                 self.now_ms = max(self.now_ms, ready.next_due_ms)
         raise ViolationError(f"never done: {self.oracle.missing()} are not acknowledged")
+
+    def do_well(self, source: Source, turn: int) -> None:
+        """Connect, or take what there is, and acknowledge it."""
+        source.hear()
+        exclusive = self.setting.kind is SubscriptionType.EXCLUSIVE
+        if not source.connected and turn % 3 == 0 and not (exclusive and self.is_taken()):
+            source.subscribe()
+            return
+        source.commit()
+        source.poll()
+        source.commit()
+        source.acked = source.acked.acknowledge(_union(source.unsettled.values()))
+        source.unsettled = {}
+        if source.connected:
+            source.report(certain=True)
 
     def is_taken(self) -> bool:
         return any(source.connected for source in self.sources)

@@ -12,7 +12,8 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.connector.sequence_ids import sequence_ranges, sequences_of
 from pulsar_spark.ledger_commit import Commit
-from pulsar_spark.publication import AlreadyCommitted, SequenceRange
+from pulsar_spark.publication import AlreadyCommitted
+from pulsar_spark.sequence_ranges import SequenceRange
 from tests.store.stores import FOLDER, HookedStore, messages, values_of, write
 
 
@@ -155,7 +156,77 @@ def test_what_is_hidden_survives_a_snapshot_and_goes_with_its_ledger(topic: Mana
 
 def test_ranges_tell_whether_an_id_occurs_twice() -> None:
     rows = pa.table({"producer_name": ["p", "q", "p", None, "q"], "sequence_id": [3, 7, 1, 5, 7]})
-    assert sequence_ranges(rows) == {"p": SequenceRange(1, 3), "q": SequenceRange(7, 7, False)}
+    assert sequence_ranges(rows) == {
+        "p": SequenceRange(1, 3),
+        "q": SequenceRange(7, 7, False, True),
+    }
     assert {k: v[0].tolist() for k, v in sequences_of(rows).items()} == {"p": [0, 2], "q": [1, 4]}
     assert sequences_of(rows.slice(0, 0)) == {}
     assert sequences_of(pa.table({"value": [b""]})) == {}
+
+
+# -- ids that don't rise -----------------------------------------------------------------------
+
+
+def send_ids(topic: ManagedLedger, ids: list[int], **how: Any) -> Any:
+    """Publish messages with these sequence ids, each with a value of the same name."""
+    parts = [messages([f"p{number}"], "p", number) for number in ids]
+    return topic.append(write(topic, {0: pa.concat_tables(parts)}, 3), **how)
+
+
+def test_a_message_that_comes_after_a_higher_id_is_no_duplicate(topic: ManagedLedger) -> None:
+    send_ids(topic, [5, 9, 2])
+    send_ids(topic, [3, 9, 4, 5, 1])
+    assert isinstance(send_ids(topic, [2, 4, 9, 1]), AlreadyCommitted)
+    assert sorted(values_of(other(topic))) == sorted(f"p{n}" for n in (5, 9, 2, 3, 4, 1))
+
+
+def test_only_ledgers_with_holes_that_may_have_the_id_are_looked_into(topic: ManagedLedger) -> None:
+    send(topic, 0, 9)  # without a hole
+    send_ids(topic, [20, 30])
+    send_ids(topic, [40, 50])
+    hooks(topic).calls.clear()
+    assert isinstance(send(topic, 3, 7), AlreadyCommitted)
+    own = [path for call, path in hooks(topic).calls if call == "open_input"]
+    assert len(own) == 1, "its own file, for which of its rows they are"
+    hooks(topic).calls.clear()
+    send_ids(topic, [25, 30])
+    assert len([call for call, _ in hooks(topic).calls if call == "open_input"]) == 2
+    assert values_of(topic)[-1] == "p25"
+
+
+def test_what_was_trimmed_counts_up_to_its_highest_id(topic: ManagedLedger) -> None:
+    from pulsar_spark.connector.ledger_store import LedgerStore
+
+    send_ids(topic, [5, 9])
+    send_ids(topic, [20, 12])
+    LedgerStore(topic).trim({0: 1})
+    for _ in range(2):
+        topic.write_snapshot()
+        topic = other(topic)
+        send_ids(topic, [7, 9, 11, 12, 13])
+        assert values_of(topic) == ["p20", "p12", "p11", "p13"]
+
+
+def test_merged_files_are_looked_into_where_they_lie_now(topic: ManagedLedger) -> None:
+    from pulsar_spark.connector.ledger_store import LedgerStore
+
+    send_ids(topic, [5, 9])
+    send_ids(topic, [20, 12])
+    keeper = LedgerStore(topic, grace_ms=0)
+    keeper.merge_small_files()
+    keeper.sweep()
+    send_ids(topic, [5, 6, 12, 13])
+    assert values_of(topic) == ["p5", "p9", "p20", "p12", "p6", "p13"]
+
+
+def test_a_topic_of_before_there_were_ranges_goes_by_the_highest_id(topic: ManagedLedger) -> None:
+    def old(state: Any, commit_id: str, now_ms: int) -> Commit:
+        return Commit(state.number + 1, commit_id, now_ms, sequence_ids={0: {"p": 9}})
+
+    topic.commit(old)
+    send_ids(topic, [3, 12])
+    send_ids(topic, [9, 10])
+    topic.write_snapshot()
+    send_ids(other(topic), [8, 11])
+    assert values_of(other(topic)) == ["p12", "p10", "p11"]

@@ -25,7 +25,8 @@ from pulsar_spark.errors import (
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.ledger_log import Tombstone, TopicState
-from pulsar_spark.publication import NewLedger, SequenceRange
+from pulsar_spark.publication import NewLedger
+from pulsar_spark.sequence_ranges import SequenceRange
 from tests.store.stores import FOLDER, publish, values_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "log-v1"
@@ -116,8 +117,8 @@ def test_a_snapshot_of_the_future_is_refused(golden: Path) -> None:
     rest = json.loads(pq.read_metadata(snapshot).metadata[b"pulsarlite.topic"])
     with pq.ParquetWriter(snapshot, table.schema) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({"pulsarlite.topic": json.dumps({**rest, "version": 2})})
-    with pytest.raises(FutureVersionError, match=f"{snapshot.name} has format version 2"):
+        writer.add_key_value_metadata({"pulsarlite.topic": json.dumps({**rest, "version": 3})})
+    with pytest.raises(FutureVersionError, match=f"{snapshot.name} has format version 3"):
         ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
 
 

@@ -1,0 +1,87 @@
+"""What holds for all topics of a namespace that say nothing themselves: one small file.
+
+Invariants: the file is replaced by compare-and-swap only; one of a newer version is refused; a
+sink's option comes before its topic's setting, and that before its namespace's policy. Follows
+Pulsar's `Policies` and `TopicPolicies`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.object_store import ObjectStore, join
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.ledger_commit import canonical_json, check_version, read_json
+from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName
+
+POLICIES_VERSION = 1
+POLICIES_FILE = "~policies.json"
+"""Beside the namespace's topics, whose folders' names have no `~`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """None means that nothing was said."""
+
+    deduplication: bool | None = None
+
+    def to_json(self) -> bytes:
+        known = {"deduplication": self.deduplication}
+        given = {name: value for name, value in known.items() if value is not None}
+        return canonical_json({"version": POLICIES_VERSION, **given})
+
+    @staticmethod
+    def from_json(data: bytes, name: str) -> NamespacePolicies:
+        """CorruptFileError if they are damaged, FutureVersionError if they are too new."""
+        record = read_json(data, name)
+        check_version(record, POLICIES_VERSION, name)
+        if unknown := sorted(set(record) - {"version", "deduplication"}):
+            raise FutureVersionError(
+                f"File {name} has policies that this version of Pulsarlite does not know: "
+                f"{', '.join(unknown)}. Update Pulsarlite."
+            )
+        deduplication = record.get("deduplication")
+        if deduplication not in (None, True, False):
+            raise CorruptFileError(
+                f"File {name} is damaged: deduplication is {deduplication!r}. Restore it from a "
+                "copy, or delete it to be without policies."
+            )
+        return NamespacePolicies(deduplication)
+
+
+def read_policies(store: ObjectStore, namespace: NamespaceName) -> NamespacePolicies:
+    """The namespace's policies as of now; none if it has no file."""
+    path = _path(namespace)
+    data = store.get(path)
+    return NamespacePolicies() if data is None else NamespacePolicies.from_json(data, path)
+
+
+def set_deduplication(
+    store: ObjectStore, namespace: NamespaceName, enabled: bool | None
+) -> NamespacePolicies:
+    """Have it on, off, or (None) unsaid for topics that don't say; the policies then."""
+    path = _path(namespace)
+    while True:
+        found = store.get_versioned(path)
+        known = NamespacePolicies()
+        if found is not None:
+            known = NamespacePolicies.from_json(found.data, path)
+        wanted = replace(known, deduplication=enabled)
+        token = None if found is None else found.token
+        if wanted == known or store.compare_and_swap(path, token, wanted.to_json()):
+            return wanted
+
+
+def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
+    """Whether messages for that topic are deduplicated, as the sink's option, else it, says."""
+    if option is None:
+        option = ledger.state.settings.get("deduplication")
+    if option is None:
+        option = read_policies(ledger.store, topic.namespace).deduplication
+    return bool(option)
+
+
+def _path(namespace: NamespaceName) -> str:
+    folder, _, _ = TopicName(PERSISTENT, namespace, "any").storage_path.rpartition("/")
+    return join(folder, POLICIES_FILE)

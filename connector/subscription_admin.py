@@ -1,0 +1,133 @@
+"""Looking at subscriptions, and moving, making and deleting them, without being a consumer.
+
+Invariants: what is shown is the broker's state as of its last micro-batch, read from `__dispatch`;
+what is asked for is a command, and done when the broker has answered. Follows Pulsar's
+`Topics` admin (`getSubscriptions`, `createSubscription`, `resetCursor`, `deleteSubscription`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pulsar_spark.broker_format import from_shards
+from pulsar_spark.broker_state import BrokerState
+from pulsar_spark.connector.broker_input import last_shards
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError
+from pulsar_spark.ready import Reply
+from pulsar_spark.stream_offset import TopicPartition
+
+ANSWER_WITHIN_S: Final = 60.0
+POLL_S: Final = 0.05
+_requests = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """One consumer of one partition."""
+
+    name: str
+    unacked_messages: int
+    permits: int
+    has_open_grant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStats:
+    """One subscription of one partition, as of the broker's last step on it."""
+
+    topic_partition: TopicPartition
+    name: str
+    type: str
+    durable: bool
+    mark_delete_position: str
+    backlog: int
+    waiting: int
+    """Rejected or timed out, and to be delivered later."""
+    delayed: int
+    consumers: tuple[ConsumerStats, ...]
+
+
+def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStats]:
+    """All subscriptions that the broker knows of, or those of one topic, by partition and name."""
+    dispatch = SystemTopic(root, DISPATCH)
+    stop = dispatch.refresh()
+    if not stop:
+        return []
+    found: list[SubscriptionStats] = []
+    for about, shards in sorted(last_shards(dispatch, stop)[1].items()):
+        if topic is None or about.topic == topic:
+            state = from_shards(shards)
+            found += [_stats(about, state, name) for name in sorted(state.subscriptions)]
+    return found
+
+
+def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | None = None) -> None:
+    """Send a command to each partition's broker, and wait until all have answered.
+
+    `commands` have their `request_id` from `request_id()`. BrokerRefusedError if one is refused,
+    with Pulsar's word for why; BrokerAbsentError if no broker answers in time: it may still do
+    what was asked when it comes.
+    """
+    dispatch = SystemTopic(root, DISPATCH)
+    heard = dispatch.refresh()
+    SystemTopic(root, COMMANDS).append(
+        Record.of(about, command.subscription, command) for about, command in commands.items()
+    )
+    missing = {command.request_id for command in commands.values()}
+    timeout_s = ANSWER_WITHIN_S if timeout_s is None else timeout_s
+    deadline = time.monotonic() + timeout_s
+    while missing:
+        stop = dispatch.refresh()
+        for stored in dispatch.read(heard, stop, keep=lambda about, _: about in commands):
+            name = stored.record.subscription
+            if name.startswith("\x00"):
+                continue
+            item = stored.record.item()
+            if isinstance(item, Reply) and item.request_id in missing:
+                missing.discard(item.request_id)
+                if item.error is not None:
+                    raise BrokerRefusedError(
+                        item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
+                    )
+        heard = max(heard, stop)
+        if missing and time.monotonic() >= deadline:
+            raise BrokerAbsentError(
+                f"The broker of {root.service_url} did not answer within {timeout_s:g} s. Start "
+                f"one: pulsarlite standalone --service-url {root.service_url}. What was asked "
+                "stands in __commands, and is done when it comes."
+            )
+        time.sleep(POLL_S)
+
+
+def request_id() -> int:
+    """One that nobody else uses."""
+    return _requests.getrandbits(62)
+
+
+def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:
+    held = state.subscriptions[name]
+    return SubscriptionStats(
+        about,
+        name,
+        held.subscription_type.value,
+        held.durable,
+        str(held.cursor.mark_delete_position),
+        held.unacknowledged(state.ledgers).count(state.ledgers),
+        held.waiting.messages.count(state.ledgers),
+        state.delayed.messages().count(state.ledgers) if state.delayed.buckets else 0,
+        tuple(
+            ConsumerStats(
+                each.name,
+                held.unacked_messages_of(each, state.ledgers),
+                each.permits,
+                each.has_open_grant,
+            )
+            for each in held.consumers.values()
+        ),
+    )

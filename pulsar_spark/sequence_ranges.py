@@ -1,0 +1,122 @@
+"""Which sequence ids a partition's producers have published: ranges by ledger, and a floor.
+
+Invariants: an id in no range and above the floor was never published; what was published at or
+below the floor is not known singly, and counts as published, as by Pulsar's rule of the highest
+id. Ranges go into the floor when their ledger is trimmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SequenceIds = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRange:
+    """The sequence ids of one producer in one ledger.
+
+    `distinct` if none occurs twice; `dense` if every id from lowest to highest occurs.
+    """
+
+    lowest: int
+    highest: int
+    distinct: bool = True
+    dense: bool = False
+
+    def to_json(self) -> list[int]:
+        """As commits and snapshots have it: whether ids were distinct does not matter later."""
+        return [self.lowest, self.highest, int(self.dense)]
+
+    @staticmethod
+    def from_json(value: Sequence[Any]) -> SequenceRange:
+        """TypeError or ValueError if it is none."""
+        lowest, highest, dense = value
+        if any(type(number) is not int for number in (lowest, highest, dense)):
+            raise TypeError(f"{value!r} is no range of sequence ids")
+        if lowest > highest or dense not in (0, 1):
+            raise ValueError(f"{value!r} is no range of sequence ids")
+        return SequenceRange(lowest, highest, dense=bool(dense))
+
+
+@dataclass(slots=True)
+class PublishedSequences:
+    """Of one partition. Mutable, as the state of a topic is."""
+
+    ranges: dict[int, Mapping[str, SequenceRange]] = field(default_factory=dict)
+    """By ledger id and producer."""
+    floors: dict[str, int] = field(default_factory=dict)
+
+    def raise_floor(self, producer: str, sequence_id: int) -> None:
+        """All up to that id count as published."""
+        self.floors[producer] = max(sequence_id, self.floors.get(producer, sequence_id))
+
+    def trim(self, ledger_id: int) -> None:
+        for producer, each in self.ranges.pop(ledger_id, {}).items():
+            self.raise_floor(producer, each.highest)
+
+    def published(
+        self,
+        producer: str,
+        sequence_ids: SequenceIds,
+        stored: Callable[[int], Mapping[str, tuple[Any, SequenceIds]]],
+    ) -> NDArray[np.bool_]:
+        """Which of these ids the producer has published; shape as given.
+
+        `stored` reads a ledger's ids, by producer; it is asked only for ledgers whose range has
+        holes and one of the ids.
+        """
+        found = np.zeros(len(sequence_ids), np.bool_)
+        if producer in self.floors:
+            found |= sequence_ids <= self.floors[producer]
+        for ledger_id, each in self._of(producer):
+            inside = ~found & (sequence_ids >= each.lowest) & (sequence_ids <= each.highest)
+            if not inside.any():
+                continue
+            if each.dense:
+                found |= inside
+            else:
+                found[inside] = np.isin(sequence_ids[inside], stored(ledger_id)[producer][1])
+        return found
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Empty if there is nothing to say."""
+        value: dict[str, Any] = {}
+        if self.ranges:
+            value["sequence_ranges"] = ranges_to_json(self.ranges)
+        if self.floors:
+            value["sequence_floors"] = dict(self.floors)
+        return value
+
+    @staticmethod
+    def from_json_value(value: Mapping[str, Any]) -> PublishedSequences:
+        return PublishedSequences(
+            ranges_from_json(value.get("sequence_ranges", {})),
+            dict(value.get("sequence_floors", {})),
+        )
+
+    def _of(self, producer: str) -> Iterator[tuple[int, SequenceRange]]:
+        for ledger_id, by_producer in self.ranges.items():
+            if producer in by_producer:
+                yield ledger_id, by_producer[producer]
+
+
+def ranges_to_json(ranges: Mapping[int, Mapping[str, SequenceRange]]) -> dict[str, Any]:
+    """By ledger id and producer, as commits and snapshots have them."""
+    return {
+        str(ledger_id): {producer: each.to_json() for producer, each in by_producer.items()}
+        for ledger_id, by_producer in ranges.items()
+    }
+
+
+def ranges_from_json(value: Mapping[str, Any]) -> dict[int, Mapping[str, SequenceRange]]:
+    """TypeError or ValueError if they are none."""
+    return {
+        int(ledger_id): {name: SequenceRange.from_json(each) for name, each in by_producer.items()}
+        for ledger_id, by_producer in value.items()
+    }

@@ -1,0 +1,74 @@
+"""A broker without Spark, for tests of those who talk to one: turn by turn, or in a thread.
+
+Invariants: it is `BrokerLoop`, so the broker query's own source, steps and sink; a failure in its
+thread is raised where it is stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from pulsar_spark.connector.topics import Root
+from tests.connector.broker_loop import BrokerLoop, impatient
+
+TURN_S = 0.005
+
+
+class PlainBroker:
+    """Serves one root. `with PlainBroker(...)` runs it in a thread."""
+
+    def __init__(self, root: Path | str, checkpoint: Path) -> None:
+        self._root, self._checkpoint = Root(str(root), {}), checkpoint
+        self._patch = pytest.MonkeyPatch()
+        self._stopped = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self.batches = 0
+
+    def until_quiet(self) -> None:
+        """Turns until there is nothing to do, in the caller's thread."""
+        with pytest.MonkeyPatch.context() as patch:
+            impatient(patch)
+            if self._thread is None:
+                self._loop = BrokerLoop(self._root, self._checkpoint)
+            self.batches += self._loop.until_quiet()
+
+    def start(self) -> PlainBroker:
+        impatient(self._patch)
+        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._patch.undo()
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> PlainBroker:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            loop = BrokerLoop(self._root, self._checkpoint)
+            while not self._stopped.is_set():
+                if loop.turn():
+                    self.batches += 1
+                else:
+                    self._stopped.wait(TURN_S)
+        except BaseException as error:  # noqa: BLE001 - raised again by `stop`
+            self._failure = error

@@ -1,0 +1,83 @@
+"""Deduplication by option, topic and namespace, and the file of a namespace's policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.connector.namespace_policies import (
+    NamespacePolicies,
+    read_policies,
+    set_deduplication,
+)
+from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.topic_name import NamespaceName
+from tests.connector.reading import messages
+from tests.connector.topics import ledger_of, options_of, send
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+DEFAULT = NamespaceName("public", "default")
+
+
+def twice(root: Path, **given: bool) -> int:
+    """How many messages a topic has after the same one was sent twice more."""
+    columns = {"producer_name": ["p"], "sequence_id": pa.array([7], pa.int64())}
+    before = len(messages(root)) if list(Root.of(options_of(root)).find()) else 0
+    for _ in range(2):
+        send(root, "t", ["a"], columns=columns, application=None, **given)
+    return len(messages(root)) - before
+
+
+def test_a_namespace_s_policy_holds_for_topics_that_don_t_say(root: Path) -> None:
+    store = open_store(str(root))
+    set_deduplication(store, DEFAULT, enabled=True)
+    assert twice(root) == 1
+    set_deduplication(store, DEFAULT, enabled=False)
+    assert twice(root) == 2
+    ledger_of(root, "t").change_settings({"deduplication": True})
+    assert twice(root) == 0
+    assert twice(root, enableDeduplication=False) == 2
+    ledger_of(root, "t").change_settings({"deduplication": None})
+    assert twice(root) == 2
+    assert twice(root, enableDeduplication=True) == 0
+
+
+def test_another_namespace_is_not_touched(root: Path) -> None:
+    set_deduplication(open_store(str(root)), NamespaceName("acme", "eu"), enabled=True)
+    assert twice(root) == 2
+    assert [str(topic) for topic in Root.of(options_of(root)).find()] == [
+        "persistent://public/default/t"
+    ]
+
+
+def test_policies_are_read_as_they_were_written(root: Path) -> None:
+    store = open_store(str(root))
+    assert read_policies(store, DEFAULT) == NamespacePolicies()
+    for enabled in (True, False, None):
+        assert set_deduplication(store, DEFAULT, enabled) == NamespacePolicies(enabled)
+        assert read_policies(store, DEFAULT) == NamespacePolicies(enabled)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"version":2}', FutureVersionError),
+        ('{"version":1,"retention":5}', FutureVersionError),
+        ('{"version":1,"deduplication":"yes"}', CorruptFileError),
+        ("{", CorruptFileError),
+    ],
+)
+def test_policies_that_can_t_be_understood_stop_a_sink_before_it_stores_anything(
+    root: Path, text: str, error: type[Exception]
+) -> None:
+    set_deduplication(open_store(str(root)), DEFAULT, enabled=True)
+    (file,) = root.rglob("~policies.json")
+    file.write_text(text)
+    with pytest.raises(error, match=r"~policies\.json"):
+        send(root, "t", ["a"])
+    assert not list(root.rglob("*.parquet"))

@@ -1,0 +1,187 @@
+"""Producers, their runs and leases, as a topic's log keeps them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
+from pulsar_spark.producer_access import ProducerAccessMode
+from pulsar_spark.producer_registry import FENCED_KEPT, ProducerClaim, ProducerRegistry
+
+SHARED, EXCLUSIVE = ProducerAccessMode.SHARED, ProducerAccessMode.EXCLUSIVE
+FENCING, WAITING = (
+    ProducerAccessMode.EXCLUSIVE_WITH_FENCING,
+    ProducerAccessMode.WAIT_FOR_EXCLUSIVE,
+)
+LEASE_MS = 1000
+
+
+def claim(name: str, mode: ProducerAccessMode, run: int = 1) -> ProducerClaim:
+    return ProducerClaim(name, mode, f"{name}-{run}", LEASE_MS)
+
+
+def let_in(*claims: ProducerClaim, now_ms: int = 0) -> ProducerRegistry:
+    registry = ProducerRegistry()
+    for each in claims:
+        registry, _ = registry.claim(each, now_ms)
+        registry.check_invariants()
+    return registry
+
+
+A, B = claim("a", EXCLUSIVE), claim("b", EXCLUSIVE)
+
+
+def test_one_exclusive_producer_keeps_all_others_out() -> None:
+    registry = let_in(A)
+    assert registry.may_publish(A)
+    with pytest.raises(ProducerFencedError, match="existing exclusive producer: a"):
+        registry.claim(B, 1)
+    with pytest.raises(ProducerBusyError, match="existing exclusive producer: a"):
+        registry.claim(claim("c", SHARED), 1)
+    with pytest.raises(ProducerBusyError, match="existing exclusive producer: a"):
+        registry.check(None, 1)
+
+
+def test_a_shared_producer_keeps_an_exclusive_one_out() -> None:
+    with pytest.raises(ProducerFencedError, match="existing shared producers"):
+        let_in(claim("s", SHARED), A)
+
+
+def test_a_fencing_producer_ends_all_others_and_they_stay_out() -> None:
+    shared = claim("s", SHARED)
+    registry = let_in(shared, claim("f", FENCING), claim("g", FENCING))
+    assert registry.topic.exclusive_producer == "g"
+    for fenced in (shared, claim("f", FENCING)):
+        with pytest.raises(ProducerFencedError, match="Fenced out"):
+            registry.check(fenced, 1)
+        with pytest.raises(ProducerFencedError, match="Fenced out"):
+            registry.claim(fenced, 1)
+    again, granted = registry.claim(claim("f", FENCING, run=2), 1)
+    assert granted
+    assert again.topic.topic_epoch == 2
+
+
+def test_a_restarted_query_takes_the_place_of_its_older_run() -> None:
+    registry, granted = let_in(A).claim(claim("a", EXCLUSIVE, run=2), 1)
+    assert granted
+    assert registry.topic.topic_epoch == 0, "the same grant goes on"
+    with pytest.raises(ProducerFencedError):
+        registry.check(A, 2)
+    with pytest.raises(ProducerFencedError):
+        registry.claim(A, 2)
+
+
+def test_a_restarted_query_may_change_its_access_mode() -> None:
+    registry, granted = let_in(claim("a", SHARED)).claim(claim("a", EXCLUSIVE, run=2), 1)
+    assert (granted, registry.topic.exclusive_producer) == (True, "a")
+
+
+def test_who_waits_is_next_when_the_owner_leaves() -> None:
+    waiting = claim("w", WAITING)
+    registry = let_in(A, waiting)
+    assert not registry.may_publish(waiting)
+    with pytest.raises(ProducerFencedError):
+        registry.check(waiting, 1)
+    left = registry.leave(A)
+    assert left.may_publish(waiting)
+    assert left.leave(A) == left
+    assert left.claim(waiting, 1)[1]
+
+
+def test_a_lapsed_lease_makes_room_and_its_holder_stays_out() -> None:
+    registry, granted = let_in(A).claim(B, LEASE_MS)
+    assert granted
+    with pytest.raises(ProducerFencedError):
+        registry.check(A, LEASE_MS)
+
+
+def test_who_commits_without_a_claim_ends_a_lapsed_owner() -> None:
+    registry = let_in(A).check(None, LEASE_MS)
+    assert A.incarnation in registry.fenced
+    with pytest.raises(ProducerBusyError):
+        let_in(A).check(None, LEASE_MS - 1)
+
+
+def test_a_lapsed_lease_alone_fences_nobody() -> None:
+    registry, granted = let_in(A).claim(A, 5 * LEASE_MS)
+    assert granted
+    assert registry.lapses_ms["a"] == 6 * LEASE_MS
+    assert registry.check(A, 100 * LEASE_MS) == registry
+
+
+def test_a_lease_is_renewed_when_half_of_it_is_over() -> None:
+    registry = let_in(A)
+    assert registry.claim(A, LEASE_MS // 2 - 1)[0] == registry
+    assert registry.claim(A, LEASE_MS // 2)[0].lapses_ms["a"] == LEASE_MS + LEASE_MS // 2
+
+
+def test_only_so_many_fenced_runs_are_remembered() -> None:
+    registry = let_in(*(claim("a", EXCLUSIVE, run) for run in range(FENCED_KEPT + 9)))
+    assert len(registry.fenced) == FENCED_KEPT
+    assert registry.fenced[-1] == f"a-{FENCED_KEPT + 7}"
+
+
+class Producers(RuleBasedStateMachine):
+    """Producers of all modes come, publish, sleep and leave; commits are what `check` lets pass."""
+
+    names = st.sampled_from("abc")
+    modes = st.sampled_from(list(ProducerAccessMode))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registry = ProducerRegistry()
+        self.now_ms = 0
+        self.runs = dict.fromkeys("abc", 0)
+        self.claims: dict[str, ProducerClaim] = {}
+        self.ended: set[str] = set()
+
+    @rule(name=names, mode=modes)
+    def start(self, name: str, mode: ProducerAccessMode) -> None:
+        self.runs[name] += 1
+        self.claims[name] = claim(name, mode, self.runs[name])
+        self.go_on(name)
+
+    @rule(name=names)
+    def go_on(self, name: str) -> None:
+        if name in self.claims:
+            with suppress(ProducerBusyError, ProducerFencedError):
+                self.registry, _ = self.registry.claim(self.claims[name], self.now_ms)
+
+    @rule(name=names, run=st.integers(1, 5), mode=modes)
+    def an_old_run_wakes_up(self, name: str, run: int, mode: ProducerAccessMode) -> None:
+        """It never publishes once another run of it, or a fencing producer, has the topic."""
+        old = claim(name, mode, run)
+        current = self.registry.incarnations.get(name) == old.incarnation
+        if not current:
+            with pytest.raises(ProducerFencedError):
+                self.registry.check(old, self.now_ms)
+
+    @rule(name=names)
+    def leave(self, name: str) -> None:
+        if name in self.claims:
+            self.registry = self.registry.leave(self.claims[name])
+
+    @rule(passed_ms=st.integers(1, 2 * LEASE_MS))
+    def sleep(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+
+    @rule()
+    def somebody_without_a_claim_commits(self) -> None:
+        try:
+            self.registry = self.registry.check(None, self.now_ms)
+        except ProducerBusyError:
+            return
+        assert self.registry.topic.exclusive_producer is None
+
+    @invariant()
+    def one_owner_is_alone_and_the_json_is_the_registry(self) -> None:
+        self.registry.check_invariants()
+        value = self.registry.to_json_value()
+        assert ProducerRegistry.from_json_value(value) == self.registry
+
+
+TestProducers = Producers.TestCase

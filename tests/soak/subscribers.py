@@ -1,0 +1,120 @@
+"""One process of the soak of subscriptions: `python -m tests.soak.subscribers ROLE FOLDER ROUND`.
+
+ROLE is publisher, broker, or a consumer's name. Each takes up its checkpoint whenever it is begun
+again. Consumers keep each micro-batch in a file of its own, replaced whole: an idempotent sink.
+Those of `shared` acknowledge by hand, and reject the flights of one carrier until they are dead
+letters. All but the publisher run until they are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+
+import pulsar_spark
+from tests.soak.query import Place, end_with, note_expected, publisher
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUBSCRIPTIONS: Final = {
+    "exclusive": ("Exclusive", 1),
+    "failover": ("Failover", 2),
+    "shared": ("Shared", 2),
+    "key_shared": ("Key_Shared", 2),
+}
+"""Name -> its type, and how many consumers it has."""
+CONSUMERS: Final = [
+    f"{name}-{number}" for name, (_, count) in SUBSCRIPTIONS.items() for number in range(count)
+]
+MESSAGES_PER_TRIGGER: Final = 5_000
+LEASE: Final = "600s"
+"""Longer than any restart takes: within it nothing may be delivered twice."""
+REJECTED: Final = '"carrier":"HA"'
+"""What the messages of the carrier that is always rejected have in them."""
+KEPT: Final = ("topic", "partition", "ledger_id", "entry_id", "batch_index", "key", "value",
+               "attempt", "redelivery_count")  # fmt: skip
+
+
+def seen(place: Place, consumer: str) -> Path:
+    return place.round / "seen" / consumer
+
+
+def broker(spark: SparkSession, place: Place) -> None:
+    with pulsar_spark.standalone(spark, str(place.root)) as running:
+        place.ready("broker").touch()
+        running.await_termination()
+
+
+def consumer(spark: SparkSession, place: Place, name: str) -> None:
+    subscription = name.rpartition("-")[0]
+    folder = seen(place, name)
+    folder.mkdir(parents=True, exist_ok=True)
+    manual = subscription == "shared"
+    source = spark.readStream.format("pulsarlite").options(
+        topic=place.topic,
+        subscriptionName=subscription,
+        subscriptionType=SUBSCRIPTIONS[subscription][0],
+        subscriptionInitialPosition="Earliest",
+        consumerName=name,
+        leaseTimeout=LEASE,
+        maxMessagesPerTrigger=str(MESSAGES_PER_TRIGGER),
+    )
+    if manual:
+        source = source.options(
+            ackMode="manual", maxRedeliverCount="1", negativeAckRedeliveryDelay="1s"
+        )
+
+    def keep(batch: DataFrame, number: int) -> None:
+        temporary = folder / f".{number}"
+        pq.write_table(batch.select(*KEPT).toArrow(), temporary)
+        temporary.replace(folder / f"{number}.parquet")
+        if manual:
+            settle(batch, subscription, place, name, number)
+        place.ready(name).touch()
+
+    writer = source.load(str(place.root)).writeStream.foreachBatch(keep)
+    writer = writer.option("checkpointLocation", str(place.checkpoint(name)))
+    writer.trigger(processingTime="0 seconds").start().awaitTermination()
+
+
+def settle(batch: DataFrame, subscription: str, place: Place, name: str, number: int) -> None:
+    """Acknowledge all but the flights of one carrier; a repeated micro-batch does so once."""
+    bad = batch.value.cast("string").contains(REJECTED)
+    url = str(place.root)
+    pulsar_spark.acknowledge(
+        batch.where(~bad), subscription, service_url=url, batch_id=number, application=f"{name}/ack"
+    )
+    pulsar_spark.negative_acknowledge(
+        batch.where(bad), subscription, service_url=url, batch_id=number, application=f"{name}/nack"
+    )
+
+
+def main() -> None:
+    role, folder, number = sys.argv[1:]
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    place = Place(Path(folder), int(number))
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.local.dir": str(Path(folder) / "local"),
+        "spark.driver.memory": "512m",
+    }
+    spark = pulsar_spark.session(app_name=f"soak-{role}", master="local[1]", **settings)
+    if role == "publisher":
+        if not place.expected.exists():
+            note_expected(spark, place)
+        publisher(spark, place)
+    elif role == "broker":
+        broker(spark, place)
+    else:
+        consumer(spark, place, role)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
