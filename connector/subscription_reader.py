@@ -170,6 +170,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def commit(self, end: dict[str, Any]) -> None:
         self._offsets.release(end)
+        self._withheld.forget(end)
 
     def stop(self) -> None:
         """It shows no more life: within its lease it may come back, and nothing is redelivered."""
