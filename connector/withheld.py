@@ -120,6 +120,8 @@ class WithheldBatches:
         if failures < (self._allowed if state.released is None else 1):
             return False
         batch = _batch(begun, ended, ledgers)
+        if state.released is None and not any(batch.values()):
+            return False  # of no message: the query ends for another reason
         after = state.failed(batch, failures, self._most, ledgers)
         data = json.dumps(after.to_json_value(), sort_keys=True).encode()
         self._root.store.put_if_absent(path, data)
