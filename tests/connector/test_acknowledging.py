@@ -33,6 +33,7 @@ from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, Sys
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.dispatch import Stepped
 from pulsar_spark.errors import (
+    BrokerRefusedError,
     InvalidCursorPositionError,
     InvalidMessageError,
     InvalidOptionError,
@@ -347,6 +348,18 @@ def test_a_sink_acknowledges_cumulatively_within_a_batch(place: Root, tmp_path: 
     write(place, ids(1, ack_type=["Cumulative"], batch_index=[4]))
     loop.until_quiet()
     assert backlog(place) == 15
+
+
+def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_refused(
+    place: Root, tmp_path: Path
+) -> None:
+    send(place.service_url, "t", "ab", batchingEnabled=False)
+    subscribe(place)
+    BrokerLoop(place, tmp_path / "c").until_quiet()
+    before = len(said(place))
+    with pytest.raises(BrokerRefusedError, match=r"which is Shared: .* Nothing was acknowledged"):
+        write(place, ids(0, 1, ack_type=["Individual", "Cumulative"]))
+    assert len(said(place)) == before
 
 
 def test_a_rejected_message_comes_again_and_its_error_is_in_its_dead_letter(
