@@ -288,5 +288,6 @@ def test_the_broker_query_serves_consumers_of_the_same_session(
             query.wait_for(set(numbers(0, 14)), 60)
         finally:
             running.stop()
-        assert consume(subscriptionType="Shared").values() == [], "the last batch is acknowledged"
-        assert consume("another", subscriptionType="Shared").values() == []
+        repeated = consume(subscriptionType="Shared").values()
+        assert set(repeated) <= set(numbers(9, 14)), "at most what `stop` has cut off"
+        assert consume("another", subscriptionType="Shared").values() == [], "all is acknowledged"
