@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyroaring import BitMap
 
 from pulsar_spark.broker import step
 from pulsar_spark.broker_format import from_shards, to_shards
@@ -17,6 +18,7 @@ from pulsar_spark.commands import (
     SetPolicies,
     Unsubscribe,
 )
+from pulsar_spark.cursor_format import serialized
 from pulsar_spark.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
@@ -173,3 +175,12 @@ def test_shared_and_key_shared_read_on_in_one_step_whatever_was_cut() -> None:
         state, ready = run([[ledger(0, [3, 3, 3]), subscribe("a", kind, permits=4)]])
         assert granted(ready, "a").count(state.ledgers) == 4
         assert step(state, [], 5)[1].is_quiet
+
+
+def test_equal_sets_are_written_the_same_however_they_came_about() -> None:
+    plain, cut = BitMap([0, 1, 2]), BitMap(range(10))
+    cut -= BitMap(range(3, 10))
+    runs = BitMap.deserialize(BitMap(range(5)).serialize())
+    runs.run_optimize()
+    runs &= BitMap(range(3))
+    assert {serialized(plain), serialized(cut), serialized(runs)} == {serialized(plain)}
