@@ -8,6 +8,8 @@ from pyroaring import BitMap
 from pulsar_spark.broker import step
 from pulsar_spark.broker_format import from_shards, to_shards
 from pulsar_spark.commands import (
+    Acknowledge,
+    AckType,
     CloseConsumer,
     CreateSubscription,
     InitialPosition,
@@ -184,3 +186,15 @@ def test_equal_sets_are_written_the_same_however_they_came_about() -> None:
     runs.run_optimize()
     runs &= BitMap(range(3))
     assert {serialized(plain), serialized(cut), serialized(runs)} == {serialized(plain)}
+
+
+def test_a_cumulative_acknowledgement_in_a_batch_counts_towards_the_whole_batch() -> None:
+    policies = TopicPolicies(batch_index_acknowledgment=False)
+    cumulative = Acknowledge(
+        "s", "a", ack_type=AckType.CUMULATIVE, position=Position(0, 1), ack_set=(0b10,)
+    )
+    state, _ = run([[ledger(0, [1, 2]), subscribe("a", EXCLUSIVE)], [cumulative]], policies)
+    assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 0)
+    rest = report("a", PositionSet.of_batch((0, 1), 2, 0b10))
+    state, _ = step(state, [rest], 5)
+    assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 1)
