@@ -171,9 +171,7 @@ def _size(messages: PositionSet) -> int:
         whole = messages.whole_entries(ledger_id)
         total += 24
         if whole:
-            compact = whole.copy()
-            compact.run_optimize()
-            total += len(compact.serialize())
+            total += len(cursor_format.serialized(whole))
         parts = messages.partial_entries(ledger_id)
         total += sum(_PART_BYTES + part.bit_length() // 8 for part in parts.values())
     return total
