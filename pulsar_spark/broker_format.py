@@ -36,7 +36,7 @@ from pulsar_spark.position import Position
 from pulsar_spark.producer_access import TopicProducers
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.redelivery_tracker import RedeliveryTracker
-from pulsar_spark.shards import ShardReader, ShardWriter
+from pulsar_spark.shards import ShardReader, ShardWriter, packed_array
 from pulsar_spark.shared_dispatch import SharedDispatch
 from pulsar_spark.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscription import Subscription
@@ -53,12 +53,9 @@ _PLAIN_OF_CONSUMER: Final = (
 )  # fmt: skip
 
 
-def to_shards(state: BrokerState, before: Mapping[str, bytes] = {}) -> dict[str, bytes]:
-    """By key; each of at most `shards.MAX_SHARD_BYTES`.
-
-    What of a state never changes is taken from the shards of an earlier one, `before`.
-    """
-    writer = ShardWriter(before)
+def to_shards(state: BrokerState) -> dict[str, bytes]:
+    """By key; each of at most `shards.MAX_SHARD_BYTES`."""
+    writer = ShardWriter()
     blocks: dict[int, list[Any]] = {}
     for ledger in state.ledgers:
         value = [*_ledger_value(ledger), state.columns[ledger.ledger_id].published_at_ms]
@@ -153,21 +150,27 @@ def _ledger(value: list[Any]) -> LedgerInfo:
 
 
 def _put_columns(writer: ShardWriter, ledger_id: int, columns: LedgerColumns) -> None:
-    if columns.sticky_key_hashes is not None:
-        writer.put_array(f"columns/{ledger_id}/sticky_key_hashes", columns.sticky_key_hashes)
-    if columns.publish_times_ms is not None:
-        writer.put_array(f"columns/{ledger_id}/publish_times_ms", columns.publish_times_ms)
+    for name in ("sticky_key_hashes", "publish_times_ms"):
+        values = getattr(columns, name)
+        if values is not None:
+            if name not in columns.packed:
+                columns.packed[name] = packed_array(values)
+            writer.put_packed(f"columns/{ledger_id}/{name}", columns.packed[name])
 
 
 def _columns(
     reader: ShardReader, ledger_id: int, published_at_ms: int, present: Mapping[str, Any]
 ) -> LedgerColumns:
     hashes, times = present.get(str(ledger_id), (False, False))
-    key = f"columns/{ledger_id}"
+    keys = {
+        name: f"columns/{ledger_id}/{name}"
+        for name, is_there in (("sticky_key_hashes", hashes), ("publish_times_ms", times))
+        if is_there
+    }
     return LedgerColumns(
         published_at_ms,
-        reader.array(f"{key}/sticky_key_hashes") if hashes else None,
-        reader.array(f"{key}/publish_times_ms") if times else None,
+        **{name: reader.array(key) for name, key in keys.items()},
+        packed={name: reader.packed(key) for name, key in keys.items()},
     )
 
 

@@ -36,6 +36,8 @@ class LedgerColumns:
     published_at_ms: int
     sticky_key_hashes: NDArray[Any] | None = None
     publish_times_ms: NDArray[Any] | None = None
+    packed: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """The arrays as they are stored, so that they are packed once."""
 
 
 @dataclass(slots=True)
