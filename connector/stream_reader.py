@@ -39,6 +39,7 @@ from pulsar_spark.connector.start_positions import (
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
+from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
@@ -96,6 +97,11 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """The end of the next micro-batch; `start` itself when there is none."""
         self._check()
         begun = self._offsets.load(start)
+        if begun.subscription:
+            raise InvalidOptionError(
+                f"The checkpoint is of subscription {begun.subscription}: give subscriptionName to "
+                "go on, or start with a new checkpoint."
+            )
         deadline = time.monotonic() + LONGEST_WAIT_S
         while True:
             self._topics.refresh()

@@ -54,6 +54,7 @@ class SubscriptionClient:
         """
         self._options, self._root, self.name = options, root, name
         self._resumes = {partition for partition, _ in begun.items()}
+        self._floors = {each: offset.floor for each, offset in begun.items() if offset.floor}
         self.subscription: str = options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
         self.stepped: dict[TopicPartition, Stepped] = {}
@@ -161,6 +162,11 @@ class SubscriptionClient:
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
             )
+            floor = self._floors.get(about)
+            if not command.durable and floor is not None:  # where it was, if it is gone by now
+                command = replace(
+                    command, start_message_id=(floor, -1), start_message_id_inclusive=False
+                )
             if about in self.consumers:
                 self.consumers[about].subscribe_again(command)
             else:

@@ -123,11 +123,12 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                     self._last_batch_s = time.monotonic()
                     self._turn += 1
                     return self._ends_at(planned)
-                self._report(begun, begun, client)
+                if self._stop_at is None or self._asked:  # else what it asks says all of it
+                    self._report(begun, begun, client)
                 first = False
             if self._stop_at is not None:
                 if self._is_drained(begun, client):
-                    client.close(self._reports(begun, begun, client))
+                    client.close(self._news_of(self._reports(begun, begun, client)))
                     return start
             elif time.monotonic() >= deadline:
                 return start
@@ -327,20 +328,26 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         That the floor moved, and no more, is worth a report only now and then: until then the
         topic keeps a ledger longer.
         """
-        now_s = time.monotonic()
+        self._say(client, self._news_of(self._reports(begun, planned, client)))
+
+    def _say(self, client: SubscriptionClient, reports: Mapping[TopicPartition, Report]) -> None:
+        if reports:
+            self._said |= {about: replace(each, request_id=None) for about, each in reports.items()}
+            self._said_s = time.monotonic()
+            client.say(reports)
+
+    def _news_of(self, reports: Mapping[TopicPartition, Report]) -> dict[TopicPartition, Report]:
+        """Those that say something that was not said before."""
+        late = time.monotonic() - self._said_s > FLOOR_EVERY_S
         news = {}
-        for partition, report in self._reports(begun, planned, client).items():
+        for partition, report in reports.items():
             said = self._said.get(partition)
             if said is not None:
                 same = replace(report, sequence=said.sequence)
-                late = now_s - self._said_s > FLOOR_EVERY_S
                 if same == said or (not late and replace(same, committed=said.committed) == said):
                     continue
             news[partition] = report
-        if news:
-            self._said |= news
-            self._said_s = now_s
-            client.say(news)
+        return news
 
     def _reports(
         self,
@@ -370,8 +377,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         consumers = client.consumers
         if not self._asked and all(each.connected for each in consumers.values()):
             self._asked = {partition: client.next_request() for partition in consumers}
-            if self._asked:
-                client.say(self._reports(begun, begun, client, self._asked))
+            self._say(client, self._reports(begun, begun, client, self._asked))
         if all(self._is_heard_out(partition, client) for partition in consumers):
             return True
         self._asked_s = self._asked_s or time.monotonic()

@@ -32,6 +32,9 @@ from pulsar_spark.ready import (
 from pulsar_spark.stream_offset import PartitionOffset
 
 NO_OPEN_GRANT: Final = -1
+NOT_THE_END: Final = frozenset({ServerError.EPOCH_IS_OVER, ServerError.CONSUMER_BUSY})
+"""Refusals of a request that leave a consumer connected: its report was of an epoch that is over
+(it was told so before, and says it again), or it is not alone and can't unsubscribe."""
 
 
 @dataclass(slots=True)
@@ -104,8 +107,8 @@ class PartitionConsumer:
             self.refusal = replace(reply, error=ServerError.CONSUMER_REPLACED, message="replaced")
 
     def _hear_reply(self, reply: Reply) -> None:
-        if reply.error is ServerError.EPOCH_IS_OVER:
-            pass  # it was said before that an epoch began: the next report is of that one
+        if reply.error in NOT_THE_END and reply.request_id != self.command.request_id:
+            pass
         elif reply.error is not None:
             self.connected, self.refusal = False, reply
             self._forget_grants()
@@ -256,7 +259,6 @@ class PartitionConsumer:
 
         `committed` is done, if acknowledgement is automatic; `planned` is about to be delivered.
         """
-        mine = committed is not None and committed.epoch == self.epoch
         acknowledged = Cursor()
         if self.automatic:
             acknowledged = self.origin
@@ -264,9 +266,9 @@ class PartitionConsumer:
                 acknowledged = acknowledged.union(cursor)
         if self.lost_up_to > EARLIEST:
             acknowledged = acknowledged.floor(self.lost_up_to)
+        # What is acknowledged is named too: part of a batch stays held without batch-index
+        # acknowledgement, until the floor has passed it.
         begin = self.origin.floor(self.floor)
-        if self.automatic and mine:
-            begin = begin.union(acknowledged)
         delivered = {
             attempt: held
             for attempt, cursor in self._attempts(planned or committed).items()

@@ -363,9 +363,21 @@ class PositionSet:
             first += entries
         return total
 
+    def _prefix_of_equal(self, ledger: LedgerInfo, messages: int) -> PositionSet:
+        """The same where all entries are whole and have one size."""
+        whole, size = self.whole_entries(ledger.ledger_id), ledger.batch_sizes.runs[0][0]
+        fitting, missing = divmod(messages, size)
+        result = PositionSet({ledger.ledger_id: whole[:fitting]})
+        if missing:
+            part = batch_part.first_messages(batch_part.whole(size), missing)
+            result._parts[ledger.ledger_id] = {whole[fitting]: part}
+        return result
+
     def _prefix_in(self, ledger: LedgerInfo, messages: int) -> PositionSet:
         """The first messages of what is held of one ledger, of which there are more."""
         parts = self.partial_entries(ledger.ledger_id)
+        if not parts and len(ledger.batch_sizes.runs) == 1:
+            return self._prefix_of_equal(ledger, messages)
         entries = _array(self.whole_entries(ledger.ledger_id) | BitMap(sorted(parts)))
         counts = ledger.batch_sizes.array()[entries]
         if parts:

@@ -27,14 +27,14 @@ class PlainBroker:
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._loop: BrokerLoop | None = None
         self.batches = 0
 
     def until_quiet(self) -> None:
         """Turns until there is nothing to do, in the caller's thread."""
         with pytest.MonkeyPatch.context() as patch:
             impatient(patch)
-            if self._thread is None:
-                self._loop = BrokerLoop(self._root, self._checkpoint)
+            self._loop = self._loop or BrokerLoop(self._root, self._checkpoint)
             self.batches += self._loop.until_quiet()
 
     def start(self) -> PlainBroker:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
+from pulsar_spark.connector.subscription_reader import SubscriptionStreamReader
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.options import Scope
 from tests.connector.topics import ledger_of, options_of
@@ -49,8 +50,12 @@ class Run:
         **given: object,
     ) -> None:
         options = options_of(root, Scope.STREAM_READ, given)
-        self.schema = schema or read_schema(include_properties=options["includeProperties"])
-        self.reader = PulsarliteStreamReader(options, Root.of(options), self.schema)
+        consumer = options.has("subscriptionName")
+        self.schema = schema or read_schema(
+            include_properties=options["includeProperties"], consumer=consumer
+        )
+        kind = SubscriptionStreamReader if consumer else PulsarliteStreamReader
+        self.reader = kind(options, Root.of(options), self.schema)
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
         self.offset = through_json(self.reader.initialOffset()) if start is None else start

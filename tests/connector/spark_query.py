@@ -54,14 +54,14 @@ class SparkQuery:
         """What `run` finds, as text."""
         return [row.value.decode() for rows in self.run() for row in rows]
 
-    def wait_for(self, values: set[str]) -> None:
+    def wait_for(self, values: set[str], deadline_s: float = 60) -> None:
         """Until the query that runs has seen exactly these, each once."""
 
         def seen() -> bool:
             found = [row.value.decode() for rows in self.batches.values() for row in rows]
             return sorted(found) == sorted(values)
 
-        eventually(seen, 30, f"the query sees {len(values)} values")
+        eventually(seen, deadline_s, f"the query sees {len(values)} values")
 
     def offsets(self) -> list[dict[str, Any]]:
         """The source's offset of each micro-batch, as Spark has logged it."""

@@ -208,3 +208,14 @@ def test_a_subscription_that_is_full_is_granted_nothing_and_no_more_than_fits() 
     back = RedeliverUnacknowledgedMessages("s", "a", 1, 0, 1)
     state, ready = step(state, [back, subscribe("b", KEY_SHARED)], 5)
     assert sum(grant.messages.count(state.ledgers) for grant in ready.grants) <= 4
+
+
+def test_a_seek_back_keeps_what_is_granted_from_being_trimmed() -> None:
+    """Of a non-durable subscription, for which only its consumers speak."""
+    newest = subscribe("c", durable=False, initial_position=InitialPosition.LATEST)
+    state, _ = run([[ledger(0), newest]])
+    state, ready = step(state, [ledger(1), Seek.to_earliest("s")], 1)
+    assert [str(grant.messages) for grant in ready.grants] == ["0:0 1:0"]
+    for now_ms in range(2, 5):
+        state, ready = step(state, [], now_ms)
+        assert ready.trim == ()

@@ -93,8 +93,7 @@ class Oracle:
 
     def delivered(self, source: Source, batch: PositionSet) -> None:
         """A micro-batch reaches its user, once for each batch id."""
-        committed = source.committed
-        if committed is None or committed.epoch != self.epoch:
+        if source.epoch != self.epoch:
             return
         world = self.world
         if (source.name, source.incarnation) in self.lapsed:

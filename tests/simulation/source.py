@@ -1,4 +1,4 @@
-"""The source's side: a consumer that is a streaming query, with offsets as cursors per attempt.
+"""The source's side: a streaming query around a `PartitionConsumer`, and its user.
 
 What is durable is `committed` (its checkpoint's commit log) and `logged` (a batch in its offset
 log that was not committed); all else dies with the process.
@@ -7,7 +7,7 @@ log that was not committed); all else dies with the process.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark import ack_set
@@ -18,23 +18,15 @@ from pulsar_spark.commands import (
     ReconsumeLater,
     RedeliverUnacknowledgedMessages,
     Rejection,
-    Report,
     Subscribe,
     SubscriptionType,
     Unsubscribe,
 )
 from pulsar_spark.cursor import Cursor
+from pulsar_spark.partition_consumer import PartitionConsumer
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import (
-    Acknowledged,
-    EpochBegan,
-    Grant,
-    OpenGrant,
-    Reply,
-    Revoke,
-    ServerError,
-)
+from pulsar_spark.ready import Reply, Revoke
 from pulsar_spark.stream_offset import PartitionOffset
 
 if TYPE_CHECKING:
@@ -65,19 +57,14 @@ class Source:
     """Which of the sticky ranges it asks for."""
     incarnation: int = 0
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    connected: bool = False
+    consumer: PartitionConsumer | None = None
+    epoch: int = 0
+    """In which its user's acknowledgements and rejections are."""
     is_alive: bool = True
     stalled: bool = False
-    request_id: int = -1
     unsubscribe_id: int = -1
     leaves: bool = False
     read_to: int = 0
-    sequence: int = 0
-    grants: dict[int, PositionSet] = field(default_factory=dict)
-    open_attempt: int = -1
-    open_after: Cursor = field(default_factory=Cursor)
-    revision: int = 0
-    floor: Position | None = None
     acked: Cursor = field(default_factory=Cursor)
     unsettled: dict[int, PositionSet] = field(default_factory=dict)
     """Manual: delivered, and neither acknowledged nor rejected yet, by attempt."""
@@ -90,17 +77,15 @@ class Source:
 
     # -- connecting --------------------------------------------------------------------------
 
-    def subscribe(self) -> None:
-        self.incarnation = self.world.next_number()
-        self.request_id = self.world.next_number()
-        self.connected = self.leaves = False
-        self.grants, self.open_attempt, self.revision = {}, -1, 0
-        self.gives_back = False
-        self.sequence = 0
-        self.read_to = len(self.world.dispatch)
-        self.send_subscribe()
+    @property
+    def connected(self) -> bool:
+        return self.consumer is not None and self.consumer.connected
 
-    def send_subscribe(self) -> None:
+    def subscribe(self) -> None:
+        """As another run, in the same process."""
+        self.incarnation = self.world.next_number()
+        self.gives_back = self.leaves = False
+        self.read_to = len(self.world.dispatch)
         setting = self.world.setting
         command = Subscribe(
             self.subscription, self.name, self.incarnation, self.kind,
@@ -108,9 +93,13 @@ class Source:
             priority_level=self.world.priority_of(self.name),
             key_shared_policy=setting.key_shared_policy(self.third),
             options=setting.consumer_options,
-            permits=self.permits, resumes=self.checkpoint.committed is not None,
-            request_id=self.request_id,
+            permits=self.permits, resumes=self.planned is not None,
+            request_id=self.world.next_number(),
         )  # fmt: skip
+        if self.consumer is None:
+            self.consumer = PartitionConsumer(command, automatic=not self.manual)
+        else:
+            self.consumer.subscribe_again(command)
         self.world.send(command)
 
     def unsubscribe(self) -> None:
@@ -133,6 +122,7 @@ class Source:
         else:
             self.take_up()
         self.is_alive = True
+        self.consumer = None
         self.subscribe()
 
     def take_up(self) -> None:
@@ -153,13 +143,13 @@ class Source:
         self.commit()
         self.report(certain=True)
         self.world.send(CloseConsumer(self.subscription, self.name, self.incarnation))
-        self.connected = False
+        self.consumer = None
         self.is_alive = False
         self.world.oracle.gone(self)
 
     def give_back(self) -> None:
         """It asks for everything that it holds once more, or for what it has delivered."""
-        if self.committed is None or not self.connected or self.checkpoint.logged is not None:
+        if not self.connected or self.checkpoint.logged is not None:
             return
         if self.manual and self.world.one_in(2):
             chosen, self.unsettled = self.unsettled, {}
@@ -167,7 +157,7 @@ class Source:
                 self.world.oracle.rejected(messages)
             self.world.send(
                 RedeliverUnacknowledgedMessages(
-                    self.subscription, self.name, self.incarnation, self.committed.epoch,
+                    self.subscription, self.name, self.incarnation, self.epoch,
                     self.world.next_number(), chosen,
                 )
             )  # fmt: skip
@@ -177,7 +167,7 @@ class Source:
         self.world.oracle.gone(self)
         self.world.send(
             RedeliverUnacknowledgedMessages(
-                self.subscription, self.name, self.incarnation, self.committed.epoch,
+                self.subscription, self.name, self.incarnation, self.epoch,
                 self.world.next_number(),
             )
         )  # fmt: skip
@@ -195,69 +185,25 @@ class Source:
             self.read_to += 1
 
     def hear_one(self, item: Any) -> None:
-        committed = self.committed
-        if isinstance(item, Acknowledged | EpochBegan):
-            self.hear_of_all(item)
-        elif (item.consumer, item.incarnation) != (self.name, self.incarnation):
-            return
-        elif isinstance(item, Reply):
-            self.hear_reply(item)
-        elif committed is None or item.epoch != committed.epoch:
-            return
-        elif isinstance(item, Grant):
-            held = self.grants.get(item.attempt, PositionSet())
-            self.grants[item.attempt] = held.union(item.messages)
-        elif isinstance(item, OpenGrant):
-            self.open_attempt, self.open_after = item.attempt, item.after
-        elif isinstance(item, Revoke):
-            self.obey(item)
-
-    def hear_of_all(self, item: Acknowledged | EpochBegan) -> None:
-        """What concerns each consumer of the subscription."""
-        committed = self.committed
-        if committed is None:
-            return
-        if isinstance(item, EpochBegan):
-            if item.epoch > committed.epoch:
-                self.begin(item.epoch, item.origin)
-        elif item.epoch == committed.epoch:
-            self.floor = max(self.floor or item.mark_delete_position, item.mark_delete_position)
-
-    def hear_reply(self, reply: Reply) -> None:
-        gone = (
-            ServerError.CONSUMER_REPLACED,
-            ServerError.CONSUMER_NOT_FOUND,
-            ServerError.SUBSCRIPTION_NOT_FOUND,
-        )
-        self.leaves &= reply.request_id != self.unsubscribe_id
-        is_gone = reply.request_id == self.unsubscribe_id and reply.error is None
-        if is_gone or reply.error in gone:
-            self.connected = False
-            self.grants, self.open_attempt = {}, -1
-        elif reply.request_id == self.request_id and reply.error is None:
-            self.connected = True
-            assert reply.origin is not None
-            if self.committed is None or self.committed.epoch != reply.epoch:
-                self.begin(reply.epoch, reply.origin)
-
-    def begin(self, epoch: int, origin: Cursor) -> None:
-        """A new epoch: nothing of the old one counts."""
-        self.checkpoint.committed = PartitionOffset(origin, {}, epoch)
-        self.checkpoint.logged = None
-        self.grants, self.open_attempt, self.revision = {}, -1, 0
-        self.gives_back = False
-        self.floor, self.acked, self.unsettled = None, Cursor(), {}
-        self.rejections, self.retries = [], []
-
-    def obey(self, revoke: Revoke) -> None:
-        if revoke.messages is None:
+        consumer = self.consumer
+        assert consumer is not None
+        was = consumer.connected
+        consumer.hear(item)
+        if consumer.connected and consumer.epoch != self.epoch:
+            self.begin(consumer.epoch)
+        mine = getattr(item, "incarnation", None) == self.incarnation
+        if isinstance(item, Revoke) and mine and was and item.messages is None:
             self.gives_back = False
-            self.open_attempt = -1
-            self.grants = {}
-        else:
-            left = {a: held.difference(revoke.messages) for a, held in self.grants.items()}
-            self.grants = {a: held for a, held in left.items() if held}
-        self.revision = max(self.revision, revoke.revision)
+        if isinstance(item, Reply) and mine and item.request_id == self.unsubscribe_id:
+            self.leaves = False
+            consumer.connected &= item.error is not None
+
+    def begin(self, epoch: int) -> None:
+        """A new epoch: what its user has said of the old one counts no more."""
+        self.epoch = epoch
+        self.gives_back = False
+        self.acked, self.unsettled = Cursor(), {}
+        self.rejections, self.retries = [], []
 
     # -- micro-batches -----------------------------------------------------------------------
 
@@ -278,54 +224,40 @@ class Source:
             self.commit()
             return
         self.hear(self.world.draw(1, 3))
-        if not self.connected or self.committed is None or self.leaves:
+        consumer, ledgers = self.consumer, self.world.log_ledgers
+        if consumer is None or not consumer.connected or self.leaves:
             return
-        end = self.plan(self.committed, self.world.draw(1, 6)) if not self.gives_back else None
+        most = self.world.draw(1, 6)
+        end = self.plan(consumer, most) if not self.gives_back else None
+        start = self.committed
         if end is not None:
             self.checkpoint.logged = end
             self.checkpoint.batches += 1
         self.report()
         if end is not None:
-            batch = self.batch = end.batch_since(self.committed, self.world.log_ledgers)
+            self.batch = end.batch_since(start, ledgers)
             if self.manual:
-                for attempt, cursor in end.attempts.items():
-                    begin = self.committed.attempts.get(attempt, end.origin)
-                    new = cursor.difference(begin, self.world.log_ledgers)
-                    if end.floor is not None:
-                        new = new.after(end.floor)
-                    if new:
-                        held = self.unsettled.get(attempt, PositionSet())
-                        self.unsettled[attempt] = held.union(new)
-            self.world.oracle.delivered(self, batch)
+                for attempt, new in end.attempts_since(start, ledgers).items():
+                    held = self.unsettled.get(attempt, PositionSet())
+                    self.unsettled[attempt] = held.union(new)
+            self.world.oracle.delivered(self, self.batch)
             if self.world.draw(0, 3):
                 self.commit()
 
-    def plan(self, start: PartitionOffset, most: int) -> PartitionOffset | None:
-        """The next offset: messages in order, over all attempts; None if there is nothing."""
-        floor = self.floor
-        offers = dict(self.grants)
-        if self.open_attempt >= 0:
-            held = self.open_after.unread(self.world.log_ledgers)
-            offers[self.open_attempt] = held.union(offers.get(self.open_attempt, PositionSet()))
-        rows: list[tuple[Message, int]] = []
-        for attempt, offer in offers.items():
-            done = start.attempts.get(attempt, start.origin)
-            left = offer.after(done.mark_delete_position).difference(done.individually_deleted)
-            left = left.difference(self.world.hidden)  # readers subtract what the log hides
-            if floor is not None:
-                left = left.after(floor)
-            if not self.manual:  # in its own committed offset: done, and reported, not read again
-                for cursor in start.attempts.values():
-                    left = left.difference(cursor.individually_deleted)
-                    left = left.after(cursor.mark_delete_position)
-            rows += [((*p, i), attempt) for p, i in left.messages(self.world.log_ledgers)]
-        if not rows:
-            return None
-        attempts = dict(start.attempts)
-        for message, attempt in sorted(rows)[:most]:
-            cursor = attempts.get(attempt, start.origin)
-            attempts[attempt] = cursor.acknowledge(self.world.one(message))
-        return PartitionOffset(start.origin, attempts, start.epoch, floor)
+    def plan(self, consumer: PartitionConsumer, most: int) -> PartitionOffset | None:
+        """The next offset; None if there is nothing to read."""
+        ledgers, start = self.world.log_ledgers, self.committed
+        consumer.forget_planned(start)
+        offered = consumer.offered(start, ledgers, self.world.hidden)
+        while offered.begins_before(self.world.trimmed_up_to) and self.read_to < len(
+            self.world.dispatch
+        ):
+            self.hear(1)  # the log may be ahead of what was heard
+            if not consumer.connected or self.gives_back:
+                return None
+            offered = consumer.offered(start, ledgers, self.world.hidden)
+        taken = offered.take(most)
+        return consumer.plan(start, offered.by_attempt(taken), ledgers) if taken else None
 
     def commit(self) -> None:
         if self.checkpoint.logged is not None:
@@ -334,24 +266,16 @@ class Source:
 
     def report(self, *, certain: bool = False, request_id: int | None = None) -> None:
         """All that there is to say; absolute, so it may be lost, late or doubled."""
-        committed, planned = self.committed, self.planned
-        if committed is None or planned is None:
+        if self.consumer is None or not self.consumer.connected:
             return
-        acked = self.acked
-        if not self.manual:
-            acked = committed.origin
-            for cursor in committed.attempts.values():
-                acked = acked.union(cursor)
-        self.sequence += 1
-        delivered = {
-            attempt: cursor.difference(planned.origin, self.world.log_ledgers)
-            for attempt, cursor in planned.attempts.items()
-        }
-        report = Report(
-            self.subscription, self.name, self.incarnation, planned.epoch, self.sequence,
-            acked, delivered, tuple(self.rejections), tuple(self.retries), self.permits,
-            self.revision, self.floor or committed.origin.mark_delete_position, request_id,
-        )  # fmt: skip
+        report = self.consumer.report(
+            self.committed, self.planned, self.world.log_ledgers, self.permits, request_id
+        )
+        if self.manual:
+            report = replace(
+                report, acknowledged=self.acked, rejected=tuple(self.rejections),
+                reconsume_later=tuple(self.retries),
+            )  # fmt: skip
         if certain:
             self.world.send(report)
         else:
@@ -372,7 +296,7 @@ class Source:
         how = world.draw(0, 9)
         chosen_rows = world.sample(rows)
         messages = [m for m, _ in chosen_rows]
-        if how == 0 and self.committed is not None:
+        if how == 0:
             self.acknowledge_as_a_client(messages)
         elif how >= 7 and not world.setting.calm:
             chosen = [(m, a) for m, a in rows if m in set(messages)]
@@ -394,14 +318,13 @@ class Source:
 
     def acknowledge_as_a_client(self, messages: list[Message]) -> None:
         """By ids and ack sets, at once; on Exclusive and Failover perhaps up to one of them."""
-        world, committed = self.world, self.committed
-        assert committed is not None
+        world = self.world
         if world.one_in(2) and not self.kind.is_shared:
             ledger_id, entry_id, index = max(messages)
             size = world.sizes[ledger_id, entry_id]
             left = ack_set.full(size) & ~((2 << index) - 1)
             command = Acknowledge(
-                self.subscription, self.name, committed.epoch, AckType.CUMULATIVE,
+                self.subscription, self.name, self.epoch, AckType.CUMULATIVE,
                 position=Position(ledger_id, entry_id), ack_set=tuple(ack_set.to_words(left)),
             )  # fmt: skip
         else:
@@ -411,5 +334,5 @@ class Source:
                 full = ack_set.full(world.sizes[position])
                 sets[position] = sets.get(position, full) & ~(1 << index)
             words = tuple((p, tuple(ack_set.to_words(left))) for p, left in sets.items())
-            command = Acknowledge(self.subscription, self.name, committed.epoch, ack_sets=words)
+            command = Acknowledge(self.subscription, self.name, self.epoch, ack_sets=words)
         world.send(command)

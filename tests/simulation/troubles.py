@@ -148,11 +148,11 @@ def unsubscribes(world: World) -> None:
 def another_acknowledges(world: World) -> None:
     """A sink, or a consumer whose messages they aren't, acknowledges or rejects what is held."""
     source = _troubled(world)
-    if source is None or source.committed is None or not source.unsettled:
+    if source is None or not source.unsettled:
         return
     attempt, messages = world.draw_from(sorted(source.unsettled.items()))
     chosen = world.made(world.sample(world.plain(messages)) if messages else ())
-    epoch = source.committed.epoch
+    epoch = source.epoch
     how = world.draw(0, 2)
     if how == 0:
         world.send(Acknowledge("s", "another", epoch, messages=chosen))

@@ -26,6 +26,7 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.policies import KeySharedMode
+from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Ready
 from tests.simulation.lots import Lots
@@ -74,6 +75,7 @@ class World(Lots):
         self.dispatch: list[tuple[Any, ...]] = []
         """What each step said; readers take in a step whole, as it is one commit of the log."""
         self.sources: list[Source] = []
+        self.trimmed_up_to = EARLIEST
         self.producers: dict[str, int] = {}
         """Those that connected, and their incarnation."""
         self.steps = 0
@@ -210,6 +212,9 @@ class World(Lots):
             self.dispatch.append(items)
         if ready.trim:
             gone = set(ready.trim)
+            lost = [each for each in self.log_ledgers if each.ledger_id in gone]
+            ends = [Position(each.ledger_id, each.entries - 1) for each in lost]
+            self.trimmed_up_to = max([self.trimmed_up_to, *ends])
             self.log_ledgers = LedgerList(
                 [each for each in self.log_ledgers if each.ledger_id not in gone]
             )
