@@ -323,7 +323,7 @@ def test_an_ack_timeout_of_an_exclusive_consumer_brings_back_what_was_delivered(
 
 def test_a_sink_that_names_no_attempt_rejects_what_is_held_at_any_attempt_by_anybody() -> None:
     options = ConsumerOptions(0, dead_letter_policy=DeadLetterPolicy(1))
-    one = [ledger(0, [1] * 3), subscribe("a", permits=2, options=options),
+    one: list[Command] = [ledger(0, [1] * 3), subscribe("a", permits=2, options=options),
            subscribe("b", options=options)]  # fmt: skip
     state, ready = run([one, [report("a", rejected=(Rejection(0, entries(0, 0)),))]])
     assert [(each.attempt, each.messages) for each in ready.grants] == [(1, entries(0, 0))]
