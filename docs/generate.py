@@ -47,11 +47,11 @@ ACKNOWLEDGE = """
 With `subscriptionName` a sink publishes nothing: each row says what became of a message. A message
 is named by its id and `topic`, as they were read; a `batch_index` of null or -1 is the whole entry.
 `ack_type`, in any case, is `Individual` (also null), `Cumulative` (not where consumers share),
-`Negative` (again, after `delay` or the consumer's own), `ReconsumeLater` (to the retry letter topic)
-or `DeadLetter` (to the dead letter topic at once). With `attempt`, as it was read, a message that
-went out again meanwhile is left alone. `properties` and `error` go to the copy: `error` as `ERROR`.
-`delay` is a text such as `30s`, an interval, or milliseconds, as is `delay_ms`. `process` makes such
-rows, and `acknowledge` and its relatives write them.
+`Negative` (again, after `delay` or the consumer's own), `ReconsumeLater` (to the retry letter
+topic) or `DeadLetter` (to the dead letter topic at once). With `attempt`, as it was read, a message
+that went out again meanwhile is left alone. `properties` and `error` go to the copy: `error` as
+`ERROR`. `delay` is a text such as `30s`, an interval, or milliseconds, as is `delay_ms`. `process`
+makes such rows, and `acknowledge` and its relatives write them.
 
 """
 ERRORS = """\
