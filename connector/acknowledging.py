@@ -67,8 +67,8 @@ def acknowledge_cumulative(
 ) -> DataFrame | None:
     """Acknowledge all messages up to the furthest of these, in each topic partition.
 
-    Only of an Exclusive or Failover subscription: the broker ignores it for the others, as
-    Pulsar's does. The rest is as for `acknowledge`.
+    Only of an Exclusive or Failover subscription: BrokerRefusedError for the others, and nothing is
+    written. The rest is as for `acknowledge`.
     """
     return _say(
         df, subscription, "Cumulative", {}, topic=topic, service_url=service_url,
