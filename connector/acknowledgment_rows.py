@@ -26,6 +26,7 @@ from pulsar_spark.dead_letter import ERROR
 from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.ledger_log import TopicState
+from pulsar_spark.options import parse_duration_ms
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition
@@ -33,8 +34,10 @@ from pulsar_spark.topic_name import TopicName
 
 ROWS_AT_ONCE: Final = 1 << 20
 """A task folds when it has gathered so many rows."""
-KINDS: Final = ("Individual", "Cumulative", "Negative", "ReconsumeLater")
-INDIVIDUAL, CUMULATIVE, NEGATIVE, RECONSUME_LATER = range(4)
+KINDS: Final = ("Individual", "Cumulative", "Negative", "ReconsumeLater", "DeadLetter")
+INDIVIDUAL, CUMULATIVE, NEGATIVE, RECONSUME_LATER, DEAD_LETTER = range(5)
+MOST_ERRORS: Final = 200
+"""Different error texts of one topic partition and commit; the rest keep their first word."""
 
 _NUMBERS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 _DETAILS: Final = ("attempt", "delay_ms", "reconsume_times")
@@ -51,10 +54,8 @@ class Acknowledgments:
     individual: PositionSet = field(default_factory=PositionSet)
     cumulative: tuple[Position, int, int] | None = None
     """(entry, batch index, batch size) of the furthest."""
-    rejected: dict[tuple[int | None, int | None, Properties], PositionSet] = field(
-        default_factory=dict
-    )
-    """By attempt, delay in milliseconds, and properties."""
+    rejected: Rejected = field(default_factory=dict)
+    """By attempt, delay in milliseconds, properties, and whether dead letters at once."""
     later: dict[tuple[int | None, int, int, Properties], PositionSet] = field(default_factory=dict)
     """By attempt, delay in milliseconds, times it was reconsumed so far, and properties."""
 
@@ -68,6 +69,7 @@ class Acknowledgments:
 
     def commands(self, subscription: str) -> Iterator[Report | Acknowledge]:
         """What its broker is told; in this order."""
+        rejected = _with_few_errors(self.rejected)
         if self.cumulative is not None:
             position, batch_index, size = self.cumulative
             left = ack_set.without_up_to(ack_set.full(size), batch_index)
@@ -81,8 +83,8 @@ class Acknowledgments:
                 epoch=None,
                 acknowledged=Cursor().acknowledge(self.individual),
                 rejected=tuple(
-                    Rejection(attempt, messages, delay_ms, properties)
-                    for (attempt, delay_ms, properties), messages in self.rejected.items()
+                    Rejection(attempt, messages, delay_ms, properties, bury)
+                    for (attempt, delay_ms, properties, bury), messages in rejected.items()
                 ),
                 reconsume_later=tuple(
                     ReconsumeLater(attempt, messages, delay_ms, times, properties)
@@ -123,6 +125,25 @@ def join_all(parts: Iterable[Folded]) -> Folded:
     return joined
 
 
+Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]
+
+
+def _with_few_errors(rejected: Rejected) -> Rejected:
+    """Each text costs a command, and a file where it comes to a dead letter."""
+    if len(rejected) <= MOST_ERRORS:
+        return rejected
+    few: Rejected = {}
+    for (attempt, delay_ms, properties, bury), messages in rejected.items():
+        short = properties
+        if len(few) >= MOST_ERRORS:
+            short = tuple(
+                (name, value.partition(":")[0] if name == ERROR else value)
+                for name, value in properties
+            )
+        _join(few, {(attempt, delay_ms, short, bury): messages})
+    return few
+
+
 def _join(mine: dict[K, PositionSet], theirs: Mapping[K, PositionSet]) -> None:
     for key, messages in theirs.items():
         mine[key] = mine[key].union(messages) if key in mine else messages
@@ -153,6 +174,8 @@ class _Rows:
 
 def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> None:
     numbers = {name: _numbers(table, name) for name in (*_NUMBERS, *_DETAILS)}
+    if "delay" in table.column_names:
+        numbers["delay_ms"] = _delays(table["delay"])
     if (numbers["delay_ms"] < -1).any():
         raise InvalidMessageError("Column delay_ms has values below 0: a delay is 0 or more.")
     kinds = _kinds(table)
@@ -226,8 +249,9 @@ def _add_group(found: Acknowledgments, rows: _Rows, sizes: Numbers, chosen: Numb
     attempt, delay_ms, times = (int(numbers[name][first]) for name in _DETAILS)
     known_attempt = attempt if attempt >= 0 else None
     properties = _properties_of(rows, first)
-    if kind == NEGATIVE:
-        found.rejected[known_attempt, delay_ms if delay_ms >= 0 else None, properties] = messages
+    if kind in (NEGATIVE, DEAD_LETTER):
+        wait_ms = delay_ms if delay_ms >= 0 else None
+        found.rejected[known_attempt, wait_ms, properties, kind == DEAD_LETTER] = messages
     else:
         key = (known_attempt, max(delay_ms, 0), max(times, 0), properties)
         found.later[key] = messages
@@ -294,6 +318,27 @@ def _numbers(table: pa.Table, name: str) -> Numbers:
             )
         column = pc.fill_null(column, -1)
     values: Numbers = column.cast(pa.int64()).to_numpy()
+    return values
+
+
+def _delays(column: pa.ChunkedArray) -> Numbers:
+    """Durations as text, intervals, or numbers, in milliseconds; -1 where there is none."""
+    if pa.types.is_duration(column.type):
+        column = pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
+    elif not pa.types.is_integer(column.type):
+        encoded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+        try:
+            known = [parse_duration_ms(text) for text in encoded.dictionary.to_pylist()]
+        except ValueError:
+            raise InvalidMessageError(
+                "Column delay has a text that is no duration, such as 500ms, 30s or 5m: "
+                f"{', '.join(encoded.dictionary.to_pylist()[:5])}."
+            ) from None
+        column = pa.chunked_array([pa.array(known, pa.int64()).take(encoded.indices)])
+    given = pc.fill_null(column, -1).cast(pa.int64())
+    if pc.any(pc.and_(pc.less(given, 0), column.is_valid())).as_py():
+        raise InvalidMessageError("Column delay has values below 0: a delay is 0 or more.")
+    values: Numbers = given.to_numpy()
     return values
 
 

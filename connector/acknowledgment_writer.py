@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import (
     DataType,
+    DayTimeIntervalType,
     IntegerType,
     LongType,
     MapType,
@@ -28,14 +29,17 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from pulsar_spark.commands import SubscriptionType
 from pulsar_spark.connector.acknowledgment_rows import Folded, fold, join_all
 from pulsar_spark.connector.message_columns import check_columns
 from pulsar_spark.connector.stream_writer import QUERY_ID_PROPERTY, query_of
+from pulsar_spark.connector.subscription_admin import subscriptions
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
-from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
+from pulsar_spark.errors import BrokerRefusedError, InvalidMessageError, InvalidOptionError
 from pulsar_spark.options import Options
+from pulsar_spark.ready import ServerError
 from pulsar_spark.topic_name import check_subscription_name
 
 _NUMBERS: Final = (LongType(), IntegerType())
@@ -47,6 +51,7 @@ ACK_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
     "ack_type": (StringType(),),
     "attempt": _NUMBERS,
+    "delay": (StringType(), DayTimeIntervalType(), *_NUMBERS),
     "delay_ms": _NUMBERS,
     "reconsume_times": _NUMBERS,
     "properties": (MapType(StringType(), StringType()),),
@@ -79,7 +84,9 @@ class AcknowledgmentWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         application = None
         if self._options.has("txnAppId"):
-            application = (self._options["txnAppId"], self._options["txnVersion"])
+            # All subscriptions share the log of `__commands`.
+            name = f"{self._options['txnAppId']}/{self._options['subscriptionName']}"
+            application = (name, self._options["txnVersion"])
         tell(self._root, self._options["subscriptionName"], _found(messages), application)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -116,6 +123,7 @@ def tell(
 ) -> None:
     """Tell the brokers: one commit, or none if there is nothing to say."""
     joined = join_all(each.folded for each in found)
+    check_cumulative(root, subscription, joined)
     records = [
         Record.of(about, subscription, command)
         for about, said in sorted(joined.items(), key=lambda item: item[0])
@@ -123,6 +131,24 @@ def tell(
     ]
     if records:
         SystemTopic(root, COMMANDS).append(records, application=application)
+
+
+def check_cumulative(root: Root, subscription: str, joined: Folded) -> None:
+    """BrokerRefusedError where others' messages would be acknowledged too; nothing is stored.
+
+    As far as the broker has told of the subscription; it looks again itself.
+    """
+    topics = {about.topic for about, said in joined.items() if said.cumulative is not None}
+    for topic in sorted(topics):
+        for each in subscriptions(root, topic):
+            if each.name == subscription and SubscriptionType(each.type).is_shared:
+                raise BrokerRefusedError(
+                    ServerError.NOT_ALLOWED_ERROR,
+                    f"Cumulative acknowledgement is not allowed on subscription {subscription} of "
+                    f"{topic}, which is {each.type}: all up to a message is other consumers' work "
+                    "too. Acknowledge the messages themselves (ack_type Individual). Nothing was "
+                    "acknowledged.",
+                )
 
 
 def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bool) -> None:
@@ -140,6 +166,8 @@ def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bo
                 "messages, and publishes none. Leave one of the two out."
             )
     check_columns(schema, ACK_COLUMNS, "an acknowledgement", "rename the column, or drop it")
+    if {"delay", "delay_ms"} <= set(schema.fieldNames()):
+        raise InvalidMessageError("Columns delay and delay_ms mean the same: give one of them.")
     missing = [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]
     if missing:
         raise InvalidMessageError(

@@ -106,7 +106,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         begun = self._offsets.load(start)
         self._check_checkpoint(begun)
         if begun.is_symbolic:
-            return self._offsets.save(self._pinned())
+            return self._ends_at(self._pinned())
         client = self._connected(begun)
         if client.is_closed:
             return start
@@ -122,9 +122,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                     self._asked = {}
                     self._last_batch_s = time.monotonic()
                     self._turn += 1
-                    end = self._offsets.save(planned)
-                    self._withheld.planned(end)
-                    return end
+                    return self._ends_at(planned)
                 if self._stop_at is None or self._asked:  # else what it asks says all of it
                     self._report(begun, begun, client)
                 first = False
@@ -171,6 +169,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def commit(self, end: dict[str, Any]) -> None:
         self._offsets.release(end)
+        self._withheld.forget(end)
 
     def stop(self) -> None:
         """It shows no more life: within its lease it may come back, and nothing is redelivered."""
@@ -204,6 +203,12 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 f"The checkpoint is of consumer {offset.consumer}, and consumerName is {given}: "
                 "leave the option as it was, or start with a new checkpoint."
             )
+
+    def _ends_at(self, planned: StreamOffset) -> dict[str, Any]:
+        """What Spark writes down of a micro-batch that this run has planned."""
+        end = self._offsets.save(planned)
+        self._withheld.planned(end)
+        return end
 
     def _pinned(self) -> StreamOffset:
         """Who this is, before anybody hears of it: a run after a crash has to be the same one."""

@@ -31,6 +31,7 @@ from pulsar_spark.stream_offset import StreamOffset, TopicPartition
 from pulsar_spark.suspect_messages import Ledgers, Messages, SuspectMessages
 
 FOLDER: Final = "_withheld"
+WITHHELD: Final = "withheld.json"
 _NOTHING: Final = SuspectMessages()
 
 _log = logging.getLogger(__name__)
@@ -45,8 +46,8 @@ class WithheldBatches:
         self._allowed: int = options["maxBatchAttempts"]
         self._root = root
         self._own: str | None = None
-        self._replayed: dict[str, int] = {}
-        """Batch -> how often it failed, as its files say."""
+        self._replayed: dict[str, tuple[str, int]] = {}
+        """Batch -> its folder, and how often it failed, as its files say."""
         self._withheld: set[str] = set()
         self._behind: tuple[str, SuspectMessages] | None = None
 
@@ -99,28 +100,28 @@ class WithheldBatches:
         self._root.store.put_if_absent(path, data)
         return replace(offset, suspects=path)
 
-    def forget(self, end: Mapping[str, Any], ended: StreamOffset) -> None:
+    def forget(self, end: Mapping[str, Any]) -> None:
         """The batch behind this one is planned, so nobody asks for its files any more."""
-        digest = _digest(end)
-        if digest in self._replayed:
-            for number in range(1, self._replayed.pop(digest) + 1):
-                self._root.store.delete(join(_folder(ended), digest, f"failed-{number}"))
-            self._root.store.delete(self._withheld_path(digest, ended))
+        folder, failures = self._replayed.pop(_digest(end), ("", 0))
+        if folder:
+            for number in range(1, failures + 1):
+                self._root.store.delete(join(folder, f"failed-{number}"))
+            self._root.store.delete(join(folder, WITHHELD))
 
     def _is_withheld(
         self, digest: str, begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers
     ) -> bool:
         path = self._withheld_path(digest, ended)
-        self._replayed[digest] = 0
-        if self._most is not None:
-            self._replayed[digest] = self._count(digest, ended)
+        failures = 0 if self._most is None else self._count(digest, ended)
+        self._replayed[digest] = (join(_folder(ended), digest), failures)
         if self._most is None or self._root.store.get(path) is not None:
             return self._root.store.get(path) is not None
-        failures = self._replayed[digest]
         state = self.in_batch(ended)
         if failures < (self._allowed if state.released is None else 1):
             return False
         batch = _batch(begun, ended, ledgers)
+        if state.released is None and not any(batch.values()):
+            return False  # of no message: the query ends for another reason
         after = state.failed(batch, failures, self._most, ledgers)
         data = json.dumps(after.to_json_value(), sort_keys=True).encode()
         self._root.store.put_if_absent(path, data)
@@ -138,7 +139,7 @@ class WithheldBatches:
 
     @staticmethod
     def _withheld_path(digest: str, ended: StreamOffset) -> str:
-        return join(_folder(ended), digest, "withheld.json")
+        return join(_folder(ended), digest, WITHHELD)
 
 
 def what_remains(

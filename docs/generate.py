@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pulsar_spark import errors
+from pulsar_spark.connector.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.message_columns import READ_COLUMNS, WRITE_COLUMNS
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options import markdown_table
@@ -40,6 +41,19 @@ Only `value` has to be there. Any other column is an error: put it into `value`,
 instance. `deliver_after` is an interval, or a number of milliseconds.
 
 """
+ACKNOWLEDGE = """
+## Columns of a sink that acknowledges
+
+With `subscriptionName` a sink publishes nothing: each row says what became of a message. A message
+is named by its id and `topic`, as they were read; a `batch_index` of null or -1 is the whole entry.
+`ack_type`, in any case, is `Individual` (also null), `Cumulative` (not where consumers share),
+`Negative` (again, after `delay` or the consumer's own), `ReconsumeLater` (to the retry letter
+topic) or `DeadLetter` (to the dead letter topic at once). With `attempt`, as it was read, a message
+that went out again meanwhile is left alone. `properties` and `error` go to the copy: `error` as
+`ERROR`. `delay` is a text such as `30s`, an interval, or milliseconds, as is `delay_ms`. `process`
+makes such rows, and `acknowledge` and its relatives write them.
+
+"""
 ERRORS = """\
 # Errors
 
@@ -68,11 +82,16 @@ def options_page() -> str:
         f"| `{name}` | {' or '.join(each.simpleString() for each in types)} |\n"
         for name, types in WRITE_COLUMNS.items()
     )
+    acknowledge = "".join(
+        f"| `{name}` | {' or '.join(each.simpleString() for each in types)} |\n"
+        for name, types in ACK_COLUMNS.items()
+    )
     return "".join(
         (
             MADE, OPTIONS, markdown_table().rstrip("\n"), "\n", READ,
             "| column | type | nullable | what it is |\n| --- | --- | --- | --- |\n", read,
             WRITE, "| column | type |\n| --- | --- |\n", write,
+            ACKNOWLEDGE, "| column | type |\n| --- | --- |\n", acknowledge,
         )
     )  # fmt: skip
 

@@ -17,19 +17,47 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
+    from pulsar_spark.connector.acknowledging import (
+        acknowledge,
+        acknowledge_cumulative,
+        negative_acknowledge,
+        reconsume_later,
+    )
     from pulsar_spark.connector.broker_query import standalone
+    from pulsar_spark.connector.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "PulsarliteError", "__version__", "deduplicate", "register", "session", "standalone"
-]  # fmt: skip
+    "Message",
+    "PulsarliteError",
+    "Reject",
+    "RetryLater",
+    "__version__",
+    "acknowledge",
+    "acknowledge_cumulative",
+    "deduplicate",
+    "negative_acknowledge",
+    "process",
+    "reconsume_later",
+    "register",
+    "session",
+    "standalone",
+]
 
 _HOME_OF = {
+    "Message": "pulsar_spark.connector.processing",
     "PulsarliteError": "pulsar_spark.errors",
+    "Reject": "pulsar_spark.connector.processing",
+    "RetryLater": "pulsar_spark.connector.processing",
+    "acknowledge": "pulsar_spark.connector.acknowledging",
+    "acknowledge_cumulative": "pulsar_spark.connector.acknowledging",
     "deduplicate": "pulsar_spark.state.deduplication_processor",
+    "negative_acknowledge": "pulsar_spark.connector.acknowledging",
+    "process": "pulsar_spark.connector.processing",
+    "reconsume_later": "pulsar_spark.connector.acknowledging",
     "register": "pulsar_spark.connector.registration",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker_query",

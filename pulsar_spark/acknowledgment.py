@@ -226,8 +226,6 @@ def _cursor_of(state: BrokerState, subscription: Subscription, command: Acknowle
     if command.ack_set is not None and ack_set.from_words(command.ack_set):
         part = _acknowledged_by(state, target, command.ack_set)
         target = previous_position(state.ledgers, target)
-        if not state.policies.batch_index_acknowledgment:
-            part = NOTHING
     current = subscription.cursor.mark_delete_position
     if target < current:
         raise ValueError(
@@ -313,8 +311,8 @@ def _take_rejections(
             messages = rejection.messages
             reject(state, subscription, out, consumer, attempt, messages, delay, burial)
     for request in command.reconsume_later:
-        for attempt in _attempts(consumer, request.attempt):
-            reconsume_later(state, subscription, out, consumer, attempt, request)
+        attempts = _attempts(consumer, request.attempt)
+        reconsume_later(state, subscription, out, consumer, attempts, request)
 
 
 def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:

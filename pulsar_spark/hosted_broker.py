@@ -65,7 +65,7 @@ def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
         held = broker.shards
     before = broker.state if broker else BrokerState(first.topic, first.partition)
     state, ready = step(before, list(_commands(ordered)), first.now_ms)
-    shards = to_shards(state, before=broker.shards if broker else {})
+    shards = to_shards(state)
     written, deleted = changed(held, shards)
     whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
     told_of = shards if whole else written
@@ -90,6 +90,12 @@ def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
 def _actions(about: tuple[str, int], ready: Ready) -> Iterator[OutputRow]:
     for letter in ready.letters:
         yield OutputRow(*about, broker_rows.LETTER, "", broker_rows.letter_data(letter))
+    for reply in ready.replies:
+        if reply.error is not None and not reply.consumer:
+            _log.warning(
+                "Refused on %s-partition-%s, subscription %s, what a sink or an admin wanted: "
+                "%s: %s", *about, reply.subscription, reply.error.value, reply.message,
+            )  # fmt: skip
     for subscription, item in told(ready):
         yield OutputRow(*about, broker_rows.DISPATCH, subscription, wire_format.encode(item))
     if ready.trim:

@@ -8,7 +8,7 @@ it may have been delivered; nothing comes back before its time. Follows Pulsar's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from pulsar_spark.commands import ReconsumeLater
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.dead_letter import dead_letter, retry_letter
-from pulsar_spark.due_messages import not_acknowledged
+from pulsar_spark.due_messages import NOTHING, not_acknowledged
 from pulsar_spark.policies import ConsumerOptions
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready_builder import ReadyBuilder
@@ -175,22 +175,26 @@ def reconsume_later(
     subscription: Subscription,
     out: ReadyBuilder,
     consumer: Consumer,
-    attempt: int,
+    attempts: Sequence[int],
     request: ReconsumeLater,
 ) -> None:
-    """To the retry letter topic, or if they were there too often, to the dead letter topic."""
-    given = take_from(state, subscription, consumer, attempt, request.messages)
-    if not given:
-        return
-    policy = consumer.options.dead_letter_policy
+    """To the retry letter topic, or if they were there too often, to the dead letter topic.
+
+    Those that are held at one of the attempts.
+    """
+    policy, messages = consumer.options.dead_letter_policy, request.messages
     if policy is None:  # not asked for with enableRetry: an ordinary redelivery after the delay
-        give_back(
-            state, subscription, out, consumer.options, attempt, given,
-            seen=True, delay=lambda _count: request.delay_ms,
-        )  # fmt: skip
+        for attempt in attempts:
+            reject(
+                state, subscription, out, consumer, attempt, messages, lambda _: request.delay_ms
+            )
         return
-    out.letters.append(retry_letter(state, subscription, policy, given, request))
-    subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
+    given = NOTHING
+    for attempt in attempts:
+        given = given.union(take_from(state, subscription, consumer, attempt, messages))
+    if given:
+        out.letters.append(retry_letter(state, subscription, policy, given, request))
+        subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
 
 
 def _may_have_read(

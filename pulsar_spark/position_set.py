@@ -22,6 +22,8 @@ from pulsar_spark.position import Position
 
 MAX_ENTRY_ID: Final = 2**32 - 1
 _FEW_RUNS: Final = 64
+_WORD_BITS: Final = 62
+"""A batch of so many messages and its marker fit into an int64."""
 _NO_PARTS: Final[Mapping[int, int]] = {}
 
 
@@ -89,7 +91,7 @@ class PositionSet:
         whole = dict(_by_ledger(ledger_ids[whole_rows], entry_ids[whole_rows]))
         rest = ~whole_rows
         columns = (ledger_ids[rest], entry_ids[rest], batch_indexes[rest], batch_sizes[rest])
-        return PositionSet(whole).union(PositionSet(parts=_parts_of(*columns)))
+        return PositionSet(whole).union(_parts_of(*columns))
 
     @staticmethod
     def between(ledgers: LedgerList, after: Position, up_to: Position) -> PositionSet:
@@ -446,20 +448,39 @@ def _parts_of(
     entry_ids: NDArray[Any],
     batch_indexes: NDArray[Any],
     batch_sizes: NDArray[Any],
-) -> dict[int, dict[int, int]]:
+) -> PositionSet:
+    """What these messages are; entries of which all messages are given are whole."""
     order = np.lexsort((entry_ids, ledger_ids))
     ledgers, entries = ledger_ids[order], entry_ids[order]
     indexes, sizes = batch_indexes[order], batch_sizes[order]
-    parts: dict[int, dict[int, int]] = {}
+    if not len(order):
+        return PositionSet()
     changes = (ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1])
-    for start, stop in _runs(changes, len(ledgers)):
-        if np.any(sizes[start:stop] != sizes[start]):
-            raise ValueError(f"entry {ledgers[start]}:{entries[start]} has two batch sizes")
-        mask = np.zeros(int(sizes[start]), np.bool_)
-        mask[indexes[start:stop]] = True
-        part = batch_part.from_mask(mask)
-        parts.setdefault(int(ledgers[start]), {})[int(entries[start])] = part
-    return parts
+    torn = np.flatnonzero(~changes & (sizes[1:] != sizes[:-1]))
+    if len(torn):
+        raise ValueError(f"entry {ledgers[torn[0]]}:{entries[torn[0]]} has two batch sizes")
+    firsts = np.concatenate(([0], np.flatnonzero(changes) + 1))
+    small = sizes[firsts] <= _WORD_BITS
+    bits = np.left_shift(np.int64(1), np.minimum(indexes, _WORD_BITS).astype(np.int64))
+    parts = np.bitwise_or.reduceat(bits, firsts)
+    marker = np.left_shift(np.int64(1), np.minimum(sizes[firsts], _WORD_BITS).astype(np.int64))
+    whole = small & (parts == marker - 1)
+    complete: dict[int, BitMap] = {}
+    partial: dict[int, dict[int, int]] = {}
+    lasts = [*firsts[1:].tolist(), len(order)]
+    for start, stop in _runs(ledgers[firsts][1:] != ledgers[firsts][:-1], len(firsts)):
+        ledger_id = int(ledgers[firsts[start]])
+        done = entries[firsts[start:stop][whole[start:stop]]]
+        complete[ledger_id] = BitMap(done.astype(np.uint32))
+        few = np.flatnonzero((small & ~whole)[start:stop]) + start
+        held = (parts | marker)[few].tolist()
+        partial[ledger_id] = dict(zip(entries[firsts[few]].tolist(), held, strict=True))
+        for place in (np.flatnonzero(~small[start:stop]) + start).tolist():
+            first = int(firsts[place])
+            mask = np.zeros(int(sizes[first]), np.bool_)
+            mask[indexes[first : lasts[place]]] = True
+            partial[ledger_id][int(entries[first])] = batch_part.from_mask(mask)
+    return PositionSet(complete, partial)
 
 
 def _runs(changes: NDArray[np.bool_], count: int) -> Iterator[tuple[int, int]]:

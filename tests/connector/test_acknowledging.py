@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
+import pulsar_spark
 from pulsar_spark.commands import (
     Acknowledge,
     AckType,
@@ -22,7 +23,7 @@ from pulsar_spark.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.connector.acknowledgment_rows import fold
+from pulsar_spark.connector.acknowledgment_rows import MOST_ERRORS, fold
 from pulsar_spark.connector.acknowledgment_writer import (
     AcknowledgmentStreamWriter,
     AcknowledgmentWriter,
@@ -32,6 +33,7 @@ from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, Sys
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.dispatch import Stepped
 from pulsar_spark.errors import (
+    BrokerRefusedError,
     InvalidCursorPositionError,
     InvalidMessageError,
     InvalidOptionError,
@@ -47,6 +49,9 @@ from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, options_of, send, trim
 from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 FULL = "persistent://public/default/t"
 ABOUT = TopicPartition(FULL, 0)
@@ -171,6 +176,37 @@ def test_every_type_and_detail_goes_to_the_broker_as_it_was_given(place: Root) -
     }
 
 
+@pytest.mark.parametrize(
+    "delays",
+    [
+        pa.array(["5s", "100", None]),
+        pa.array([5_000, 100, None], pa.int32()),
+        pa.array([5_000_000, 100_000, None], pa.duration("us")),
+    ],
+)
+def test_a_delay_is_a_text_an_interval_or_milliseconds(place: Root, delays: pa.Array) -> None:
+    send(place.service_url, "t", "abc", batchingEnabled=False)
+    kinds = ["Negative", "Negative", "DeadLetter"]
+    write(place, ids(0, 1, 2, ack_type=kinds, delay=delays, error=[None, None, "hopeless"]))
+    ((_, report),) = said(place)
+    assert sorted(report.rejected, key=lambda each: str(each.messages)) == [
+        Rejection(None, messages(0), 5_000),
+        Rejection(None, messages(1), 100),
+        Rejection(None, messages(2), None, (("ERROR", "hopeless"),), bury=True),
+    ]
+
+
+def test_of_many_different_errors_the_last_keep_their_kind_alone(place: Root) -> None:
+    send(place.service_url, "t", numbers(0, MOST_ERRORS + 9), batchingEnabled=False)
+    count = MOST_ERRORS + 9
+    texts = [f"ValueError: {number}" for number in range(count)]
+    write(place, ids(*range(count), ack_type=["Negative"] * count, error=texts))
+    ((_, report),) = said(place)
+    assert len(report.rejected) == MOST_ERRORS + 1
+    assert report.rejected[-1].properties == (("ERROR", "ValueError"),)
+    assert report.rejected[-1].messages == messages(*range(MOST_ERRORS, count))
+
+
 def test_of_cumulative_acknowledgements_the_furthest_counts_up_to_its_batch_index(
     place: Root,
 ) -> None:
@@ -228,6 +264,9 @@ def test_many_rows_in_any_order_are_folded_without_looking_at_each(place: Root) 
         (ids(0, ack_type=["maybe"]), InvalidMessageError, "ack_type has 'maybe', and takes"),
         (ids(0, ack_type=[1]), InvalidMessageError, "ack_type is bigint and has to be string"),
         (ids(0, delay_ms=[-5]), InvalidMessageError, "delay_ms has values below 0"),
+        (ids(0, delay=["soon"]), InvalidMessageError, "no duration, .*: soon"),
+        (ids(0, delay=[-5]), InvalidMessageError, "delay has values below 0"),
+        (ids(0, delay=[5], delay_ms=[5]), InvalidMessageError, "mean the same: give one"),
         (ids(0, atempt=[1]), InvalidMessageError, "Did you mean attempt"),
         (ids(0, value=[b"x"]), InvalidMessageError, "value is none of an acknowledgement's"),
     ],
@@ -311,6 +350,18 @@ def test_a_sink_acknowledges_cumulatively_within_a_batch(place: Root, tmp_path: 
     assert backlog(place) == 15
 
 
+def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_refused(
+    place: Root, tmp_path: Path
+) -> None:
+    send(place.service_url, "t", "ab", batchingEnabled=False)
+    subscribe(place)
+    BrokerLoop(place, tmp_path / "c").until_quiet()
+    before = len(said(place))
+    with pytest.raises(BrokerRefusedError, match=r"which is Shared: .* Nothing was acknowledged"):
+        write(place, ids(0, 1, ack_type=["Individual", "Cumulative"]))
+    assert len(said(place)) == before
+
+
 def test_a_rejected_message_comes_again_and_its_error_is_in_its_dead_letter(
     place: Root, tmp_path: Path
 ) -> None:
@@ -354,3 +405,86 @@ def test_messages_to_reconsume_later_go_to_the_retry_letter_topic(
         properties = dict(letter["properties"])
         assert (properties["RECONSUMETIMES"], properties["why"]) == (times, "busy")
     assert backlog(place) == 0
+
+
+# -- on Spark --------------------------------------------------------------------------------------
+
+
+def read(spark: SparkSession, root: Path, *, stream: bool = False) -> DataFrame:
+    reader: Any = spark.readStream if stream else spark.read
+    options = {"topic": "t", "startingOffsets": "earliest", "includeProperties": "true"}
+    frame: DataFrame = reader.format("pulsarlite").options(serviceUrl=str(root), **options).load()
+    return frame
+
+
+def test_dataframes_are_acknowledged_rejected_and_reconsumed(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Root(str(root), {})
+    send(root, "t", numbers(0, 12), batchingMaxMessages=4,
+         columns={"properties": maps([{"RECONSUMETIMES": "2"}] * 12)})  # fmt: skip
+    frame = read(spark, root)
+    pulsar_spark.acknowledge(frame.where("entry_id = 0"), "s", service_url=str(root))
+    monkeypatch.setenv("PULSARLITE_SERVICE_URL", str(root))
+    for _ in range(2):
+        pulsar_spark.acknowledge_cumulative(
+            frame.where("entry_id < 2"), "s", batch_id=7, application="me"
+        )
+    rejected = frame.where("batch_index = 3").selectExpr("*", "5 as attempt").drop("topic")
+    pulsar_spark.negative_acknowledge(rejected, "s", delay="2s", topic="t")
+    pulsar_spark.reconsume_later(frame.where("entry_id = 2"), "s", 1500, properties={"why": "x"})
+    (_, first), (_, second), (_, third), (_, fourth) = said(place)
+    assert first.acknowledged.individually_deleted == messages(0)
+    assert (second.position, second.ack_set) == (Position(0, 1), None)
+    fourths = PositionSet.from_arrays(*(np.array(each) for each in (
+        [0] * 3, [0, 1, 2], [3] * 3, [4] * 3)))  # fmt: skip
+    assert third.rejected == (Rejection(5, fourths, 2000),)
+    assert fourth.reconsume_later == (ReconsumeLater(None, messages(2), 1500, 2, (("why", "x"),)),)
+
+
+def test_what_a_stream_acknowledges_and_what_foreach_batch_does_is_told_once(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    place = Root(str(root), {})
+    send(root, "t", numbers(0, 8), batchingMaxMessages=4)
+    rows = pulsar_spark.acknowledge(read(spark, root, stream=True), "s")
+    assert rows is not None
+    options = {"checkpointLocation": str(tmp_path / "a"), "subscriptionName": "s",
+               "serviceUrl": str(root)}  # fmt: skip
+    query = rows.writeStream.format("pulsarlite").options(**options)
+    assert query.trigger(availableNow=True).start().awaitTermination(60)
+    assert [each.acknowledged.individually_deleted for _, each in said(place)] == [messages(0, 1)]
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        for _ in range(2):
+            pulsar_spark.negative_acknowledge(batch, "s", service_url=str(root), batch_id=batch_id)
+
+    writer = read(spark, root, stream=True).writeStream.foreachBatch(twice)
+    writer = writer.option("checkpointLocation", str(tmp_path / "b"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert [each.rejected for _, each in said(place)[1:]] == [(Rejection(None, messages(0, 1)),)]
+
+
+def test_what_a_dataframe_lacks_is_said(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PULSARLITE_SERVICE_URL", raising=False)
+    send(root, "t", "a")
+    frame, stream = read(spark, root), read(spark, root, stream=True)
+    with pytest.raises(InvalidMessageError, match="no column ledger_id"):
+        pulsar_spark.acknowledge(frame.drop("ledger_id"), "s")
+    with pytest.raises(InvalidMessageError, match="no column topic"):
+        pulsar_spark.acknowledge(frame.drop("topic"), "s")
+    with pytest.raises(InvalidMessageError, match="no column properties"):
+        pulsar_spark.reconsume_later(frame.drop("properties"), "s", "1s")
+    with pytest.raises(InvalidOptionError, match="application needs batch_id"):
+        pulsar_spark.acknowledge(frame, "s", application="me")
+    with pytest.raises(InvalidOptionError, match="give application="):
+        pulsar_spark.acknowledge(frame, "s", batch_id=1, service_url=str(root))
+    with pytest.raises(InvalidOptionError, match="written by its own query"):
+        pulsar_spark.acknowledge(stream, "s", batch_id=1)
+    for wrong in ("soon", -1):
+        with pytest.raises(InvalidOptionError, match="A delay can't be"):
+            pulsar_spark.negative_acknowledge(frame, "s", delay=wrong)
+    with pytest.raises(Exception, match="serviceUrl is missing"):
+        pulsar_spark.acknowledge(frame, "s")

@@ -10,14 +10,115 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from pulsar_spark.commands import Report
 from pulsar_spark.connector.broker_query import standalone
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.withheld import WithheldBatches, what_remains
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.options import Options, Scope
+from pulsar_spark.position import EARLIEST, Position
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
 from tests.connector.reading import Run
-from tests.connector.topics import numbers, send
+from tests.connector.topics import files_below, numbers, options_of, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DLQ = "t-s-DLQ"
+
+
+ABOUT = TopicPartition("persistent://public/default/t", 0)
+LEDGERS = {ABOUT: LedgerList([LedgerInfo(0, 0, "f", 0, BatchSizes.of([1] * 40), 1, 1, 1)])}
+
+
+def offset(entries: int, attempt: int = 0) -> StreamOffset:
+    """Behind so many entries."""
+    part = PartitionOffset(Cursor(), {attempt: Cursor(Position(0, entries - 1))}, 0, EARLIEST)
+    return StreamOffset({ABOUT: part}, "s", "c")
+
+
+def options(root: Path, **given: object) -> Options:
+    return options_of(root, Scope.STREAM_READ, {"topic": "t", "subscriptionName": "s", **given})
+
+
+def planned_by_a_new_run(
+    root: Path, begun: StreamOffset, ended: StreamOffset, **given: object
+) -> tuple[WithheldBatches, bool]:
+    run = WithheldBatches(options(root, **given), Root(str(root), {}))
+    value = ended.to_json_value()
+    left_out = run.leaves_out(begun, value, ended, LEDGERS)
+    assert run.leaves_out(begun, value, ended, LEDGERS) == left_out, "counted once a run"
+    return run, left_out
+
+
+def test_a_batch_is_withheld_once_it_was_begun_too_often_and_stays_so(root: Path) -> None:
+    begun, ended = offset(0), offset(40)
+    given: dict[str, object] = {"maxRedeliverCount": 9, "maxBatchAttempts": 2}
+    found = [planned_by_a_new_run(root, begun, ended, **given)[1] for _ in range(4)]
+    assert found == [False, True, True, True]
+    run, _ = planned_by_a_new_run(root, begun, ended, **given)
+    state = run.behind(ended.to_json_value(), ended)
+    assert len(state.groups) == 14
+    assert {group.failures for group in state.groups} == {2}
+    assert state.not_done(ABOUT).whole_entry_count() == 40
+    report = Report("s", "c", 1, acknowledged=Cursor(Position(0, 39)))
+    left = what_remains(report, ABOUT, state, EARLIEST, LEDGERS[ABOUT])
+    assert not left.acknowledged.individually_deleted
+    assert left.acknowledged.mark_delete_position == EARLIEST
+
+
+def test_a_group_that_fails_is_cut_and_a_message_by_itself_is_given_up(root: Path) -> None:
+    given: dict[str, object] = {"maxRedeliverCount": 2, "maxBatchAttempts": 1}
+    begun = ended = offset(1)
+    run, left_out = planned_by_a_new_run(root, offset(0), ended, **given)
+    assert left_out
+    for _ in range(2):
+        state = run.behind(ended.to_json_value(), ended)
+        assert not state.buried
+        begun, ended = ended, run.named(state.release(), ended)
+        run.planned(ended.to_json_value())
+        assert not run.leaves_out(begun, ended.to_json_value(), ended, LEDGERS)
+        assert run.in_batch(ended).released is not None
+        run, left_out = planned_by_a_new_run(root, begun, ended, **given)
+        assert left_out, "a group fails at once"
+    state = run.behind(ended.to_json_value(), ended)
+    assert state.buried == {ABOUT: PositionSet.of([(0, 0)])}
+    report = what_remains(Report("s", "c"), ABOUT, state, EARLIEST, LEDGERS[ABOUT])
+    (rejection,) = report.rejected
+    assert (rejection.attempt, rejection.bury) == (None, True)
+    assert "ended 3 times or more" in dict(rejection.properties)["ERROR"]
+    again = run.named(state, offset(2))
+    assert run.named(state, offset(3)).suspects == again.suspects
+    run.forget(ended.to_json_value())
+    names = [Path(path).name for path in files_below(root)]
+    assert not [name for name in names if name == "withheld.json" and ended.suspects in name]
+
+
+def test_nothing_is_counted_without_dead_letters_and_no_empty_batch_is_withheld(
+    root: Path,
+) -> None:
+    for _ in range(5):
+        assert not planned_by_a_new_run(root, offset(0), offset(40))[1]
+    assert not files_below(root)
+    given: dict[str, object] = {"maxRedeliverCount": 2, "maxBatchAttempts": 1}
+    for _ in range(3):
+        assert not planned_by_a_new_run(root, offset(3), offset(3), **given)[1]
+
+
+def test_a_damaged_file_of_withheld_messages_is_named(root: Path) -> None:
+    run, _ = planned_by_a_new_run(root, offset(0), offset(1), maxRedeliverCount=1,
+                                  maxBatchAttempts=1)  # fmt: skip
+    state = run.behind(offset(1).to_json_value(), offset(1))
+    named = run.named(state, offset(1))
+    (root / named.suspects).write_bytes(b"{}")
+    with pytest.raises(CorruptFileError, match="is damaged: it says which messages"):
+        run.in_batch(named)
+    (root / named.suspects).unlink()
+    with pytest.raises(CorruptFileError, match="is missing: it says which messages"):
+        run.in_batch(named)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from pulsar_spark.commands import (
     ReconsumeLater,
     RedeliverUnacknowledgedMessages,
     Rejection,
+    Report,
     Seek,
     Subscribe,
     Unsubscribe,
@@ -315,6 +316,49 @@ def test_an_ack_timeout_of_an_exclusive_consumer_brings_back_what_was_delivered(
     assert [(g.attempt, g.redelivery_count, g.messages) for g in ready.grants] == [
         (1, 1, entries(0, 0, 1))
     ]
+
+
+# -- a sink ----------------------------------------------------------------------------------------
+
+
+def test_a_sink_that_names_no_attempt_rejects_what_is_held_at_any_attempt_by_anybody() -> None:
+    options = ConsumerOptions(0, dead_letter_policy=DeadLetterPolicy(1))
+    one: list[Command] = [ledger(0, [1] * 3), subscribe("a", permits=2, options=options),
+           subscribe("b", options=options)]  # fmt: skip
+    state, ready = run([one, [report("a", rejected=(Rejection(0, entries(0, 0)),))]])
+    assert [(each.attempt, each.messages) for each in ready.grants] == [(1, entries(0, 0))]
+    why = (("ERROR", "no"),)
+    sink = Report("s", epoch=None, rejected=(Rejection(None, entries(0, 0, 1, 2), 0, why),))
+    state, ready = step(state, [sink], 5)
+    assert [(each.messages, each.properties[0]) for each in ready.letters] == [
+        (entries(0, 0), why[0])
+    ]
+    again = [each for each in ready.grants if each.messages]
+    assert {each.attempt for each in again} == {1}
+    assert again[0].messages.union(again[-1].messages) == entries(0, 1, 2)
+    state.check()
+
+
+def test_what_a_sink_sends_to_be_reconsumed_later_leaves_every_attempt() -> None:
+    options = ConsumerOptions(0, dead_letter_policy=DeadLetterPolicy(5))
+    state, _ = run([[ledger(0, [1] * 3), subscribe("a", EXCLUSIVE, options=options)]])
+    state, _ = step(state, [report("a", rejected=(Rejection(0, entries(0, 1)),))], 5)
+    sink = Report("s", epoch=None, reconsume_later=(ReconsumeLater(None, entries(0, 0, 1), 9),))
+    state, ready = step(state, [sink, sink], 6)
+    assert [(each.messages, each.deliver_at_ms) for each in ready.letters] == [
+        (entries(0, 0, 1), 15)
+    ]
+    assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 1)
+    state.check()
+
+
+def test_a_consumers_report_of_another_epoch_does_nothing_and_a_sinks_has_none() -> None:
+    state, _ = run([[ledger(0, [1] * 2), subscribe("a")], [Seek.to_earliest("s")]])
+    state, _ = step(state, [report("a", entries(0, 0))], 5)
+    assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, -1)
+    sink = Report("s", epoch=None, acknowledged=Cursor().acknowledge(entries(0, 0)))
+    state, _ = step(state, [sink, sink], 6)
+    assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 0)
 
 
 # -- giving back ---------------------------------------------------------------------------------

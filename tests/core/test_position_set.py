@@ -173,3 +173,19 @@ def test_a_set_survives_pickling_and_reads_well() -> None:
     assert str(held) == "2:0,2 2:4/5[0-1] 9:0-1"
     assert repr(PositionSet()) == "PositionSet(nothing)"
     assert held != "something else"
+
+
+@repeatable
+@given(st.integers(2, 130), st.data())
+def test_a_batch_of_any_size_is_the_same_by_rows_as_by_bits(size: int, data: st.DataObject) -> None:
+    chosen = data.draw(st.sets(st.integers(0, size - 1), min_size=1))
+    rows = [*chosen, *list(chosen)[:1]]  # one of them twice
+    columns = (
+        np.full(len(rows), 3),
+        np.full(len(rows), 7),
+        np.array(rows),
+        np.full(len(rows), size),
+    )
+    found = PositionSet.from_arrays(*columns)
+    found.check()
+    assert found == PositionSet.of_batch((3, 7), size, sum(1 << each for each in chosen))

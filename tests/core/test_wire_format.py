@@ -99,6 +99,11 @@ ITEMS: tuple[Any, ...] = (
     Acknowledged("s", 1, Position(4, 4)),
     BacklogQuotaExceeded(BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION, 10, 5, False),
     Stepped(1_000, EARLIEST, 2_000, (("s", 12),)),
+    Report(
+        "s", epoch=None, acknowledged=CURSOR,
+        rejected=(Rejection(None, SOME, 500, (("ERROR", "x: y"),), bury=True), Rejection(1, SOME)),
+        reconsume_later=(ReconsumeLater(None, SOME, 10, 2, (("a", "b"),)),),
+    ),
 )  # fmt: skip
 
 
