@@ -30,8 +30,9 @@ format: ## Rewrite the code in the project's format
 types: ## Check types alone
 	./run python -m mypy
 
-soak: ## Kill publishers and readers 200 times: every flight exactly once
-	./run python -m tests.soak
+soak: ## Kill publishers, readers, brokers and consumers 700 times: every flight exactly once
+	./run python -m tests.soak --kills 200
+	./run python -m tests.soak.subscriptions --kills 500
 
 simulate: ## Simulate a million schedules of the broker: make simulate SEED=1
 	./run python -m tests.simulation --schedules 1000000 $(if $(SEED),--seed $(SEED))

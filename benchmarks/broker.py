@@ -154,7 +154,8 @@ def delayed_over_a_day(messages: int = 100_000) -> list[Row]:
         (name, "a step when half are due, ms", milliseconds(
             lambda: step(state, [], DAY_MS // 2))),
         (name, "the step after it, ms", milliseconds(lambda: step(later, [], DAY_MS // 2))),
-        (name, "buckets", len(state.delayed.buckets)),
+        (name, "buckets of the next two hours", len(state.delayed.near.buckets)),
+        (name, "groups of what is later", len(state.delayed.far)),
         (name, "stored, kB", stored(state)),
         (name, "to shards, ms", milliseconds(lambda: to_shards(state), 3)),
         (name, "from shards, ms", milliseconds(lambda: from_shards(shards), 3)),

@@ -120,7 +120,7 @@ def _stats(about: TopicPartition, state: BrokerState, name: str) -> Subscription
         str(held.cursor.mark_delete_position),
         held.unacknowledged(state.ledgers).count(state.ledgers),
         held.waiting.messages.count(state.ledgers),
-        state.delayed.messages().count(state.ledgers) if state.delayed.buckets else 0,
+        state.delayed.messages().count(state.ledgers) if state.delayed else 0,
         tuple(
             ConsumerStats(
                 each.name,

@@ -226,8 +226,6 @@ def _cursor_of(state: BrokerState, subscription: Subscription, command: Acknowle
     if command.ack_set is not None and ack_set.from_words(command.ack_set):
         part = _acknowledged_by(state, target, command.ack_set)
         target = previous_position(state.ledgers, target)
-        if not state.policies.batch_index_acknowledgment:
-            part = NOTHING
     current = subscription.cursor.mark_delete_position
     if target < current:
         raise ValueError(

@@ -116,7 +116,7 @@ def _advance_time(
     if subscription.subscription_type.is_shared:
         # Behind the read position they are read anyway; delayed ones come when their time has.
         due = due.up_to(subscription.read_position) if due else due
-        if due and state.delayed.buckets:
+        if due and state.delayed:
             due = due.difference(state.delayed.messages())
         if delayed:
             passed = delayed.up_to(subscription.read_position)
@@ -145,6 +145,7 @@ def _dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder)
 
 def _set_policies(state: BrokerState, command: SetPolicies, _out: ReadyBuilder) -> None:
     state.policies = command.policies
+    state.delayed = state.delayed.with_tick(command.policies.delayed_delivery_tick_ms)
 
 
 def _trimmed(state: BrokerState, command: LedgersTrimmed, _out: ReadyBuilder) -> None:

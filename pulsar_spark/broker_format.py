@@ -19,7 +19,7 @@ from pulsar_spark.commands import SubscriptionType
 from pulsar_spark.consistent_hashing_selector import ConsistentHashingSelector
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
-from pulsar_spark.delayed_delivery import DelayedDeliveryTracker
+from pulsar_spark.delayed_format import delayed_from, delayed_value, sets_from, sets_value
 from pulsar_spark.due_messages import DueMessages
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.failover_selector import FailoverSelector
@@ -33,11 +33,10 @@ from pulsar_spark.policies import (
     TopicPolicies,
 )
 from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
 from pulsar_spark.producer_access import TopicProducers
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.redelivery_tracker import RedeliveryTracker
-from pulsar_spark.shards import ShardReader, ShardWriter
+from pulsar_spark.shards import ShardReader, ShardWriter, packed_array
 from pulsar_spark.shared_dispatch import SharedDispatch
 from pulsar_spark.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscription import Subscription
@@ -54,12 +53,9 @@ _PLAIN_OF_CONSUMER: Final = (
 )  # fmt: skip
 
 
-def to_shards(state: BrokerState, before: Mapping[str, bytes] = {}) -> dict[str, bytes]:
-    """By key; each of at most `shards.MAX_SHARD_BYTES`.
-
-    What of a state never changes is taken from the shards of an earlier one, `before`.
-    """
-    writer = ShardWriter(before)
+def to_shards(state: BrokerState) -> dict[str, bytes]:
+    """By key; each of at most `shards.MAX_SHARD_BYTES`."""
+    writer = ShardWriter()
     blocks: dict[int, list[Any]] = {}
     for ledger in state.ledgers:
         value = [*_ledger_value(ledger), state.columns[ledger.ledger_id].published_at_ms]
@@ -75,7 +71,6 @@ def to_shards(state: BrokerState, before: Mapping[str, bytes] = {}) -> dict[str,
         for ledger_id, each in state.columns.items()
         if each.sticky_key_hashes is not None or each.publish_times_ms is not None
     }
-    delayed = state.delayed
     writer.put_value("columns", columns)
     writer.put_value(
         "topic",
@@ -85,9 +80,7 @@ def to_shards(state: BrokerState, before: Mapping[str, bytes] = {}) -> dict[str,
             "policies": _plain(state.policies),
             "now_ms": state.now_ms,
             "hidden": writer.put_set("hidden", state.hidden),
-            "delayed": _sets_value(writer, "delayed", delayed.buckets),
-            "delayed_highest_ms": delayed.highest_delivery_time_ms,
-            "delayed_fixed": delayed.messages_have_fixed_delay,
+            **delayed_value(writer, state.delayed),
             "producers": state.producers.to_json_value(),
             "was_subscribed": state.was_subscribed,
             "trimming": sorted(state.trimming),
@@ -116,7 +109,7 @@ def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
         for *ledger, published_at_ms in ledgers:
             state.columns[ledger[0]] = _columns(reader, ledger[0], published_at_ms, columns)
         state.hidden = reader.set("hidden", value["hidden"])
-        state.delayed = _delayed(reader, value)
+        state.delayed = delayed_from(reader, value)
         state.producers = TopicProducers.from_json_value(value["producers"])
         state.was_subscribed = value["was_subscribed"]
         state.trimming = frozenset(value["trimming"])
@@ -157,35 +150,27 @@ def _ledger(value: list[Any]) -> LedgerInfo:
 
 
 def _put_columns(writer: ShardWriter, ledger_id: int, columns: LedgerColumns) -> None:
-    if columns.sticky_key_hashes is not None:
-        writer.put_array(f"columns/{ledger_id}/sticky_key_hashes", columns.sticky_key_hashes)
-    if columns.publish_times_ms is not None:
-        writer.put_array(f"columns/{ledger_id}/publish_times_ms", columns.publish_times_ms)
+    for name in ("sticky_key_hashes", "publish_times_ms"):
+        values = getattr(columns, name)
+        if values is not None:
+            if name not in columns.packed:
+                columns.packed[name] = packed_array(values)
+            writer.put_packed(f"columns/{ledger_id}/{name}", columns.packed[name])
 
 
 def _columns(
     reader: ShardReader, ledger_id: int, published_at_ms: int, present: Mapping[str, Any]
 ) -> LedgerColumns:
     hashes, times = present.get(str(ledger_id), (False, False))
-    key = f"columns/{ledger_id}"
+    keys = {
+        name: f"columns/{ledger_id}/{name}"
+        for name, is_there in (("sticky_key_hashes", hashes), ("publish_times_ms", times))
+        if is_there
+    }
     return LedgerColumns(
         published_at_ms,
-        reader.array(f"{key}/sticky_key_hashes") if hashes else None,
-        reader.array(f"{key}/publish_times_ms") if times else None,
-    )
-
-
-def _delayed(reader: ShardReader, value: Mapping[str, Any]) -> DelayedDeliveryTracker:
-    buckets = _sets(reader, "delayed", value["delayed"])
-    return DelayedDeliveryTracker(
-        value["policies"]["delayed_delivery_tick_ms"],
-        buckets=buckets,
-        number_of_delayed_messages=sum(
-            each.whole_entry_count() + each.partial_entry_count() for each in buckets.values()
-        ),
-        highest_delivery_time_ms=value["delayed_highest_ms"],
-        messages_have_fixed_delay=value["delayed_fixed"],
-        _times=tuple(sorted(buckets)),
+        **{name: reader.array(key) for name, key in keys.items()},
+        packed={name: reader.packed(key) for name, key in keys.items()},
     )
 
 
@@ -214,11 +199,11 @@ def _subscription_value(writer: ShardWriter, key: str, held: Subscription) -> di
         "announced": list(held.announced),
         "replay": writer.put_set(f"{key}/replay", held.replay),
         "partial_acks": writer.put_set(f"{key}/partial_acks", held.partial_acks),
-        "waiting": _sets_value(writer, f"{key}/waiting", held.waiting.instants),
+        "waiting": sets_value(writer, f"{key}/waiting", held.waiting.instants),
         "base_attempt": held.tracker.base_attempt,
         "highest_attempt": held.tracker.highest_attempt,
-        "attempts": _sets_value(writer, f"{key}/attempts", held.tracker.attempts),
-        "counts": _sets_value(writer, f"{key}/counts", held.tracker.counts),
+        "attempts": sets_value(writer, f"{key}/attempts", held.tracker.attempts),
+        "counts": sets_value(writer, f"{key}/counts", held.tracker.counts),
         "consumers": [
             _consumer_value(writer, f"{key}/consumer/{quote(each.name, safe='')}", each)
             for each in held.consumers.values()
@@ -245,12 +230,12 @@ def _subscription(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Su
         value["epoch"],
         Position(*value["read_position"]),
         reader.set(f"{key}/replay", value["replay"]),
-        DueMessages(_sets(reader, f"{key}/waiting", value["waiting"])),
+        DueMessages(sets_from(reader, f"{key}/waiting", value["waiting"])),
         RedeliveryTracker(
             value["base_attempt"],
             value["highest_attempt"],
-            _sets(reader, f"{key}/attempts", value["attempts"]),
-            _sets(reader, f"{key}/counts", value["counts"]),
+            sets_from(reader, f"{key}/attempts", value["attempts"]),
+            sets_from(reader, f"{key}/counts", value["counts"]),
         ),
         active=value["active"],
         failover=None if failover is None else FailoverSelector.from_json_value(failover),
@@ -275,8 +260,8 @@ def _consumer_value(writer: ShardWriter, key: str, held: Consumer) -> dict[str, 
         "options": _plain(held.options),
         "committed": list(held.committed),
         "open_from": list(held.open_from),
-        "pending": _sets_value(writer, f"{key}/pending", held.pending),
-        "timeouts": _sets_value(writer, f"{key}/timeouts", held.timeouts.instants),
+        "pending": sets_value(writer, f"{key}/pending", held.pending),
+        "timeouts": sets_value(writer, f"{key}/timeouts", held.timeouts.instants),
         "delivered": writer.put_set(f"{key}/delivered", held.delivered),
         "revoked": writer.put_set(f"{key}/revoked", held.revoked),
         "draining": writer.put_set(f"{key}/draining", held.draining),
@@ -289,8 +274,8 @@ def _consumer(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Consum
         options=_options(value["options"]),
         committed=Position(*value["committed"]),
         open_from=Position(*value["open_from"]),
-        pending=_sets(reader, f"{key}/pending", value["pending"]),
-        timeouts=DueMessages(_sets(reader, f"{key}/timeouts", value["timeouts"])),
+        pending=sets_from(reader, f"{key}/pending", value["pending"]),
+        timeouts=DueMessages(sets_from(reader, f"{key}/timeouts", value["timeouts"])),
         delivered=reader.set(f"{key}/delivered", value["delivered"]),
         revoked=reader.set(f"{key}/revoked", value["revoked"]),
         draining=reader.set(f"{key}/draining", value["draining"]),
@@ -306,14 +291,6 @@ def _cursor_value(writer: ShardWriter, key: str, cursor: Cursor) -> list[Any]:
 
 def _cursor(reader: ShardReader, key: str, value: list[Any]) -> Cursor:
     return Cursor(Position.parse(value[0]), reader.set(key, value[1]))
-
-
-def _sets_value(writer: ShardWriter, key: str, sets: Mapping[int, PositionSet]) -> list[Any]:
-    return [[number, writer.put_set(f"{key}/{number}", sets[number])] for number in sorted(sets)]
-
-
-def _sets(reader: ShardReader, key: str, value: list[Any]) -> dict[int, PositionSet]:
-    return {number: reader.set(f"{key}/{number}", each) for number, each in value}
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from pyroaring import BitMap
 from pulsar_spark import batch_part
 from pulsar_spark.commands import LedgerAdded
 from pulsar_spark.cursor import Cursor
-from pulsar_spark.delayed_delivery import DelayedDeliveryTracker
+from pulsar_spark.delayed_messages import DelayedMessages
 from pulsar_spark.due_messages import nothing
 from pulsar_spark.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.managed_cursor import last_position
@@ -36,6 +36,8 @@ class LedgerColumns:
     published_at_ms: int
     sticky_key_hashes: NDArray[Any] | None = None
     publish_times_ms: NDArray[Any] | None = None
+    packed: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """The arrays as they are stored, so that they are packed once."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class BrokerState:
     columns: dict[int, LedgerColumns] = field(default_factory=dict)
     hidden: PositionSet = field(default_factory=nothing)
     """Duplicates that the log hides: acknowledged for every subscription."""
-    delayed: DelayedDeliveryTracker = field(default_factory=DelayedDeliveryTracker)
+    delayed: DelayedMessages = field(default_factory=DelayedMessages)
     """By their producers; one for all subscriptions, since it is the message that is delayed."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     producers: TopicProducers = field(default_factory=TopicProducers)
@@ -110,22 +112,20 @@ class BrokerState:
     def _delay(self, ledger: LedgerInfo, deliver_at_ms: NDArray[np.int64]) -> None:
         if not (deliver_at_ms > self.now_ms).any():
             return
-        tracker = replace(self.delayed, tick_ms=self.policies.delayed_delivery_tick_ms)
+        delayed = self.delayed.with_tick(self.policies.delayed_delivery_tick_ms)
         sizes = ledger.batch_sizes.array()
-        if ledger.messages == ledger.entries:
-            entries = np.arange(ledger.entries)
-            tracker, _ = tracker.add_many(ledger.ledger_id, entries, deliver_at_ms, self.now_ms)
-        else:
-            entries = np.repeat(np.arange(ledger.entries), sizes)
-            indexes = np.arange(ledger.messages) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            for time in np.unique(deliver_at_ms[deliver_at_ms > self.now_ms]).tolist():
-                rows = deliver_at_ms == time
-                messages = PositionSet.from_arrays(
-                    np.full(int(rows.sum()), ledger.ledger_id),
-                    entries[rows], indexes[rows], np.repeat(sizes, sizes)[rows],
-                )  # fmt: skip
-                tracker, _ = tracker.add_messages(messages, time, self.now_ms)
-        self.delayed = tracker
+        first = np.cumsum(sizes) - sizes
+        single = np.flatnonzero(sizes == 1)
+        if len(single):
+            times = deliver_at_ms[first[single]]
+            delayed = delayed.add_many(ledger.ledger_id, single, times, self.now_ms)
+        for entry_id in np.flatnonzero(sizes > 1).tolist():
+            times = deliver_at_ms[first[entry_id] : first[entry_id] + sizes[entry_id]]
+            for time in np.unique(times[times > self.now_ms]).tolist():
+                bits = sum(1 << index for index in np.flatnonzero(times == time).tolist())
+                part = PositionSet.of_batch((ledger.ledger_id, entry_id), len(times), bits)
+                delayed = delayed.add_messages(part, time, self.now_ms)
+        self.delayed = delayed
 
     # -- looking -----------------------------------------------------------------------------
 

@@ -122,6 +122,15 @@ def from_json_value(value: object) -> State:
     return position, PositionSet(whole, parts)
 
 
+def serialized(entries: BitMap) -> bytes:
+    """The same bytes for equal bitmaps, however they came about."""
+    # What is kept as runs stays so where an array would be as small, which nobody else has made.
+    has_runs = entries.get_statistics()["n_run_containers"] > 0
+    compact = BitMap(entries.to_array()) if has_runs else entries.copy()
+    compact.run_optimize()
+    return bytes(compact.serialize())
+
+
 def _check_version(version: int) -> None:
     if version > VERSION:
         raise FutureVersionError(
@@ -201,9 +210,7 @@ def _pack(deleted: PositionSet, ledger_id: int) -> bytes:
     parts = sorted(deleted.partial_entries(ledger_id).items())
     out = bytearray()
     for entries in (deleted.whole_entries(ledger_id), BitMap([entry for entry, _ in parts])):
-        compact = entries.copy()
-        compact.run_optimize()
-        data = compact.serialize()
+        data = serialized(entries)
         out += _PARTS.pack(len(data)) + data
     sizes = np.array([part.bit_length() - 1 for _, part in parts], "<u4")
     out += sizes.tobytes()

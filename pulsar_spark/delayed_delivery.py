@@ -108,6 +108,16 @@ class DelayedDeliveryTracker:
         """The time of the first bucket; None if nothing waits."""
         return self._times[0] if self._times else None
 
+    def delivery_times_ms(self, deliver_at_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+        """When messages would come due that are to be delivered then."""
+        return self._bucket_times(deliver_at_ms)
+
+    def add_buckets(
+        self, buckets: Mapping[int, PositionSet], highest_ms: int
+    ) -> DelayedDeliveryTracker:
+        """Let messages wait until these times, which are those of buckets."""
+        return self._with(buckets, highest_ms, fixed_delay=True) if buckets else self
+
     def scheduled_messages(
         self, now_ms: int, max_messages: int | None = None
     ) -> tuple[DelayedDeliveryTracker, PositionSet]:

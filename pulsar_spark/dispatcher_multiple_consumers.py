@@ -58,7 +58,7 @@ def capacities_of(state: BrokerState, subscription: Subscription) -> tuple[dict[
 
 def excluded_from_reading(state: BrokerState, subscription: Subscription) -> PositionSet:
     """What is not read on: its time has not come, or somebody holds it from before a rewind."""
-    excluded = state.delayed.messages() if state.delayed.buckets else NOTHING
+    excluded = state.delayed.messages()
     if subscription.waiting:
         excluded = excluded.union(subscription.waiting.messages)
     return excluded

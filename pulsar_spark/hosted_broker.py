@@ -65,7 +65,7 @@ def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
         held = broker.shards
     before = broker.state if broker else BrokerState(first.topic, first.partition)
     state, ready = step(before, list(_commands(ordered)), first.now_ms)
-    shards = to_shards(state, before=broker.shards if broker else {})
+    shards = to_shards(state)
     written, deleted = changed(held, shards)
     whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
     told_of = shards if whole else written

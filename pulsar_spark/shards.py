@@ -34,11 +34,10 @@ _PART_BYTES = 24
 
 
 class ShardWriter:
-    """Collects shards by key; arrays that `before` has are taken from there."""
+    """Collects shards by key."""
 
-    def __init__(self, before: Mapping[str, bytes] = {}) -> None:
+    def __init__(self) -> None:
         self.shards: dict[str, bytes] = {}
-        self._before = before
 
     def put_value(self, key: str, value: Any) -> None:
         """Plain values, as canonical JSON, in as many shards as it takes."""
@@ -46,14 +45,12 @@ class ShardWriter:
         self._put_bytes(key, data if len(data) < INLINE_BYTES * 4 else zlib.compress(data, 1))
 
     def put_array(self, key: str, values: NDArray[Any]) -> None:
-        """Integers that never change."""
-        if f"{key}#0" in self._before:
-            number = 0
-            while (data := self._before.get(f"{key}#{number}")) is not None:
-                self.shards[f"{key}#{number}"] = data
-                number += 1
-            return
-        self._put_bytes(key, zlib.compress(np.ascontiguousarray(values).astype("<i8").tobytes(), 1))
+        """Integers."""
+        self.put_packed(key, packed_array(values))
+
+    def put_packed(self, key: str, data: bytes) -> None:
+        """An array that was packed before."""
+        self._put_bytes(key, data)
 
     def put_set(self, key: str, messages: PositionSet) -> Any:
         """What stands for the set in its value: itself if it is small, else its shards' names."""
@@ -99,6 +96,10 @@ class ShardReader:
         except (ValueError, zlib.error) as error:
             raise CorruptFileError(f"the broker's state is damaged at {key}: {error}") from error
 
+    def packed(self, key: str) -> bytes:
+        """An array as it was packed."""
+        return self._bytes(key)
+
     def array(self, key: str) -> NDArray[np.int64]:
         try:
             return np.frombuffer(zlib.decompress(self._bytes(key)), "<i8").astype(np.int64)
@@ -137,6 +138,11 @@ class ShardReader:
         return _unframed(key, framed)
 
 
+def packed_array(values: NDArray[Any]) -> bytes:
+    """Integers, small."""
+    return zlib.compress(np.ascontiguousarray(values).astype("<i8").tobytes(), 1)
+
+
 def changed(
     before: Mapping[str, bytes], after: Mapping[str, bytes]
 ) -> tuple[dict[str, bytes], list[str]]:
@@ -171,9 +177,7 @@ def _size(messages: PositionSet) -> int:
         whole = messages.whole_entries(ledger_id)
         total += 24
         if whole:
-            compact = whole.copy()
-            compact.run_optimize()
-            total += len(compact.serialize())
+            total += len(cursor_format.serialized(whole))
         parts = messages.partial_entries(ledger_id)
         total += sum(_PART_BYTES + part.bit_length() // 8 for part in parts.values())
     return total

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pyroaring import BitMap
 
 from pulsar_spark.broker import step
 from pulsar_spark.broker_format import from_shards, to_shards
 from pulsar_spark.commands import (
+    Acknowledge,
+    AckType,
     CloseConsumer,
     CreateSubscription,
     InitialPosition,
@@ -17,6 +20,7 @@ from pulsar_spark.commands import (
     SetPolicies,
     Unsubscribe,
 )
+from pulsar_spark.cursor_format import serialized
 from pulsar_spark.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
@@ -173,3 +177,24 @@ def test_shared_and_key_shared_read_on_in_one_step_whatever_was_cut() -> None:
         state, ready = run([[ledger(0, [3, 3, 3]), subscribe("a", kind, permits=4)]])
         assert granted(ready, "a").count(state.ledgers) == 4
         assert step(state, [], 5)[1].is_quiet
+
+
+def test_equal_sets_are_written_the_same_however_they_came_about() -> None:
+    plain, cut = BitMap([0, 1, 2]), BitMap(range(10))
+    cut -= BitMap(range(3, 10))
+    runs = BitMap.deserialize(BitMap(range(5)).serialize())
+    runs.run_optimize()
+    runs &= BitMap(range(3))
+    assert {serialized(plain), serialized(cut), serialized(runs)} == {serialized(plain)}
+
+
+def test_a_cumulative_acknowledgement_in_a_batch_counts_towards_the_whole_batch() -> None:
+    policies = TopicPolicies(batch_index_acknowledgment=False)
+    cumulative = Acknowledge(
+        "s", "a", ack_type=AckType.CUMULATIVE, position=Position(0, 1), ack_set=(0b10,)
+    )
+    state, _ = run([[ledger(0, [1, 2]), subscribe("a", EXCLUSIVE)], [cumulative]], policies)
+    assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 0)
+    rest = report("a", PositionSet.of_batch((0, 1), 2, 0b10))
+    state, _ = step(state, [rest], 5)
+    assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 1)

@@ -25,7 +25,7 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
-from pulsar_spark.position import Position
+from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Grant, OpenGrant, Ready
 from pulsar_spark.subscription import Subscription
@@ -251,6 +251,7 @@ class Oracle:
         for position, words in command.ack_sets:
             left = ack_set.from_words(words)
             new |= {m for m in self.heard if m[:2] == position and not left >> m[2] & 1}
+        place = EARLIEST
         if command.ack_type is AckType.CUMULATIVE:
             if subscription.subscription_type.is_shared:
                 return
@@ -258,11 +259,10 @@ class Oracle:
             assert command.ack_set is not None
             left, place = ack_set.from_words(command.ack_set), command.position
             new = {m for m in self.heard if m[:2] < place}
-            if not left or self._by_batch_index:
-                new |= {m for m in self.heard if m[:2] == place and not left >> m[2] & 1}
+            new |= {m for m in self.heard if m[:2] == place and not left >> m[2] & 1}
         self.claimed |= new
-        if self._by_batch_index:
-            self.acked |= new
+        whole = {m for m in new if command.ack_type is AckType.CUMULATIVE and m[:2] < place}
+        self.acked |= new if self._by_batch_index else whole
 
     def _follow_rejections(self, before: BrokerState, commands: Sequence[Command]) -> None:
         """When the broker heard of a rejection, and until when it must wait."""
