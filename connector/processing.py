@@ -16,12 +16,15 @@ no other. Follows Pulsar Functions, where a message whose function fails is ackn
 from __future__ import annotations
 
 import json
+import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType
 
 from pulsar_spark.connector.acknowledging import Delay, milliseconds_of
 from pulsar_spark.connector.child_process import ChildDiedError, ChildProcess
@@ -31,6 +34,9 @@ from pulsar_spark.errors import InvalidMessageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+RESULT: Final = "result"
+_PICKLED: Final = b"\x80"
+"""How a pickle begins, and no JSON."""
 LONGEST_ERROR: Final = 2_000
 """Characters of an error that go into the dead letter's properties."""
 OUTCOME_COLUMNS: Final = (
@@ -98,6 +104,7 @@ def process(
     batch: bool = False,
     timeout: Delay | None = None,
     topic: str | None = None,
+    result: DataType | str | None = None,
 ) -> DataFrame:
     """Run a function on each message, and say what became of it: rows that acknowledge.
 
@@ -107,12 +114,16 @@ def process(
     consumer's backoff, and becomes a dead letter in the end. If it raises `RetryLater`, the
     message goes to the retry letter topic; where the DataFrame has no column `properties`, which
     count that, it is acknowledged negatively with that delay. If it raises `Reject`, the message
-    becomes a dead letter at once. What the function keeps in memory
-    it keeps for the task, or until its process dies.
+    becomes a dead letter at once. What the function keeps in memory it keeps for the task, or until
+    its process dies.
 
     With `batch` the function is given Arrow record batches with all of the DataFrame's columns.
     One that fails is halved until the message is found that fails, so others are processed more
     than once; `timeout` is that of one call.
+
+    With a type as `result`, such as `"double"`, what the function returns is in a column `result`
+    too; with `batch` it returns an array or a list, with a value for each message. The sink takes
+    no such column: use it, then drop it.
     """
     from pyspark.sql import functions
 
@@ -131,7 +142,11 @@ def process(
     if not batch:
         df = df.select(*(name for name in (*_OF_A_MESSAGE, "attempt") if name in df.columns))
     timeout_s = None if timeout is None else milliseconds_of(timeout) / 1000
-    return df.mapInArrow(Processor(function, batch, timeout_s), OUTCOME_COLUMNS)
+    if result is None:
+        return df.mapInArrow(Processor(function, batch, timeout_s), OUTCOME_COLUMNS)
+    type_ = DataType.fromDDL(result) if isinstance(result, str) else result
+    processor = Processor(function, batch, timeout_s, to_arrow_type(type_))
+    return df.mapInArrow(processor, f"{OUTCOME_COLUMNS}, {RESULT} {type_.simpleString()}")
 
 
 @dataclass(frozen=True)
@@ -141,6 +156,8 @@ class Processor:
     function: Callable[[Any], object]
     batch: bool = False
     timeout_s: float | None = None
+    result: pa.DataType | None = None
+    """Of what the function returns; None: that is dropped."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         work = self._whole if self.batch else self._one_by_one
@@ -148,14 +165,41 @@ class Processor:
         with ChildProcess(work, self.timeout_s) as child:
             for each in batches:
                 if each.num_rows:
-                    yield _rows(each, outcomes_of(child, each))
+                    yield self._rows(each, outcomes_of(child, each))
 
     def _one_by_one(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
         for message in messages_of(batch.slice(start, stop - start)):
-            yield _outcome(self.function, message)
+            yield _outcome(self._one, message)
 
     def _whole(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
-        yield _outcome(self.function, batch.slice(start, stop - start))
+        yield _outcome(self._many, batch.slice(start, stop - start))
+
+    def _one(self, message: Message) -> bytes:
+        value = self.function(message)
+        if self.result is None:
+            return b""
+        return pickle.dumps([pa.scalar(value, self.result).as_py()])
+
+    def _many(self, batch: pa.RecordBatch) -> bytes:
+        values = self.function(batch)
+        if self.result is None:
+            return b""
+        found = pa.array(values, self.result) if isinstance(values, list) else values
+        if not isinstance(found, pa.Array | pa.ChunkedArray) or len(found) != batch.num_rows:
+            raise ValueError(
+                f"The function was given {batch.num_rows} messages, and returned no array or list "
+                f"of as many results, but {type(values).__name__}"
+            )
+        return pickle.dumps(found.cast(self.result).to_pylist())
+
+    def _rows(self, batch: pa.RecordBatch, outcomes: list[bytes]) -> pa.RecordBatch:
+        """As the sink takes them, and what the function returned."""
+        if self.result is None:
+            return _rows(batch, outcomes)
+        returned = [_returned(each) for each in outcomes]
+        said = [b"" if each is not None else outcomes[place] for place, each in enumerate(returned)]
+        values = pa.array([each[0] if each else None for each in returned], self.result)
+        return _rows(batch, said).append_column(RESULT, values)
 
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
@@ -171,17 +215,24 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
 # -- outcomes --------------------------------------------------------------------------------------
 
 
-def _outcome(function: Callable[[Any], object], argument: object) -> bytes:
-    """b"" if it went well, else JSON."""
+def _outcome(function: Callable[[Any], bytes], argument: Any) -> bytes:
+    """If it went well, what the function's wrapper has for us, else JSON."""
     try:
-        function(argument)
+        return function(argument)
     except RetryLater as later:
         return json.dumps({"delay_ms": later.delay_ms, "properties": later.properties}).encode()
     except Reject as never:
         return json.dumps({"ack_type": "DeadLetter", **json.loads(_failed(never.reason))}).encode()
     except BaseException as error:  # noqa: BLE001 - whatever a function raises is its message's
         return _failed(_text(error))
-    return b""
+
+
+def _returned(outcome: bytes) -> list[Any] | None:
+    """What the function returned, of one message or of a batch; None if it failed."""
+    if not outcome.startswith(_PICKLED):
+        return None
+    values: list[Any] = pickle.loads(outcome)  # noqa: S301 - our own child wrote it
+    return values
 
 
 def _failed(text: str) -> bytes:
@@ -195,7 +246,7 @@ def _text(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - an error that can't even say what it is
         text = type(error).__name__
-    frames = list(traceback.walk_tb(error.__traceback__))[1:]  # without our own
+    frames = list(traceback.walk_tb(error.__traceback__))[2:]  # without our own
     if frames:
         frame, line = frames[-1]
         place = f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
@@ -226,7 +277,10 @@ def _halved(child: ChildProcess, batch: pa.RecordBatch) -> list[bytes]:
     while left:
         start, stop = left.pop()
         (outcome,) = _results(child, batch, start, stop)
-        if outcome and "error" in json.loads(outcome) and stop - start > 1:
+        values = _returned(outcome)
+        if values is not None:
+            outcomes[start:stop] = [pickle.dumps([value]) for value in values]
+        elif outcome and "error" in json.loads(outcome) and stop - start > 1:
             middle = (start + stop) // 2
             left += [(middle, stop), (start, middle)]
         else:

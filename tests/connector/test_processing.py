@@ -230,6 +230,34 @@ def test_a_batch_that_fails_is_halved_until_the_message_is_found(
     assert calls.read_text().split() == ["16", "8", "4", "4", "2", "1", "1", "2", "8", "1"]
 
 
+def test_what_a_function_returns_is_a_column_if_it_is_asked_for() -> None:
+    def length(message: Message) -> object:
+        if message.value == b"bad":
+            raise ValueError("no good")
+        return len(message.value or b"") if message.value != b"odd" else "text"
+
+    found = outcomes(length, batch_of("a", "bad", "odd", "ccc"), result=pa.int64())
+    assert [each["result"] for each in found] == [1, None, None, 3]
+    assert [each["ack_type"] for each in found] == ["Individual", "Negative"] * 1 + [
+        "Negative", "Individual"
+    ]  # fmt: skip
+    assert "Could not convert 'text'" in found[2]["error"]
+
+
+def test_a_batch_function_returns_a_result_for_each_message_or_it_failed() -> None:
+    def lengths(batch: pa.RecordBatch) -> object:
+        values = batch.column("value").to_pylist()
+        if b"bad" in values:
+            raise ValueError("no good")
+        return [len(each) for each in values] if len(values) != 3 else [1]
+
+    found = outcomes(lengths, batch_of("a", "bb", "bad"), batch=True, result=pa.int64())
+    assert [each["result"] for each in found] == [1, 2, None]
+    assert said(found)[:2] == [".", "."]
+    (wrong,) = outcomes(lambda _: 7, batch_of("a"), batch=True, result=pa.int64())
+    assert "returned no array or list of as many results, but int" in wrong["error"]
+
+
 def test_what_is_rejected_becomes_a_dead_letter_at_once() -> None:
     def never(_: Message) -> None:
         raise pulsar_spark.Reject("unreadable")
@@ -365,6 +393,10 @@ def test_a_dataframe_is_processed_in_batches_with_all_its_columns(
     found = pulsar_spark.process(frame, handle, batch=True, topic="u").collect()
     assert [each.batch_index for each in found if each.ack_type == "Negative"] == [13]
     assert {each.topic for each in found} == {"u"}
+    squares = pulsar_spark.process(
+        frame, lambda message: int(message.value or 0) ** 2, topic="u", result="bigint"
+    )
+    assert sorted(each.result for each in squares.collect()) == [n * n for n in range(20)]
     with pytest.raises(InvalidMessageError, match="no column topic"):
         pulsar_spark.process(frame, handle)
     with pytest.raises(InvalidMessageError, match="no column batch_index"):
