@@ -105,13 +105,6 @@ def obeyed(
             give_back(state, subscription, out, consumer.options, number, rest, seen=False)
 
 
-def reopen(subscription: Subscription, consumer: Consumer) -> None:
-    """Its grant is void, and it is to get another with a new attempt."""
-    consumer.open_attempt = NO_OPEN_GRANT
-    consumer.delivered = consumer.delivered.intersection(consumer.held)
-    subscription.active = ""
-
-
 def open_grant_of(
     subscription: Subscription, consumer: Consumer, *, again: bool = False
 ) -> OpenGrant:

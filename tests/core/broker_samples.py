@@ -67,6 +67,15 @@ def entries(ledger_id: int, *entry_ids: int) -> PositionSet:
     return PositionSet.of((ledger_id, entry_id) for entry_id in entry_ids)
 
 
+def granted_to(ready: Ready, name: str) -> PositionSet:
+    """All that a consumer was granted by one step."""
+    result = PositionSet()
+    for grant in ready.grants:
+        if grant.consumer == name:
+            result = result.union(grant.messages)
+    return result
+
+
 def run(
     batches: Sequence[Sequence[Command]], policies: TopicPolicies | None = None
 ) -> tuple[BrokerState, Ready]:

@@ -24,12 +24,13 @@ from pulsar_spark.cursor_format import serialized
 from pulsar_spark.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Ready, ServerError
+from pulsar_spark.ready import ServerError
 from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,
     SHARED,
     entries,
+    granted_to,
     ledger,
     report,
     run,
@@ -39,14 +40,6 @@ from tests.core.broker_samples import (
 
 def sticky(low: int, high: int) -> KeySharedPolicy:
     return KeySharedPolicy(KeySharedMode.STICKY, ranges=((low, high),))
-
-
-def granted(ready: Ready, name: str) -> PositionSet:
-    result = PositionSet()
-    for grant in ready.grants:
-        if grant.consumer == name:
-            result = result.union(grant.messages)
-    return result
 
 
 def test_a_late_report_to_a_deleted_subscription_does_not_count_for_the_next_of_its_name() -> None:
@@ -99,9 +92,9 @@ def test_a_release_at_retention_time_0_is_announced() -> None:
 def test_a_subscription_that_may_hold_one_message_goes_on() -> None:
     policies = TopicPolicies(max_unacked_messages_per_subscription=1)
     state, ready = run([[ledger(0, [1, 1]), subscribe("a")]], policies)
-    assert granted(ready, "a") == entries(0, 0)
+    assert granted_to(ready, "a") == entries(0, 0)
     _, ready = step(state, [report("a", entries(0, 0))], 5)
-    assert granted(ready, "a") == entries(0, 1)
+    assert granted_to(ready, "a") == entries(0, 1)
 
 
 def test_a_nearly_full_key_shared_subscription_serves_whoever_has_messages() -> None:
@@ -115,7 +108,7 @@ def test_a_nearly_full_key_shared_subscription_serves_whoever_has_messages() -> 
     limits = SetPolicies(TopicPolicies(max_unacked_messages_per_subscription=1))
     again = RedeliverUnacknowledgedMessages("s", "b", 1, 0, 1)
     _, ready = step(state, [limits, again], 5)
-    assert granted(ready, "b") == entries(0, 0)
+    assert granted_to(ready, "b") == entries(0, 0)
 
 
 def test_the_rest_of_an_entry_that_was_cut_is_granted_in_the_same_step() -> None:
@@ -124,7 +117,7 @@ def test_the_rest_of_an_entry_that_was_cut_is_granted_in_the_same_step() -> None
         [[added, subscribe("a", KEY_SHARED, key_shared_policy=sticky(0, 9))]],
         TopicPolicies(key_shared_look_ahead=3),
     )
-    assert granted(ready, "a") == PositionSet.of_batch((0, 0), 5, 0b11000)
+    assert granted_to(ready, "a") == PositionSet.of_batch((0, 0), 5, 0b11000)
     assert step(state, [], 5)[1].is_quiet
 
 
@@ -133,7 +126,7 @@ def test_a_seek_to_a_time_passes_over_no_message_of_a_batch() -> None:
     object.__setattr__(batch.ledger, "min_publish_time_ms", 10)
     object.__setattr__(batch.ledger, "max_publish_time_ms", 20)
     _, ready = run([[batch, subscribe("a")], [Seek("s", timestamp_ms=18)]])
-    assert granted(ready, "a") == entries(0, 1)
+    assert granted_to(ready, "a") == entries(0, 1)
 
 
 def test_a_rejection_that_comes_late_leaves_partial_acknowledgements_alone() -> None:
@@ -158,7 +151,7 @@ def test_a_batch_that_comes_again_counts_as_held_whatever_was_acknowledged_of_it
         ],
         policies,
     )
-    assert granted(ready, "b") == entries(0, 0, 1)
+    assert granted_to(ready, "b") == entries(0, 0, 1)
     assert step(state, [], 5)[1].is_quiet
 
 
@@ -175,7 +168,7 @@ def test_a_seek_back_keeps_the_ledgers_that_a_reader_had_passed() -> None:
 def test_shared_and_key_shared_read_on_in_one_step_whatever_was_cut() -> None:
     for kind in (SHARED, KEY_SHARED):
         state, ready = run([[ledger(0, [3, 3, 3]), subscribe("a", kind, permits=4)]])
-        assert granted(ready, "a").count(state.ledgers) == 4
+        assert granted_to(ready, "a").count(state.ledgers) == 4
         assert step(state, [], 5)[1].is_quiet
 
 
