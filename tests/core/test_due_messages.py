@@ -8,10 +8,8 @@ from tests.core.broker_samples import entries, granted_to, ledger, run, subscrib
 
 
 def test_where_there_would_be_too_many_instants_the_closest_two_become_the_later() -> None:
-    due = DueMessages()
-    assert not due.add(5, PositionSet())
-    for n in range(MAX_INSTANTS):
-        due = due.add(1_000 * n + 500, entries(0, n))
+    assert not DueMessages().add(5, PositionSet())
+    due = DueMessages({1_000 * n + 500: entries(0, n) for n in range(MAX_INSTANTS)})
     due = due.add(1_501, entries(1, 0))
     due.check()
     assert len(due.instants) == MAX_INSTANTS

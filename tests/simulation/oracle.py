@@ -100,6 +100,8 @@ class Oracle:
             return  # it does not know yet that others have what it holds
         rows = world.plain(batch)
         timed_out = {m for m in rows if m in self.owner and self._timed_out(m)}
+        if not self._by_batch_index:  # its batch comes again whole, perhaps one by one
+            self.rejected(world.made(timed_out))
         for message in rows:
             if message in self.hidden:
                 self.fail(f"{message} is a duplicate, and was delivered")

@@ -31,7 +31,7 @@ def test_a_broken_broker_is_caught(
     mutant(monkeypatch)
     for seed in range(2_000):
         try:
-            run_schedule(seed, Shape(events=60))
+            run_schedule(seed, Shape(events=150))
         except (ViolationError, AssertionError):  # noqa: PERF203 - as above
             return
     pytest.fail(f"nobody noticed that the broker {mutant.__name__.replace('_', ' ')}")
