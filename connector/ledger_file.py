@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from types import TracebackType
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pulsar_spark.connector.object_store import ObjectStore, join
+from pulsar_spark.connector.row_groups import RowGroups
 from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,
@@ -44,8 +44,6 @@ BOUNDARY_ROWS = 4_096
 """A partition that adds as many rows begins a row group of its own."""
 BATCH_ROWS = 8_192
 """Most rows of a record batch that reading yields; a quarter of a full row group."""
-BATCH_BYTES = 1 << 20
-"""A record batch has about so many bytes at most, though never fewer rows than FEW_ROWS."""
 FEW_ROWS = 1_024
 """A file of no more rows is written in the trimmed-down form."""
 SAMPLE_ROWS = 1_024
@@ -251,7 +249,7 @@ class LedgerFileReader:
     def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
         self._store, self._folder, self._topic = store, folder, topic
         self._keep_open = keep_open
-        self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+        self._files: OrderedDict[str, RowGroups] = OrderedDict()
 
     def read(
         self,
@@ -277,13 +275,13 @@ class LedgerFileReader:
         with self._damage_named(ledger.file):
             file = self._open(ledger.file)
             start = ledger.first_row + first_row
-            if start + count > file.metadata.num_rows:
+            if start + count > file.num_rows:
                 raise CorruptFileError(
-                    f"File {ledger.file} of topic {self._topic} has {file.metadata.num_rows} "
+                    f"File {ledger.file} of topic {self._topic} has {file.num_rows} "
                     f"rows, and the log says that ledger {ledger.ledger_id} ends at row "
                     f"{start + count}. Restore the file from a copy."
                 )
-            yield from _rows(file, schema, start, count, batch_rows)
+            yield from file.rows(schema, start, count, batch_rows)
 
     def read_table(self, ledger: LedgerInfo, columns: Sequence[str]) -> pa.Table:
         """All rows of the ledger."""
@@ -292,26 +290,18 @@ class LedgerFileReader:
 
     def close(self) -> None:
         while self._files:
-            self._files.popitem()[1].close(force=True)
+            self._files.popitem()[1].close()
 
-    def _open(self, path: str) -> pq.ParquetFile:
+    def _open(self, path: str) -> RowGroups:
         if path in self._files:
             self._files.move_to_end(path)
             return self._files[path]
         source = self._store.open_input(join(self._folder, path))
-        metadata = pq.read_metadata(source)
-        few = [name for name in ("producer_name",) if name in metadata.schema.names]
-        file = pq.ParquetFile(
-            source,
-            metadata=metadata,
-            read_dictionary=few,
-            page_checksum_verification=True,
-            pre_buffer=self._store.remote,
-        )
-        _check_version(file.metadata.metadata or {}, path, self._topic)
+        file = RowGroups(source, remote=self._store.remote)
+        _check_version(file.metadata, path, self._topic)
         self._files[path] = file
         while len(self._files) > self._keep_open:
-            self._files.popitem(last=False)[1].close(force=True)
+            self._files.popitem(last=False)[1].close()
         return file
 
     @contextmanager
@@ -340,86 +330,6 @@ class LedgerFileReader:
 def new_data_path() -> str:
     """A name that no other data file has, relative to the topic's folder."""
     return f"{DATA_FOLDER}/{uuid.uuid4().hex}.parquet"
-
-
-def _rows(
-    file: pq.ParquetFile, schema: pa.Schema, start: int, count: int, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    """The rows start to start + count of the file, in batches that stay in a processor's cache."""
-    stored = [name for name in schema.names if name in file.schema_arrow.names]
-    if not stored:
-        for place in range(0, count, batch_rows):
-            yield _nulls(min(batch_rows, count - place), schema)
-        return
-    groups, skipped, row = [], 0, 0
-    for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if row < start + count and start < row + rows:
-            groups.append(group)
-        elif row + rows <= start:
-            skipped += rows
-        row += rows
-    before, left = start - skipped, count
-    batch_rows = min(batch_rows, _rows_in_cache(file, groups, stored))
-    for batch in file.iter_batches(
-        batch_rows, row_groups=groups, columns=stored, use_threads=False
-    ):
-        wanted = batch.slice(before, left)
-        before = max(0, before - batch.num_rows)
-        if wanted.num_rows:
-            left -= wanted.num_rows
-            yield _shaped(wanted, schema)
-        if not left:
-            return
-
-
-def _rows_in_cache(file: pq.ParquetFile, groups: Sequence[int], stored: Sequence[str]) -> int:
-    """How many rows of these columns make about BATCH_BYTES, at least FEW_ROWS."""
-    group = file.metadata.row_group(groups[0])
-    chunks = (group.column(number) for number in range(group.num_columns))
-    names = set(stored)
-    size_bytes = sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema.partition(".")[0] in names
-    )
-    return max(FEW_ROWS, BATCH_BYTES * int(group.num_rows) // max(1, int(size_bytes)))
-
-
-def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly the schema's columns, in its order."""
-    if batch.schema.equals(schema):
-        return batch
-    arrays = []
-    for field in schema:
-        index = batch.schema.get_field_index(field.name)
-        if index < 0:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
-        else:
-            array = batch.column(index)
-            arrays.append(array if array.type == field.type else _plain(array, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The array as that type; a dictionary of one value, as most files have, in no time."""
-    rows = len(array)
-    if (
-        isinstance(array, pa.DictionaryArray)
-        and len(array.dictionary) == 1
-        and not array.null_count
-    ):
-        return _repeated(array.dictionary[0].as_py(), rows // 1024 + 1).slice(0, rows)
-    return array.cast(wanted)
-
-
-@lru_cache(maxsize=32)
-def _repeated(text: str, blocks: int) -> pa.Array:
-    return pa.repeat(text, blocks * 1024)
-
-
-def _nulls(rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(rows, f.type) for f in schema], schema=schema)
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
