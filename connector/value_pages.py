@@ -91,35 +91,43 @@ def _lengths(data: memoryview, at: int) -> tuple[NDArray[np.int64], int]:
     count, at = _varint(data, at)
     first, at = _zigzag(data, at)
     size = block // miniblocks
-    differences = np.zeros(-(-count // block) * block + 1, np.int64)
-    packed: dict[int, list[tuple[int, int]]] = {}  # bits -> (number of the first, its place)
-    for number in range(1, count, block):
+    blocks = -(-(count - 1) // block)
+    differences = np.zeros((blocks * miniblocks, size), np.int64)
+    packed: dict[int, list[tuple[int, int]]] = {}  # bits -> (miniblock, its place)
+    for begin in range(0, blocks * miniblocks, miniblocks):
         least, at = _zigzag(data, at)
         if least:
-            differences[number : number + block] = least
+            differences[begin : begin + miniblocks] = least
         widths = bytes(data[at : at + miniblocks])
         at += miniblocks
         if any(widths):
-            for bits, begin in zip(widths, range(number, count, size), strict=False):
+            used = -(-(count - 1 - begin * size) // size)  # The last block may have fewer.
+            for miniblock, bits in enumerate(widths[:used], begin):
                 if bits:
-                    packed.setdefault(bits, []).append((begin, at))
+                    packed.setdefault(bits, []).append((miniblock, at))
                     at += bits * size // 8
     for bits, places in packed.items():
         stored = b"".join(data[start : start + bits * size // 8] for _, start in places)
-        numbers = np.array([begin for begin, _ in places])[:, None] + np.arange(size)
-        differences[numbers] += _unpacked(stored, bits).reshape(len(places), size)
-    differences[0] = first
-    return np.cumsum(differences[:count]), at
+        differences[[number for number, _ in places]] += _unpacked(stored, bits).reshape(-1, size)
+    lengths = np.empty(count, np.int64)
+    lengths[0] = first
+    np.cumsum(differences.reshape(-1)[: count - 1], out=lengths[1:])
+    lengths[1:] += first
+    return lengths, at
 
 
 def _unpacked(stored: bytes, bits: int) -> NDArray[np.int64]:
-    """Unsigned numbers of so many bits each, the lowest first."""
+    """Unsigned numbers of so many bits each, the lowest first; eight at a time are whole bytes."""
     if bits > 31:  # More than a length has.
         raise _Unexpected
-    single = np.unpackbits(np.frombuffer(stored, np.uint8), bitorder="little").reshape(-1, bits)
-    whole = np.zeros((len(single), 32), np.uint8)
-    whole[:, :bits] = single
-    return np.packbits(whole, axis=1, bitorder="little").view("<u4")[:, 0].astype(np.int64)
+    eights = len(stored) // bits
+    numbers = np.empty((eights, 8), np.int64)
+    padded = stored + bytes(8)
+    for each in range(8):
+        byte, shift = divmod(each * bits, 8)
+        words: NDArray[np.int64] = np.ndarray((eights,), "<i8", padded, byte, (bits,))
+        numbers[:, each] = words >> shift & (1 << bits) - 1
+    return numbers.reshape(-1)
 
 
 def _header(data: bytes) -> tuple[dict[int, Any], int]:
