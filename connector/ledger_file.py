@@ -85,6 +85,7 @@ COMPRESSION_TYPES = tuple(_CODECS)
 # Lengths apart from bytes, and differences of numbers that mostly rise: less work both ways than
 # what Parquet does by default, which leaves it all to the compression.
 _ENCODINGS = {
+    "key": "DELTA_LENGTH_BYTE_ARRAY",
     "value": "DELTA_LENGTH_BYTE_ARRAY",
     "sequence_id": "DELTA_BINARY_PACKED",
     "publish_time": "DELTA_BINARY_PACKED",
@@ -223,14 +224,20 @@ class LedgerFileWriter:
         codecs = dict.fromkeys(_leaves(schema), codec)
         if "value" in codecs and not _gets_smaller(sample["value"], codec, level):
             codecs["value"] = "none"
+        dictionaries = [] if few else _columns_of_few_values(sample, schema)
+        encodings = {
+            name: encoding
+            for name, encoding in _ENCODINGS.items()
+            if name in schema.names and name not in dictionaries
+        }
         levels = {name: level for name in codecs if level is not None and codecs[name] != "none"}
         self._writer = pq.ParquetWriter(
             self._output.sink,
             schema,
             compression=codecs,
             compression_level=levels,
-            use_dictionary=[] if few else _columns_of_few_values(sample, schema),
-            column_encoding={name: _ENCODINGS[name] for name in schema.names if name in _ENCODINGS},
+            use_dictionary=dictionaries,
+            column_encoding=encodings,
             write_statistics=["publish_time"] if few else _columns_with_statistics(schema),
             store_schema=False,
             write_page_checksum=True,
