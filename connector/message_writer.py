@@ -36,7 +36,7 @@ from pulsar_spark.options import Options
 from pulsar_spark.publication import NewLedger
 from pulsar_spark.topic_name import TopicName
 
-BUFFERED_BYTES = 128 << 20
+BUFFERED_BYTES = 64 << 20
 """A task that holds so many bytes of messages of one topic writes them to a file."""
 
 _HASH_MANY = {"JavaStringHash": java_string_hash_many, "Murmur3_32Hash": murmur3_32_hash_many}
