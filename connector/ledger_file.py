@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from pulsar_spark.batch_message_container import BatchLimits
 from pulsar_spark.connector.object_store import ObjectStore, join
-from pulsar_spark.connector.parquet_rows import (
+from pulsar_spark.connector.row_groups import (
     CUT_ROW_GROUP_BYTES,
     FEW_ROWS,
     ROW_GROUP_BYTES,
-    rows_of,
+    RowGroups,
 )
 from pulsar_spark.errors import (
     CorruptFileError,
@@ -93,6 +93,7 @@ COMPRESSION_TYPES = tuple(_CODECS)
 # Lengths apart from bytes, and differences of numbers that mostly rise: less work both ways than
 # what Parquet does by default, which leaves it all to the compression.
 _ENCODINGS = {
+    "key": "DELTA_LENGTH_BYTE_ARRAY",
     "value": "DELTA_LENGTH_BYTE_ARRAY",
     "sequence_id": "DELTA_BINARY_PACKED",
     "publish_time": "DELTA_BINARY_PACKED",
@@ -232,14 +233,20 @@ class LedgerFileWriter:
         codecs = dict.fromkeys(_leaves(schema), codec)
         if "value" in codecs and not _gets_smaller(sample["value"], codec, level):
             codecs["value"] = "none"
+        dictionaries = [] if few else _columns_of_few_values(sample, schema)
+        encodings = {
+            name: encoding
+            for name, encoding in _ENCODINGS.items()
+            if name in schema.names and name not in dictionaries
+        }
         levels = {name: level for name in codecs if level is not None and codecs[name] != "none"}
         self._writer = pq.ParquetWriter(
             self._output.sink,
             schema,
             compression=codecs,
             compression_level=levels,
-            use_dictionary=[] if few else _columns_of_few_values(sample, schema),
-            column_encoding={name: _ENCODINGS[name] for name in schema.names if name in _ENCODINGS},
+            use_dictionary=dictionaries,
+            column_encoding=encodings,
             write_statistics=["publish_time"] if few else _columns_with_statistics(schema),
             store_schema=False,
             write_page_checksum=True,
@@ -258,7 +265,7 @@ class LedgerFileReader:
     def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
         self._store, self._folder, self._topic = store, folder, topic
         self._keep_open = keep_open
-        self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+        self._files: OrderedDict[str, RowGroups] = OrderedDict()
 
     def read(
         self,
@@ -284,13 +291,13 @@ class LedgerFileReader:
         with self._damage_named(ledger.file):
             file = self._open(ledger.file)
             start = ledger.first_row + first_row
-            if start + count > file.metadata.num_rows:
+            if start + count > file.num_rows:
                 raise CorruptFileError(
-                    f"File {ledger.file} of topic {self._topic} has {file.metadata.num_rows} "
+                    f"File {ledger.file} of topic {self._topic} has {file.num_rows} "
                     f"rows, and the log says that ledger {ledger.ledger_id} ends at row "
                     f"{start + count}. Restore the file from a copy."
                 )
-            yield from rows_of(file, schema, start, count, batch_rows)
+            yield from file.rows(schema, start, count, batch_rows)
 
     def read_table(self, ledger: LedgerInfo, columns: Sequence[str]) -> pa.Table:
         """All rows of the ledger."""
@@ -299,26 +306,18 @@ class LedgerFileReader:
 
     def close(self) -> None:
         while self._files:
-            self._files.popitem()[1].close(force=True)
+            self._files.popitem()[1].close()
 
-    def _open(self, path: str) -> pq.ParquetFile:
+    def _open(self, path: str) -> RowGroups:
         if path in self._files:
             self._files.move_to_end(path)
             return self._files[path]
         source = self._store.open_input(join(self._folder, path))
-        metadata = pq.read_metadata(source)
-        few = [name for name in ("producer_name",) if name in metadata.schema.names]
-        file = pq.ParquetFile(
-            source,
-            metadata=metadata,
-            read_dictionary=few,
-            page_checksum_verification=True,
-            pre_buffer=self._store.remote,
-        )
-        _check_version(file.metadata.metadata or {}, path, self._topic)
+        file = RowGroups(source, remote=self._store.remote)
+        _check_version(file.metadata, path, self._topic)
         self._files[path] = file
         while len(self._files) > self._keep_open:
-            self._files.popitem(last=False)[1].close(force=True)
+            self._files.popitem(last=False)[1].close()
         return file
 
     @contextmanager

@@ -121,6 +121,7 @@ class _Columns:
 
     def __init__(self, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._fields = [(field.name, field.type) for field in self._schema]
         self._stored = stored_columns(schema)
         self._constants: dict[tuple[str, Any], pa.Array] = {}
 
@@ -151,19 +152,21 @@ class _Columns:
         at = 0
         for batch in self._stored_batches(reader, ledger, first, count):
             size = batch if isinstance(batch, int) else batch.num_rows
+            stored = (
+                {}
+                if isinstance(batch, int)
+                else dict(zip(self._stored, batch.columns, strict=True))
+            )
             arrays = []
-            for field in self._schema:
-                if field.name in made:
-                    array = made[field.name](at, size)
-                elif field.name in constants:
-                    array = self._constant(field, constants[field.name], size)
+            for name, kind in self._fields:
+                if name == "value" and rows.chunks:
+                    array = put_together(reader, topic, rows.chunks)
+                elif name in stored:
+                    array = stored[name]
+                elif name in made:
+                    array = made[name](at, size)
                 else:
-                    assert isinstance(batch, pa.RecordBatch)
-                    array = batch.column(field.name)
-                    if field.name == "value" and rows.chunks:
-                        array = put_together(reader, topic, rows.chunks)
-                    if array.null_count == size:
-                        array = self._constant(field, None, size)
+                    array = self._constant(name, kind, constants[name], size)
                 arrays.append(array)
             messages = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             if mask is not None:
@@ -181,17 +184,13 @@ class _Columns:
             for at in range(0, count, BATCH_ROWS):
                 yield min(BATCH_ROWS, count - at)
 
-    def _constant(self, field: pa.Field, value: Any, size: int) -> pa.Array:
+    def _constant(self, name: str, kind: pa.DataType, value: Any, size: int) -> pa.Array:
         """The value `size` times; made once for the longest batch, and sliced."""
-        known = self._constants.get((field.name, value))
+        known = self._constants.get((name, value))
         if known is None or len(known) < size:
-            rows = max(size, BATCH_ROWS)
-            if value is None:
-                known = pa.nulls(rows, field.type)
-            else:
-                known = pa.repeat(pa.scalar(value, field.type), rows)
-            self._constants[field.name, value] = known
-        return known if len(known) == size else known.slice(0, size)
+            known = pa.repeat(pa.scalar(value, kind), max(size, BATCH_ROWS))
+            self._constants[name, value] = known
+        return known.slice(0, size)
 
 
 def _numbers(values: NDArray[np.int32]) -> Callable[[int, int], pa.Array]:

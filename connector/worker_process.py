@@ -1,22 +1,25 @@
 """What our tasks do for the Python process that runs them, which Spark keeps for later tasks.
 
-Invariant: done once a process, at the end of its first task; a process without it is only slower.
+Invariant: a process without it is only slower.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 
-_spared: list[int] = []
+_spared: set[int] = set()
 
 
 def spare_the_garbage_collector() -> None:
-    """Once a process: leave out of later collections what its first task has imported.
+    """Leave out of later collections what has been imported, if that is more than last time.
 
     Spark's worker collects garbage after each task, which walks every object that there is:
-    40 to 60 ms, as long as reading 100,000 messages takes.
+    40 to 60 ms, as long as reading 100,000 messages takes. Call it at a task's end; a process may
+    have tasks of several kinds, each of which imports something else.
     """
-    if not _spared:
+    imported = len(sys.modules)
+    if imported not in _spared:
         gc.collect()
         gc.freeze()
-        _spared.append(gc.get_freeze_count())
+        _spared.add(imported)

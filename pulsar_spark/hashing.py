@@ -143,13 +143,10 @@ def _hash_buffers(
         lengths = np.where(_nulls(values), 0, lengths)
     hashes = np.zeros(len(values), np.uint32)
     for length, rows in _groups_by_length(lengths):
-        if length:
-            starts = offsets[:-1] if rows is None else offsets[rows]
-            found = _hash_of_rows(data, starts, length, hash_keys)
-            if rows is None:
-                hashes = found
-            else:
-                hashes[rows] = found
+        if length and rows is None:  # They lie side by side, as they are hashed.
+            hashes = hash_keys(data[offsets[0] : offsets[-1]].reshape(-1, length))
+        elif length:
+            hashes[rows] = _hash_of_rows(data, offsets[rows], length, hash_keys)
     return (hashes & np.uint32(MASK_31)).astype(np.int64)
 
 

@@ -20,7 +20,7 @@ from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.message_chunking import chunk_runs
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_reader import read_messages
-from pulsar_spark.connector.parquet_rows import CUT_ROW_GROUP_BYTES
+from pulsar_spark.connector.row_groups import CUT_ROW_GROUP_BYTES
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import (
     CorruptFileError,
