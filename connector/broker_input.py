@@ -153,13 +153,18 @@ def _log_rows(
 def _state_rows(
     ledger: ManagedLedger, about: TopicPartition, reader: LedgerFileReader, last: int, now_ms: int
 ) -> Iterator[InputRow]:
-    """All that the topic has by now: the broker leaves out what it knows."""
+    """All that the topic had at its commit `last`: the broker leaves out what it knows.
+
+    Not what came since: a batch that is repeated must not decide on more than it did.
+    """
     state, partition = ledger.state, about.partition
     yield _command(about, last, 0, SetPolicies(hosted_policies(state.settings)), now_ms)
     if partition >= state.partitions:
         return
     hidden = state.hidden(partition)
-    ledgers = state.ledgers(partition)
+    since = ledger.commits(last + 1, state.number) or ()
+    newer = {each.ledger_id for commit in since for each in commit.ledgers}
+    ledgers = [each for each in state.ledgers(partition) if each.ledger_id not in newer]
     for row, each in enumerate(ledgers, 1):
         whole = None
         if hidden is not None and each.ledger_id == ledgers[-1].ledger_id:

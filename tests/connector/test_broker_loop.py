@@ -180,6 +180,21 @@ def _commands(place: Root) -> Iterator[Any]:
     return commands.read(0, commands.refresh())
 
 
+def test_a_batch_that_is_repeated_takes_in_no_more_than_it_did(place: Root, tmp_path: Path) -> None:
+    send(place.service_url, "t", "a")
+    tell(place, subscribe())
+    loop = BrokerLoop(place, tmp_path / "c")
+    loop.turn()
+    loop.turn()
+    for name in ("1.commit", "1.state"):  # killed behind the sink, before Spark's commit
+        (tmp_path / "c" / name).unlink()
+    send(place.service_url, "t", "b")
+    BrokerLoop(place, tmp_path / "c").until_quiet()
+    assert [each.messages for each in told(place, Grant)] == [
+        messages(0), messages(0, ledger_id=1),
+    ]  # fmt: skip
+
+
 def test_a_broker_whose_term_is_over_writes_nothing(place: Root, tmp_path: Path) -> None:
     loop = BrokerLoop(place, tmp_path / "first", term=1)
     tell(place, subscribe())
