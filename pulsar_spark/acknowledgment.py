@@ -50,15 +50,10 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
     except ValueError as error:
         refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
         return
-    consumer = subscription.consumers.get(command.consumer)
-    if command.consumer and (consumer is None or consumer.incarnation != command.incarnation):
-        known = consumer.incarnation if consumer is not None else -1
-        if command.incarnation > known and command.consumer not in subscription.incarnations:
-            refuse(out, command, ServerError.CONSUMER_NOT_FOUND, "Consumer not found: subscribe")
-        else:
-            text = "Another run took this consumer's name, or its lease lapsed"
-            refuse(out, command, ServerError.CONSUMER_REPLACED, text)
+    if _is_strange(subscription, command):
+        _refuse_stranger(subscription, command, out)
         return
+    consumer = subscription.consumers.get(command.consumer)
     if consumer is not None:
         _take_state(state, subscription, consumer, command, out)
     holders = [consumer] if consumer is not None else list(subscription.consumers.values())
@@ -155,7 +150,9 @@ def refuse(out: ReadyBuilder, command: object, error: ServerError, message: str)
 def _may_report(subscription: Subscription, command: Report, out: ReadyBuilder) -> bool:
     """Not of an epoch that is over, and not, by a sink, for all up to a message where shared."""
     if command.epoch is not None and command.epoch != subscription.epoch:
-        if command.request_id is not None:
+        if _is_strange(subscription, command):  # it waits for nothing, unless it is told
+            _refuse_stranger(subscription, command, out)
+        elif command.request_id is not None:
             text = f"The subscription was reset: epoch {command.epoch} is over"
             refuse(out, command, ServerError.EPOCH_IS_OVER, text)
         return False
@@ -163,6 +160,23 @@ def _may_report(subscription: Subscription, command: Report, out: ReadyBuilder) 
     if is_cumulative and not command.consumer:
         return not _refuses_cumulative(subscription, command, out)
     return True
+
+
+def _is_strange(subscription: Subscription, command: Report) -> bool:
+    """Whether it is of a run that is not connected, or not any more."""
+    consumer = subscription.consumers.get(command.consumer)
+    known = consumer is not None and consumer.incarnation == command.incarnation
+    return bool(command.consumer) and not known
+
+
+def _refuse_stranger(subscription: Subscription, command: Report, out: ReadyBuilder) -> None:
+    consumer = subscription.consumers.get(command.consumer)
+    known = consumer.incarnation if consumer is not None else -1
+    if command.incarnation > known and command.consumer not in subscription.incarnations:
+        refuse(out, command, ServerError.CONSUMER_NOT_FOUND, "Consumer not found: subscribe")
+    else:
+        text = "Another run took this consumer's name, or its lease lapsed"
+        refuse(out, command, ServerError.CONSUMER_REPLACED, text)
 
 
 def _refuses_cumulative(

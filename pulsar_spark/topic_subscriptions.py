@@ -36,6 +36,7 @@ from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import EpochBegan, Reply, ServerError
 from pulsar_spark.ready_builder import ReadyBuilder
 from pulsar_spark.shared_dispatch import SharedDispatch
+from pulsar_spark.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscription import Subscription
 from pulsar_spark.topic_name import check_subscription_name
 
@@ -348,15 +349,30 @@ def _first_consumer(state: BrokerState, subscription: Subscription, command: Sub
 
 
 def _join(subscription: Subscription, command: Subscribe) -> None:
+    """Or join anew. ConsumerAssignError if its ranges are another's; then nothing has changed."""
     name = command.consumer
+    is_in = name in subscription.consumers
     if subscription.failover is not None:
-        subscription.failover = subscription.failover.add(name, name, command.priority_level)
+        failover = subscription.failover.remove(name) if is_in else subscription.failover
+        subscription.failover = failover.add(name, name, command.priority_level)
     elif subscription.selector is not None:
-        policy = command.key_shared_policy
-        ranges = [HashRange(low, high) for low, high in policy.ranges] or None
-        subscription.selector = subscription.selector.add(name, name, ranges)
+        selector = subscription.selector.remove(name) if is_in else subscription.selector
+        subscription.selector = selector.add(name, name, _ranges_of(command))
     else:
-        subscription.shared = subscription.shared.add(name, command.priority_level)
+        shared = subscription.shared.remove(name) if is_in else subscription.shared
+        subscription.shared = shared.add(name, command.priority_level)
+
+
+def _ranges_of(command: Subscribe) -> list[HashRange] | None:
+    return [HashRange(low, high) for low, high in command.key_shared_policy.ranges] or None
+
+
+def _joins_differently(subscription: Subscription, consumer: Consumer, command: Subscribe) -> bool:
+    """Whether a new run asks for another priority, or for other ranges, than the one before."""
+    selector = subscription.selector
+    if isinstance(selector, StickyRangeSelector):
+        return sorted(selector.ranges[consumer.name]) != sorted(_ranges_of(command) or [])
+    return selector is None and consumer.priority_level != command.priority_level
 
 
 def _leave(subscription: Subscription, consumer: Consumer) -> None:
@@ -380,6 +396,14 @@ def _subscribe_again(
 ) -> None:
     """A doubled command, or a new run: say what it holds; without checkpoint it holds nothing."""
     if command.incarnation > consumer.incarnation:
+        if _joins_differently(subscription, consumer, command):
+            try:
+                _join(subscription, command)
+            except ConsumerAssignError as error:
+                refuse(out, command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
+                return
+            consumer.priority_level = command.priority_level
+            dispatcher_sticky_key.selector_changed(state, subscription, out)
         consumer.incarnation = command.incarnation
         consumer.options = command.options
         consumer.permits = command.permits

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.broker import step
+from pulsar_spark.broker_format import from_shards, to_shards
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
     Acknowledge,
@@ -21,6 +22,7 @@ from pulsar_spark.commands import (
     Rejection,
     Report,
     Seek,
+    SetPolicies,
     Subscribe,
     Unsubscribe,
 )
@@ -431,3 +433,55 @@ def test_a_consumer_asked_back_while_it_holds_explicit_grants_keeps_what_it_deli
     (opened,) = ready.open_grants
     assert not opened.after.contains(Position(0, 1))
     assert opened.redelivery_counts == {1: entries(0, 1)}
+
+
+def test_what_a_reader_sought_back_to_is_not_trimmed_from_under_it() -> None:
+    reader = subscribe("a", durable=False, initial_position=InitialPosition.LATEST)
+    keep = TopicPolicies(retention_time_ms=-1, retention_size_bytes=-1)
+    state, _ = run([[ledger(0), ledger(1)], [reader]], keep)
+    state, _ = step(state, [Seek.to_earliest("s"), SetPolicies(TopicPolicies())], 5)
+    _, ready = step(state, [], 6)
+    assert ready.trim == ()
+
+
+def test_a_newer_run_asks_for_another_priority_and_other_ranges() -> None:
+    def sticky(consumer: str, incarnation: int, low: int, high: int) -> Subscribe:
+        policy = KeySharedPolicy(KeySharedMode.STICKY, ranges=((low, high),))
+        return subscribe(consumer, KEY_SHARED, incarnation=incarnation, key_shared_policy=policy)
+
+    state, _ = run([[sticky("a", 1, 0, 9), sticky("b", 1, 10, 19)]])
+    state, ready = step(state, [sticky("a", 2, 5, 10)], 5)
+    assert errors(ready) == [ServerError.CONSUMER_ASSIGN_ERROR]
+    state, ready = step(state, [sticky("a", 3, 20, 65_535)], 6)
+    selector = state.subscriptions["s"].selector
+    assert selector is not None
+    assert [selector.select(slot) for slot in (5, 10, 30)] == [None, "b", "a"]
+
+    state, _ = run([[subscribe("a", FAILOVER), subscribe("b", FAILOVER, priority_level=1)]])
+    later = subscribe("a", FAILOVER, incarnation=2, priority_level=2, resumes=True)
+    state, ready = step(state, [later], 5)
+    assert [revoke.consumer for revoke in ready.revokes] == ["a"]
+    assert state.subscriptions["s"].consumers["a"].priority_level == 2
+
+
+def test_what_was_said_of_a_deleted_subscription_does_not_count_for_a_new_one() -> None:
+    late = report("a", entries(0, 0), acknowledged=Cursor().acknowledge(entries(0, 1)))
+    state, _ = run([[ledger(0, [1, 1]), subscribe("a")], [Unsubscribe("s", "a", 1)]])
+    state, ready = step(from_shards(to_shards(state)), [subscribe("b")], 5)
+    assert [reply.epoch for reply in ready.replies] == [1]
+    state, ready = step(state, [late], 6)
+    assert state.subscriptions["s"].cursor.individually_deleted == PositionSet()
+    assert errors(ready) == [ServerError.CONSUMER_NOT_FOUND]
+
+
+def test_a_rejection_that_is_said_again_forgets_no_indexes_that_were_acknowledged_since() -> None:
+    off = TopicPolicies(batch_index_acknowledgment=False)
+    state, _ = run([[ledger(0, [3]), subscribe("a")]], off)
+    first = PositionSet.of_batch(Position(0, 0), 3, 0b001)
+    again: dict[str, Any] = {"delivered": {0: entries(0, 0)}, "rejected": (Rejection(0, first, 0),)}
+    state, ready = step(state, [report("a", sequence=1, **again)], 5)
+    assert [(g.attempt, g.messages) for g in ready.grants] == [(1, entries(0, 0))]
+    two = PositionSet.of_batch(Position(0, 0), 3, 0b011)
+    state, ready = step(state, [report("a", two, sequence=2, **again)], 6)
+    assert state.subscriptions["s"].partial_acks == two
+    assert not ready.grants

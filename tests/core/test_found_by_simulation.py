@@ -46,7 +46,7 @@ def test_a_late_report_to_a_deleted_subscription_does_not_count_for_the_next_of_
     gone = report("a", entries(0, 0), request_id=7)
     state, _ = run([[ledger(0), subscribe("a")], [Unsubscribe("s", "a", 1)], [subscribe("b")]])
     state, ready = step(from_shards(to_shards(state)), [gone], 9)
-    assert [reply.error for reply in ready.replies] == [ServerError.EPOCH_IS_OVER]
+    assert [reply.error for reply in ready.replies] == [ServerError.CONSUMER_NOT_FOUND]
     assert not state.subscriptions["s"].cursor.contains(Position(0, 0))
 
 
