@@ -56,17 +56,23 @@ class SubscribedTopics:
             if topic not in self._ledgers:
                 self._ledgers[topic] = self._root.open(TopicName.parse(topic))
 
+    @cached_property
+    def retry_topic(self) -> str | None:
+        """The full name of the retry letter topic that is read besides, with enableRetry."""
+        if not self._names:
+            return None
+        retry = retry_topic(self._options, self._names[0].partitioned_topic_name)
+        return None if retry is None else retry.partitioned_topic_name
+
     def open_retry_topic(self) -> None:
         """With enableRetry: it is read too, and made now if it is not there.
 
         So that what is published there finds the subscription in place.
         """
-        if not self._names:
-            return
-        retry = retry_topic(self._options, self._names[0].partitioned_topic_name)
-        if retry is not None and retry.partitioned_topic_name not in self._ledgers:
-            self._root.open_or_create(retry, 1)
-            self.open_all([retry.partitioned_topic_name])
+        name = self.retry_topic
+        if name is not None and name not in self._ledgers:
+            self._root.open_or_create(TopicName.parse(name), 1)
+            self.open_all([name])
 
     def ledger(self, topic: str) -> ManagedLedger:
         """A topic that is open."""

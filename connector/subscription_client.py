@@ -47,11 +47,19 @@ _log = logging.getLogger(__name__)
 class SubscriptionClient:
     """One run of a consumer, over all its topic partitions."""
 
-    def __init__(self, options: Options, root: Root, name: str, begun: StreamOffset) -> None:
+    def __init__(
+        self,
+        options: Options,
+        root: Root,
+        name: str,
+        begun: StreamOffset,
+        retry_topic: str | None = None,
+    ) -> None:
         """Says nothing yet. `begun` is what an earlier run under that name left, if there was one.
 
         What stands in it was granted before, and stays granted; all else begins anew.
         """
+        self._retry_topic = retry_topic
         self._options, self._root, self.name = options, root, name
         self._resumes = {partition for partition, _ in begun.items()}
         self._floors = {each: offset.floor for each, offset in begun.items() if offset.floor}
@@ -157,8 +165,13 @@ class SubscriptionClient:
         for about in partitions:
             command = replace(
                 subscribe_command(
-                    self._options, self.name, self.incarnation, about.partition, permits
-                ),
+                    self._options,
+                    self.name,
+                    self.incarnation,
+                    about.partition,
+                    permits,
+                    retries=about.topic == self._retry_topic,
+                ),  # fmt: skip
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
             )

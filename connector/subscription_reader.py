@@ -219,7 +219,9 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def _connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker, made when it is known who this is."""
         if self._client is None:
-            self._client = SubscriptionClient(self._options, self._root, begun.consumer, begun)
+            self._client = SubscriptionClient(
+                self._options, self._root, begun.consumer, begun, self._topics.retry_topic
+            )
             self._client.subscribe(self._topics.partitions())
         return self._client
 

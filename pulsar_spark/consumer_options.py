@@ -84,29 +84,40 @@ def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> N
 
 
 def subscribe_command(
-    options: GivenOptions, consumer: str, incarnation: int, partition: int, permits: int
+    options: GivenOptions,
+    consumer: str,
+    incarnation: int,
+    partition: int,
+    permits: int,
+    *,
+    retries: bool = False,
 ) -> Subscribe:
-    """What the broker of a partition is told; `resumes` and the request id are still to be set."""
+    """What the broker of a partition is told; `resumes` and the request id are still to be set.
+
+    `retries`: it is one of the retry letter topic, which is always Shared, as in Pulsar, so that
+    its delays are kept.
+    """
     start = None
     if options.has("startMessageId"):
         given = MessageId.parse(options["startMessageId"])
         if given.partition in (-1, partition):
             start = (Position(given.ledger_id, given.entry_id), given.batch_index)
+    keys = KeySharedPolicy(
+        KeySharedMode(options["keySharedMode"]),
+        options["allowOutOfOrderDelivery"],
+        options["keySharedRanges"],
+    )
     return Subscribe(
         options["subscriptionName"],
         consumer,
         incarnation,
-        SubscriptionType(options["subscriptionType"]),
+        SubscriptionType.SHARED if retries else SubscriptionType(options["subscriptionType"]),
         durable=options["subscriptionMode"] == "Durable",
         initial_position=InitialPosition(options["subscriptionInitialPosition"]),
         start_message_id=start,
         start_message_id_inclusive=options["startMessageIdInclusive"],
         priority_level=options["priorityLevel"],
-        key_shared_policy=KeySharedPolicy(
-            KeySharedMode(options["keySharedMode"]),
-            options["allowOutOfOrderDelivery"],
-            options["keySharedRanges"],
-        ),
+        key_shared_policy=KeySharedPolicy() if retries else keys,
         options=consumer_options(options),
         permits=permits,
     )

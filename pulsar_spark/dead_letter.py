@@ -1,7 +1,8 @@
 """Which topic a message is copied to when it failed too often, and with which properties.
 
 Invariants: the names are Pulsar's; a copy's properties never replace REAL_TOPIC, REAL_SUBSCRIPTION
-and ORIGIN_MESSAGE_ID that a message brings along, so they name where it came from first. Follows
+and ORIGIN_MESSAGE_ID that a message brings along, so they name where it came from first, unless
+its consumer gives them other values itself. Follows
 Pulsar's `DeadLetterPolicy`, `RetryMessageUtil` and `ConsumerImpl.reconsumeLater`.
 """
 
@@ -65,7 +66,7 @@ def retry_letter(
     counted = (
         *request.properties,
         (RECONSUMETIMES, str(times)),
-        (DELAY_TIME, str(request.delay_ms)),
+        (DELAY_TIME, str(max(request.delay_ms, 0))),
     )
     if times > policy.max_redeliver_count:
         return dead_letter(state, subscription, policy, messages, counted)
@@ -75,7 +76,7 @@ def retry_letter(
         subscription.name,
         messages,
         (*counted, (REAL_TOPIC, state.topic), (REAL_SUBSCRIPTION, subscription.name)),
-        deliver_at_ms=state.now_ms + request.delay_ms,
+        deliver_at_ms=state.now_ms + max(request.delay_ms, 0),
     )
 
 
@@ -91,7 +92,8 @@ def letter_properties(
     origin = str(message_id)
     added = (*letter.properties, (ORIGIN_MESSAGE_ID, origin), (ORIGIN_MESSAGE_IDY_TIME, origin))
     result = dict(properties)
-    for name, value in added:
-        if name not in _FIRST_WINS or name not in result:
+    for place, (name, value) in enumerate(added):
+        is_given = name in dict(added[place + 1 :])  # by the consumer, before the broker's own
+        if is_given or name not in _FIRST_WINS or name not in result:
             result[name] = value
     return result

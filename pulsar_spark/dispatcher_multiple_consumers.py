@@ -12,7 +12,13 @@ import numpy as np
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.due_messages import NOTHING
 from pulsar_spark.entry_run import EntryRun
-from pulsar_spark.granting import capacity_of, grant, is_blocked_on_unacked, read_new
+from pulsar_spark.granting import (
+    block_the_full,
+    capacity_of,
+    grant,
+    is_blocked_on_unacked,
+    read_new,
+)
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready_builder import ReadyBuilder
 from pulsar_spark.shared_dispatch import Capacity
@@ -42,6 +48,8 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         subscription.replay = subscription.replay.union(rest).union(beside)
     for name, messages in granted.items():
         grant(subscription, subscription.consumers[name], messages, out)
+    if granted:
+        block_the_full(state, subscription)
 
 
 def capacities_of(state: BrokerState, subscription: Subscription) -> tuple[dict[str, int], int]:
@@ -50,7 +58,7 @@ def capacities_of(state: BrokerState, subscription: Subscription) -> tuple[dict[
     for name, consumer in subscription.consumers.items():
         held = subscription.unacked_messages_of(consumer, state.ledgers)
         total += held
-        capacity = capacity_of(state, consumer, held)
+        capacity = capacity_of(state, subscription, consumer, held)
         if capacity > 0:
             capacities[name] = capacity
     return capacities, total

@@ -79,7 +79,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         out.open_grants.append(open_grant_of(subscription, holder))
     if holder is not None and role_of(holder) is Role.ACTIVE and subscription.replay:
         held = subscription.unacked_messages_of(holder, state.ledgers)
-        capacity = capacity_of(state, holder, held)
+        capacity = capacity_of(state, subscription, holder, held)
         messages = subscription.replay
         if capacity > 0:
             messages = messages.prefix(capacity, state.ledgers)

@@ -20,7 +20,7 @@ from pulsar_spark.consumer import Consumer
 from pulsar_spark.dispatcher_multiple_consumers import capacities_of, excluded_from_reading
 from pulsar_spark.dispatcher_single_active import revoke_of
 from pulsar_spark.due_messages import NOTHING
-from pulsar_spark.granting import grant, is_blocked_on_unacked, read_new
+from pulsar_spark.granting import block_the_full, grant, is_blocked_on_unacked, read_new
 from pulsar_spark.hash_assignments import NOBODY
 from pulsar_spark.message_redelivery import give_back
 from pulsar_spark.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
@@ -115,6 +115,8 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         subscription.replay = subscription.replay.union(rest)
     for name, messages in granted.items():
         grant(subscription, subscription.consumers[name], messages, out)
+    if granted:
+        block_the_full(state, subscription)
 
 
 def _deal(

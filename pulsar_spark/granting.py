@@ -21,11 +21,18 @@ from pulsar_spark.subscription import Subscription
 SMALLEST_READ = 64
 
 
-def capacity_of(state: BrokerState, consumer: Consumer, held: int) -> int:
-    """How many messages more it may hold than that; keeps its block on unacknowledged ones."""
+def capacity_of(
+    state: BrokerState, subscription: Subscription, consumer: Consumer, held: int
+) -> int:
+    """How many messages more it may hold than that; keeps its block on unacknowledged ones.
+
+    Only consumers of a durable subscription that several share are ever blocked.
+    """
     capacity = consumer.permits - held
     limit = state.policies.max_unacked_messages_per_consumer
-    if limit > 0:
+    if limit <= 0 or not (subscription.durable and subscription.subscription_type.is_shared):
+        consumer.is_blocked = False
+    else:
         consumer.is_blocked = held >= limit or (consumer.is_blocked and held > limit // 2)
         capacity = 0 if consumer.is_blocked else min(capacity, limit - held)
     return max(capacity, 0)
@@ -117,6 +124,16 @@ def grants_again(subscription: Subscription, consumer: Consumer, out: ReadyBuild
                     again=True,
                 )
             )
+
+
+def block_the_full(state: BrokerState, subscription: Subscription) -> None:
+    """After grants: who holds all that it may is blocked from now on, not from the next look."""
+    total = 0
+    for consumer in subscription.consumers.values():
+        held = subscription.unacked_messages_of(consumer, state.ledgers)
+        capacity_of(state, subscription, consumer, held)
+        total += held
+    is_blocked_on_unacked(state, subscription, total)
 
 
 def is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: int) -> bool:

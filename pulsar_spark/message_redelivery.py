@@ -26,6 +26,8 @@ from pulsar_spark.subscription import Subscription
 Delay = Callable[[int], int]
 """Redelivery count -> milliseconds."""
 
+LEAST_NEGATIVE_ACK_DELAY_MS: Final = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Burial:
@@ -49,13 +51,13 @@ def at_once(_count: int) -> int:
 
 
 def negative_ack_delay(options: ConsumerOptions, delay_ms: int | None) -> Delay:
-    """What was asked for, or by backoff, or the consumer's fixed delay."""
+    """What was asked for, or by backoff, or the consumer's fixed delay, which has a least value."""
     backoff = options.negative_ack_redelivery_backoff
     if delay_ms is not None:
         return lambda _count: delay_ms
     if backoff is not None:
         return backoff.next
-    return lambda _count: options.negative_ack_redelivery_delay_ms
+    return lambda _count: max(options.negative_ack_redelivery_delay_ms, LEAST_NEGATIVE_ACK_DELAY_MS)
 
 
 def give_back(

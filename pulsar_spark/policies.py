@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
+from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 
 INFINITE: Final = -1
@@ -48,12 +49,19 @@ class KeySharedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPolicy:
-    """A message is seen `max_redeliver_count` + 1 times. An empty topic is the default name."""
+    """A message is seen `max_redeliver_count` + 1 times. An empty topic is the default name.
+
+    InvalidOptionError if the count is below 1.
+    """
 
     max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
     dead_letter_topic: str = ""
     retry_letter_topic: str = ""
     initial_subscription_name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.max_redeliver_count < 1:
+            raise InvalidOptionError("MaxRedeliverCount must be > 0.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def create(state: BrokerState, command: CreateSubscription, out: ReadyBuilder) -
         request_id=command.request_id,
     )  # fmt: skip
     if command.subscription not in state.subscriptions:
-        refusal = _refusal(state, wanted)
+        refusal = _bad_request(wanted) or _too_many_subscriptions(state)
         if refusal is not None:
             refuse(out, command, *refusal)
             return
@@ -235,10 +235,7 @@ def _refusal(state: BrokerState, command: Subscribe) -> Refusal | None:
         return refusal
     subscription = state.subscriptions.get(command.subscription)
     if subscription is None:
-        limit = state.policies.max_subscriptions_per_topic
-        if 0 < limit <= len(state.subscriptions):
-            return ServerError.NOT_ALLOWED_ERROR, f"Exceed the maximum subscriptions: {limit}"
-        return _too_many(state, None)
+        return _too_many_subscriptions(state) or _too_many(state, None)
     refusal = _over(subscription, command)
     if refusal is None and subscription.consumers:
         refusal = _clash(subscription, command)
@@ -293,6 +290,13 @@ def _clash(subscription: Subscription, command: Subscribe) -> Refusal | None:
     if kind is SubscriptionType.KEY_SHARED and not matches:
         text = "Subscription is of different type: its Key_Shared policy differs"
         return ServerError.CONSUMER_BUSY, text
+    return None
+
+
+def _too_many_subscriptions(state: BrokerState) -> Refusal | None:
+    limit = state.policies.max_subscriptions_per_topic
+    if 0 < limit <= len(state.subscriptions):
+        return ServerError.NOT_ALLOWED_ERROR, f"Exceed the maximum subscriptions: {limit}"
     return None
 
 

@@ -34,9 +34,8 @@ from tests.store.stores import values_of
 ABOUT = TopicPartition("persistent://public/default/t", 0)
 DEAD_LETTERS = "persistent://public/default/t-s-DLQ"
 VALUES = ["a", "b", "c", "d", "e"]
-OPTIONS = ConsumerOptions(
-    negative_ack_redelivery_delay_ms=0, dead_letter_policy=DeadLetterPolicy(max_redeliver_count=1)
-)
+OPTIONS = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(max_redeliver_count=1))
+AT_ONCE = 0
 ROUNDS = (
     Subscribe(
         "s", "c", 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST,
@@ -46,13 +45,13 @@ ROUNDS = (
         "s", "c", 1, sequence=1, permits=100,
         delivered={0: PositionSet.of_range(0, 0, 3)},
         acknowledged=Cursor().acknowledge(PositionSet.of([(0, 0)])),
-        rejected=(Rejection(0, PositionSet.of([(0, 1), (0, 2)])),),
+        rejected=(Rejection(0, PositionSet.of([(0, 1), (0, 2)]), AT_ONCE),),
     ),
     Report(
         "s", "c", 1, sequence=2, permits=100,
         delivered={0: PositionSet.of_range(0, 0, 3), 1: PositionSet.of_range(0, 1, 2)},
         acknowledged=Cursor().acknowledge(PositionSet.of([(0, 2)])),
-        rejected=(Rejection(1, PositionSet.of([(0, 1)])),),
+        rejected=(Rejection(1, PositionSet.of([(0, 1)]), AT_ONCE),),
     ),
     Report(
         "s", "c", 1, sequence=3, permits=100,

@@ -24,6 +24,7 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.dispatch import Stepped
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.stream_offset import TopicPartition
 from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Run
@@ -324,7 +325,10 @@ def test_errors_of_processing_end_in_the_dead_letter(
     impatient(monkeypatch)
     place = Root(str(root), {})
     send(root, "t", ["a", "exit", "b"], batchingEnabled=False)
-    options = ConsumerOptions(0, dead_letter_policy=DeadLetterPolicy(1))
+    options = ConsumerOptions(
+        negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(0, 0),
+        dead_letter_policy=DeadLetterPolicy(1),
+    )
     command = Subscribe(
         "s", "c", 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST,
         permits=100, options=options,

@@ -333,6 +333,18 @@ def test_the_retry_letter_topic_is_made_and_read_too(
     assert values(turns(run, broker)) == ["again"]
 
 
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Key_Shared"])
+def test_the_retry_letter_topic_is_always_shared(
+    consume: Consume, broker: PlainBroker, root: Path, kind: str
+) -> None:
+    send(root, "t", ["a"])
+    run = consume(enableRetry=True, subscriptionType=kind)
+    assert values(turns(run, broker)) == ["a"]
+    assert [command.subscription_type.value for command in said(root, Subscribe)] == [
+        kind, "Shared"
+    ]  # fmt: skip
+
+
 def test_several_partitions_share_the_receiver_queue(
     consume: Consume, broker: PlainBroker, root: Path
 ) -> None:

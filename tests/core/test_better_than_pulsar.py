@@ -183,7 +183,7 @@ def test_10_a_dead_letter_topic_keeps_its_messages_though_nobody_subscribed() ->
     state, _ = run(ledgers, TopicPolicies())
     assert state.trimming == {0, 1}, "an ordinary topic does as Pulsar's"
     host = InMemoryHost()
-    options = ConsumerOptions(0, dead_letter_policy=DeadLetterPolicy(1))
+    options = ConsumerOptions(100, dead_letter_policy=DeadLetterPolicy(1))
     consumer = host.subscribe(
         "orders", Subscribe("s", "a", subscription_type=SHARED, options=options)
     )
@@ -197,6 +197,7 @@ def test_10_a_dead_letter_topic_keeps_its_messages_though_nobody_subscribed() ->
             host.run()
             consumer.negative_acknowledge([message])
             host.run()
+            host.advance(100)
     host.advance(60_000)
     dead = host.topic(f"{TOPIC}-s-DLQ")
     assert [held.value for held in dead.messages.values()] == [b"0", b"1", b"2"]

@@ -324,10 +324,10 @@ def test_an_ack_timeout_of_an_exclusive_consumer_brings_back_what_was_delivered(
 
 
 def test_a_sink_that_names_no_attempt_rejects_what_is_held_at_any_attempt_by_anybody() -> None:
-    options = ConsumerOptions(0, dead_letter_policy=DeadLetterPolicy(1))
+    options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1))
     one: list[Command] = [ledger(0, [1] * 3), subscribe("a", permits=2, options=options),
            subscribe("b", options=options)]  # fmt: skip
-    state, ready = run([one, [report("a", rejected=(Rejection(0, entries(0, 0)),))]])
+    state, ready = run([one, [report("a", rejected=(Rejection(0, entries(0, 0), 0),))]])
     assert [(each.attempt, each.messages) for each in ready.grants] == [(1, entries(0, 0))]
     why = (("ERROR", "no"),)
     sink = Report("s", epoch=None, rejected=(Rejection(None, entries(0, 0, 1, 2), 0, why),))
@@ -342,9 +342,9 @@ def test_a_sink_that_names_no_attempt_rejects_what_is_held_at_any_attempt_by_any
 
 
 def test_what_a_sink_sends_to_be_reconsumed_later_leaves_every_attempt() -> None:
-    options = ConsumerOptions(0, dead_letter_policy=DeadLetterPolicy(5))
+    options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(5))
     state, _ = run([[ledger(0, [1] * 3), subscribe("a", EXCLUSIVE, options=options)]])
-    state, _ = step(state, [report("a", rejected=(Rejection(0, entries(0, 1)),))], 5)
+    state, _ = step(state, [report("a", rejected=(Rejection(0, entries(0, 1), 0),))], 5)
     sink = Report("s", epoch=None, reconsume_later=(ReconsumeLater(None, entries(0, 0, 1), 9),))
     state, ready = step(state, [sink, sink], 6)
     assert [(each.messages, each.deliver_at_ms) for each in ready.letters] == [

@@ -1,0 +1,288 @@
+"""Limits and identities: whom they bind, and whom they do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pulsar_spark.broker import step
+from pulsar_spark.broker_format import from_shards, to_shards
+from pulsar_spark.broker_state import BrokerState
+from pulsar_spark.commands import (
+    CloseConsumer,
+    Command,
+    CreateSubscription,
+    InitialPosition,
+    ReconsumeLater,
+    Rejection,
+    Subscribe,
+    Unsubscribe,
+)
+from pulsar_spark.dead_letter import letter_properties
+from pulsar_spark.due_messages import MAX_INSTANTS, DueMessages
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.message_id import MessageId
+from pulsar_spark.policies import (
+    ConsumerOptions,
+    DeadLetterPolicy,
+    KeySharedMode,
+    KeySharedPolicy,
+    TopicPolicies,
+)
+from pulsar_spark.position import EARLIEST
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.ready import Ready, ServerError
+from pulsar_spark.subscription import MAX_REMEMBERED_INCARNATIONS
+from tests.core.broker_samples import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SHARED,
+    TOPIC,
+    entries,
+    ledger,
+    report,
+    run,
+    subscribe,
+)
+
+
+def errors(ready: Ready) -> list[ServerError | None]:
+    return [reply.error for reply in ready.replies]
+
+
+def granted(ready: Ready) -> dict[str, list[str]]:
+    result: dict[str, list[str]] = {}
+    for grant in ready.grants:
+        result.setdefault(grant.consumer, []).append(str(grant.messages))
+    return result
+
+
+# -- limits on unacknowledged messages -----------------------------------------------------------
+
+
+def test_an_exclusive_consumer_is_not_limited_by_its_unacknowledged_messages() -> None:
+    rejected = Rejection(0, PositionSet.of_range(1, 0, 9), 1)
+    told = report("a", delivered={0: PositionSet.of_range(1, 0, 9)}, rejected=(rejected,))
+    batches: list[list[Command]] = [[ledger(1, [1] * 10), subscribe("a", EXCLUSIVE)], [told], []]
+    _, ready = run(batches, TopicPolicies(max_unacked_messages_per_consumer=3))
+    assert granted(ready) == {"a": ["1:0-9"]}
+
+
+def test_a_non_durable_subscription_is_not_limited_by_unacknowledged_messages() -> None:
+    added = ledger(1, [1] * 10)
+    limited = TopicPolicies(max_unacked_messages_per_consumer=3)
+    _, ready = run([[added, subscribe("a", durable=False)]], limited)
+    assert granted(ready) == {"a": ["1:0-9"]}
+    _, ready = run([[added, subscribe("b")]], limited)
+    assert granted(ready) == {"b": ["1:0-2"]}
+
+
+def test_a_consumer_goes_on_at_half_of_its_unacknowledged_messages_and_not_above() -> None:
+    limited = TopicPolicies(max_unacked_messages_per_consumer=4)
+    batches: list[list[Command]] = [[ledger(1, [1] * 10), subscribe("a")]]
+    batches.append([report("a", entries(1, 0))])
+    _, ready = run(batches, limited)
+    assert not ready.grants, "three of four"
+    _, ready = run([*batches, [report("a", entries(1, 1), sequence=1)]], limited)
+    assert granted(ready) == {"a": ["1:4-5"]}
+
+
+def test_taking_the_limits_away_frees_the_subscription() -> None:
+    limited = TopicPolicies(max_unacked_messages_per_subscription=4)
+    state, _ = run([[ledger(1, [1] * 10), subscribe("a")]], limited)
+    assert state.subscriptions["s"].is_blocked
+    state.policies = TopicPolicies(max_unacked_messages_per_subscription=0)
+    state, ready = step(state, [], 1)
+    assert granted(ready) == {"a": ["1:4-9"]}
+    assert not state.subscriptions["s"].is_blocked
+
+
+@pytest.mark.parametrize("room", [1, 3, 5])
+def test_a_nearly_full_key_shared_subscription_replays_no_more_than_there_is_room_for(
+    room: int,
+) -> None:
+    limited = TopicPolicies(max_unacked_messages_per_subscription=20)
+    hashes = list(range(100, 2_000_000, 100_000))
+    state, _ = run([[ledger(1, [1] * 20, sticky_key_hashes=hashes), subscribe("a", KEY_SHARED)],
+                    [subscribe("b", KEY_SHARED)]], limited)  # fmt: skip
+    held = state.subscriptions["s"].consumers["a"].held
+    assert held == PositionSet.of_range(1, 0, 19)
+    back = Rejection(0, held)
+    state, _ = step(state, [report("a", rejected=(back,), sequence=1)], 2)
+    limited = TopicPolicies(max_unacked_messages_per_subscription=room)
+    state.policies = limited
+    state, ready = step(state, [], 70_000)
+    assert sum(grant.messages.count(state.ledgers) for grant in ready.grants) in range(1, room + 1)
+
+
+# -- who is who ----------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_over_cannot_unsubscribe_the_one_that_took_its_name() -> None:
+    joined: list[list[Command]] = [
+        [subscribe("a", EXCLUSIVE)],
+        [subscribe("a", EXCLUSIVE, incarnation=2)],
+    ]
+    state, ready = run([*joined, [Unsubscribe("s", "a", 1)]])
+    assert errors(ready) == [ServerError.CONSUMER_BUSY]
+    assert "s" in state.subscriptions
+    state, ready = run([*joined, [Unsubscribe("s", "a", 2)]])
+    assert ready.deleted_subscriptions == ("s",)
+
+
+def test_a_new_run_may_have_another_priority() -> None:
+    batches: list[list[Command]] = [
+        [subscribe("a", incarnation=1), subscribe("b", incarnation=1)],
+        [subscribe("a", incarnation=2, priority_level=1)],
+        [ledger(1, [1] * 4)],
+    ]
+    _, ready = run(batches)
+    assert granted(ready) == {"b": ["1:0-3"]}
+    failover: list[list[Command]] = [[subscribe(name, FAILOVER) for name in "ab"]]
+    state, _ = run([*failover, [subscribe("a", FAILOVER, incarnation=2, priority_level=1)]])
+    chosen = state.subscriptions["s"].failover
+    assert chosen is not None
+    assert chosen.active == "b"
+
+
+def test_a_new_run_may_have_other_sticky_ranges_but_not_another_s() -> None:
+    def sticky(name: str, low: int, high: int, incarnation: int = 1) -> Subscribe:
+        policy = KeySharedPolicy(KeySharedMode.STICKY, ranges=((low, high),))
+        return subscribe(name, KEY_SHARED, key_shared_policy=policy, incarnation=incarnation)
+
+    both = [sticky("a", 0, 99), sticky("b", 100, 199)]
+    state, _ = run([both, [ledger(1, [1, 1], sticky_key_hashes=[50, 150])]])
+    before = to_shards(state)
+    refused, ready = step(state, [sticky("a", 150, 299, 2)], state.now_ms)
+    assert errors(ready) == [ServerError.CONSUMER_ASSIGN_ERROR]
+    assert to_shards(refused) == before
+    moved, _ = step(state, [sticky("a", 200, 299, 2)], state.now_ms)
+    added = ledger(2, [1, 1], sticky_key_hashes=[50, 250])
+    _, ready = step(moved, [added], 9)
+    assert granted(ready) == {"a": ["2:1"]}
+
+
+def test_an_admin_creates_a_subscription_though_there_are_as_many_consumers_as_may_be() -> None:
+    batches: list[list[Command]] = [[subscribe("a")], [CreateSubscription("other", request_id=1)]]
+    state, ready = run(batches, TopicPolicies(max_consumers_per_topic=1))
+    assert errors(ready) == [None]
+    assert "other" in state.subscriptions
+    _, ready = run(batches, TopicPolicies(max_subscriptions_per_topic=1))
+    assert errors(ready) == [ServerError.NOT_ALLOWED_ERROR]
+    _, ready = run([[CreateSubscription("pulsar.dedup", InitialPosition.LATEST, 1)]])
+    assert errors(ready) == [ServerError.NAMING_ERROR]
+
+
+def test_the_runs_of_a_thousand_consumers_that_left_are_remembered_and_no_more() -> None:
+    state = BrokerState(TOPIC)
+    for number in range(MAX_REMEMBERED_INCARNATIONS + 1):
+        name = f"c{number}"
+        state, _ = step(state, [subscribe(name), CloseConsumer("s", name, 1)], number)
+    assert len(state.subscriptions["s"].incarnations) == MAX_REMEMBERED_INCARNATIONS
+    _, ready = step(state, [subscribe("c0"), subscribe("c1")], state.now_ms)
+    replies = {reply.consumer: reply.error for reply in ready.replies}
+    assert replies == {"c0": None, "c1": ServerError.CONSUMER_REPLACED}
+
+
+# -- letters and delays --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_message_is_redelivered_once_at_least_before_it_is_a_dead_letter(count: int) -> None:
+    with pytest.raises(InvalidOptionError, match="MaxRedeliverCount must be > 0"):
+        DeadLetterPolicy(count)
+
+
+def test_what_a_consumer_says_of_a_letter_replaces_where_it_came_from() -> None:
+    said = (("REAL_TOPIC", "mine"), ("RECONSUMETIMES", "77"), ("why", "busy"))
+    again = ReconsumeLater(0, entries(1, 0), -5, properties=said)
+    options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(2))
+    told = report("a", reconsume_later=(again,))
+    _, ready = run([[ledger(1), subscribe("a", options=options)], [told]])
+    (letter,) = ready.letters
+    brought = {"REAL_TOPIC": "first", "REAL_SUBSCRIPTION": "first", "why": "first"}
+    properties = letter_properties(letter, MessageId(1, 0), brought)
+    assert properties == {
+        "REAL_TOPIC": "mine",
+        "REAL_SUBSCRIPTION": "first",
+        "RECONSUMETIMES": "1",
+        "DELAY_TIME": "0",
+        "ORIGIN_MESSAGE_ID": "1:0:-1",
+        "ORIGIN_MESSAGE_IDY_TIME": "1:0:-1",
+        "why": "busy",
+    }
+    assert letter.deliver_at_ms == 1
+
+
+@pytest.mark.parametrize("tick_ms", [1, 100, 1_000])
+def test_a_topic_s_own_tick_is_kept_with_and_without_a_restart(tick_ms: int) -> None:
+    policies = TopicPolicies(delayed_delivery_tick_ms=tick_ms)
+    first = ledger(1, [1], deliver_at_ms=[5_001])
+    state, ready = run([[subscribe("a")], [first]], policies)
+    width = 1 << (tick_ms.bit_length() - 1)
+    due = -(-5_001 // width) * width
+    assert ready.next_due_ms == due
+    second = ledger(2, [1], deliver_at_ms=[5_001])
+    for each in (state, from_shards(to_shards(state))):
+        _, ready = step(each, [second], 2)
+        assert ready.next_due_ms == due
+
+
+def test_where_many_instants_fall_due_those_closest_are_merged_at_the_later_one() -> None:
+    due = DueMessages()
+    instants = [number * 10 for number in range(MAX_INSTANTS)]
+    for number, instant in enumerate([*instants, 5_003]):
+        due = due.add(instant, entries(1, number))
+        due.check()
+    assert len(due.instants) == MAX_INSTANTS
+    assert 5_000 not in due.instants
+    early, _ = due.due(5_002)
+    assert not early.contains((1, 500)), "never early"
+    assert due.instants[5_003] == entries(1, 500, MAX_INSTANTS)
+    assert due.add(7, PositionSet()) is due
+
+
+# -- reading and dealing -------------------------------------------------------------------------
+
+
+def test_entries_of_many_sizes_are_dealt_and_the_last_one_is_cut() -> None:
+    sizes = [3, 1, 7, 2, 5, 4, 1, 6] * 10
+    added = [ledger(1, sizes), ledger(2, [50, 50])]
+    state, ready = run([[subscribe("a", permits=37), subscribe("b", permits=61)], added])
+    held = {name: each.held for name, each in state.subscriptions["s"].consumers.items()}
+    assert {name: each.count(state.ledgers) for name, each in held.items()} == {"a": 37, "b": 61}
+    assert not held["a"].intersection(held["b"])
+    assert ready.grants
+    state, _ = step(state, [report("a", permits=500), report("b", permits=500)], 5)
+    held = {name: each.held for name, each in state.subscriptions["s"].consumers.items()}
+    assert held["a"].union(held["b"]).count(state.ledgers) == sum(sizes) + 100
+
+
+def test_key_shared_deals_parts_of_batches_that_were_passed_over() -> None:
+    hashes = np.arange(12) * 7_654_321
+    batches: list[list[Command]] = [
+        [subscribe("a", KEY_SHARED, permits=2), subscribe("b", KEY_SHARED, permits=2)],
+        [ledger(1, [6, 1, 5], sticky_key_hashes=hashes)],
+        [report("a", permits=12), report("b", permits=12)],
+    ]
+    state, _ = run(batches)
+    held = [each.held for each in state.subscriptions["s"].consumers.values()]
+    assert held[0].union(held[1]) == PositionSet.of_range(1, 0, 2)
+    assert not held[0].intersection(held[1])
+
+
+def test_a_subscription_begins_though_the_topic_has_no_message() -> None:
+    state, ready = step(BrokerState(TOPIC), [subscribe("a", SHARED)], 0)
+    assert state.last_position == EARLIEST
+    assert ready.replies[0].error is None
+
+
+def test_a_negative_acknowledgement_waits_a_tenth_of_a_second_at_least() -> None:
+    options = ConsumerOptions(negative_ack_redelivery_delay_ms=0)
+    state, _ = run([[ledger(0, [1]), subscribe("a", options=options)]])
+    state, ready = step(state, [report("a", rejected=(Rejection(0, entries(0, 0)),))], 1_000)
+    assert not [each for each in ready.grants if each.messages]
+    assert ready.next_due_ms == 1_100
+    _, ready = step(state, [], 1_100)
+    assert [each.messages for each in ready.grants] == [entries(0, 0)]
