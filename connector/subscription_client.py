@@ -171,7 +171,7 @@ class SubscriptionClient:
                     about.partition,
                     permits,
                     retries=about.topic == self._retry_topic,
-                ),  # fmt: skip
+                ),
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
             )
