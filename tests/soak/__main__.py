@@ -1,6 +1,6 @@
 """Kills publisher and reader at random, many times; every flight arrives once.
 
-    python -m tests.soak --kills 200 --seed 7 [--folder FOLDER]
+    python -m tests.soak --kills 200 --seed 7 [--folder FOLDER] [--minutes M]
 
 A kill is `kill -9` of one role's whole process: driver, JVM and Python workers. Both roles are
 begun again from their checkpoints at once. When all flights are through before the kills are,
@@ -24,6 +24,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,7 +32,6 @@ import pyarrow.parquet as pq
 from pulsar_spark.connector.flights import FLIGHTS, write_flights
 from tests.soak.query import Place
 
-ROLES = ("publisher", "reader")
 LONGEST_DELAY_S = 3.0
 """A kill comes at most so long after a role's first batch of a run."""
 EARLY_KILLS = 0.1
@@ -55,6 +55,10 @@ class Role:
 class Soak:
     """One soak in its folder; `kills` counts by role and phase, and is kept there."""
 
+    program: ClassVar[str] = "tests.soak"
+    default_kills: ClassVar[int] = 200
+    roles: ClassVar[tuple[str, ...]] = ("publisher", "reader")
+
     folder: Path
     wanted: int
     draw: random.Random
@@ -62,6 +66,7 @@ class Soak:
     months: int = 12
     files: int = 240
     number: int = 0
+    minutes: float | None = None
     begun_s: float = field(default_factory=time.monotonic)
 
     def prepare(self) -> None:
@@ -98,7 +103,7 @@ class Soak:
         """Until all flights have been published and read."""
         place = Place(self.folder, self.number)
         place.seen.mkdir(parents=True, exist_ok=True)
-        roles = [Role(name) for name in ROLES]
+        roles = [Role(name) for name in self.roles]
         try:
             while not all(role.done for role in roles):
                 for role in roles:
@@ -143,6 +148,9 @@ class Soak:
 
     @property
     def left(self) -> int:
+        """How many kills are still to come."""
+        if self.minutes is not None and time.monotonic() > self.begun_s + 60 * self.minutes:
+            return 0
         return max(0, self.wanted - sum(self.kills.values()))
 
     def phase(self, role: str, place: Place) -> str:
@@ -162,7 +170,7 @@ class Soak:
         )
 
     def done(self, place: Place) -> str:
-        published, read = (last(place.checkpoint(role) / "commits") + 1 for role in ROLES)
+        published, read = (last(place.checkpoint(role) / "commits") + 1 for role in self.roles)
         return f"batches published {published:3}, read {read:3}"
 
     def count(self) -> bool:
@@ -186,7 +194,7 @@ class Soak:
     def table(self) -> None:
         phases = sorted({phase for _, phase in self.kills})
         print("\n" + "".join(f"{name:>18}" for name in ("kill -9", *phases, "all")))
-        for role in ROLES:
+        for role in self.roles:
             counts = [self.kills[role, phase] for phase in phases]
             print("".join(f"{each:>18}" for each in (role, *counts, sum(counts))))
 
@@ -215,20 +223,26 @@ def descendants(pid: int) -> list[int]:
     return [*children, *(each for child in children for each in descendants(child))]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
+def main(kind: type[Soak] = Soak) -> int:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {kind.program}", description=sys.modules[kind.__module__].__doc__
+    )
+    parser.add_argument("--kills", type=int, default=kind.default_kills)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--folder", type=Path, help="kept, and taken up again if it is there")
     parser.add_argument("--months", type=int, default=12, help="of which flights are taken")
     parser.add_argument("--files", type=int, default=240, help="a publisher's micro-batches")
+    parser.add_argument("--minutes", type=float, help="no more kills after so long")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the queries end too
     folder = given.folder or Path(tempfile.mkdtemp(prefix="pulsarlite-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"python -m tests.soak --kills {given.kills} --seed {given.seed} --folder {folder}")
-    draw = random.Random(given.seed)
-    soak = Soak(folder.resolve(), given.kills, draw, months=given.months, files=given.files)
+    command = f"{parser.prog} --kills {given.kills} --seed {given.seed} --folder {folder}"
+    print(command, flush=True)
+    soak = kind(
+        folder.resolve(), given.kills, random.Random(given.seed), months=given.months,
+        files=given.files, minutes=given.minutes,
+    )  # fmt: skip
     soak.prepare()
     well = True
     while True:
@@ -239,7 +253,7 @@ def main() -> int:
         soak.number += 1
         soak.save()
     soak.table()
-    print("\nevery flight exactly once" if well else f"\nNOT WELL: look into {folder}")
+    print("\neverything exactly once" if well else f"\nNOT WELL: look into {folder}")
     if well and given.folder is None:
         shutil.rmtree(folder)
     return 0 if well else 1

@@ -10,17 +10,12 @@ counted: everything once, keys in order, dead letters complete. Exit status 1 if
 
 from __future__ import annotations
 
-import argparse
-import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,11 +24,10 @@ from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.subscription_admin import subscriptions
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.topic_name import TopicName
-from tests.soak.__main__ import Role, Soak, kill, last
-from tests.soak.query import Place
+from tests.soak.__main__ import Role, Soak, kill, last, main
+from tests.soak.query import PARTITIONS, Place
 from tests.soak.subscribers import CONSUMERS, REJECTED, SUBSCRIPTIONS, seen
 
-ROLES = ("publisher", "broker", *CONSUMERS)
 LONGEST_DELAY_S = 20.0
 """A kill comes at most so long after a role is past its start."""
 EARLY_KILLS = 0.1
@@ -46,9 +40,11 @@ KEY_ORDER = ("exclusive", "failover", "key_shared")
 class Subscriptions(Soak):
     """One soak in its folder."""
 
-    ends_s: float = float("inf")
+    program: ClassVar[str] = "tests.soak.subscriptions"
+    default_kills: ClassVar[int] = 500
+    roles: ClassVar[tuple[str, ...]] = ("publisher", "broker", *CONSUMERS)
+
     looked_s: float = 0.0
-    kinds: Counter[str] = field(default_factory=Counter)
 
     def run(self, role: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{role}.log").open("ab") as log:
@@ -56,15 +52,12 @@ class Subscriptions(Soak):
             command += [str(self.folder), str(self.number)]
             return subprocess.Popen(command, stdout=log, stderr=log)
 
-    @property
-    def left(self) -> int:
-        return 0 if time.monotonic() > self.ends_s else super().left
-
     def round(self) -> None:
         """Until all was published, and no subscription has a backlog."""
         place = Place(self.folder, self.number)
         place.round.mkdir(parents=True, exist_ok=True)
-        roles = [Role(name) for name in ROLES]
+        Root(str(place.root), {}).open_or_create(TopicName.parse(place.topic), PARTITIONS)
+        roles = [Role(name) for name in self.roles]
         deadline_s = time.monotonic() + LONGEST_ROUND_S
         try:
             while not self.is_drained(place):
@@ -141,13 +134,6 @@ class Subscriptions(Soak):
         )
         return found == rejected
 
-    def table(self) -> None:
-        phases = sorted({phase for _, phase in self.kills})
-        print("\n" + "".join(f"{name:>18}" for name in ("kill -9", *phases, "all")))
-        for role in ROLES:
-            counts = [self.kills[role, phase] for phase in phases]
-            print("".join(f"{each:>18}" for each in (role, *counts, sum(counts))))
-
 
 def table_of(place: Place, consumer: str) -> pa.Table:
     """All that one consumer had, in the order of its micro-batches."""
@@ -183,39 +169,5 @@ def letters(place: Place) -> list[bytes]:
         reader.close()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.subscriptions", description=__doc__)
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    parser.add_argument("--folder", type=Path, help="kept, and taken up again if it is there")
-    parser.add_argument("--months", type=int, default=12, help="of which flights are taken")
-    parser.add_argument("--files", type=int, default=240, help="a publisher's micro-batches")
-    parser.add_argument("--minutes", type=float, help="no more kills after so long")
-    given = parser.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="pulsarlite-soak-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    again = f"python -m tests.soak.subscriptions --kills {given.kills} --seed {given.seed}"
-    print(f"{again} --folder {folder}", flush=True)
-    ends_s = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
-    soak = Subscriptions(
-        folder.resolve(), given.kills, random.Random(given.seed), months=given.months,
-        files=given.files, ends_s=ends_s,
-    )  # fmt: skip
-    soak.prepare()
-    well = True
-    while True:
-        soak.round()
-        well &= soak.count()
-        if not soak.left or not well:
-            break
-        soak.number += 1
-        soak.save()
-    soak.table()
-    print("\nevery subscription has all" if well else f"\nNOT WELL: look into {folder}")
-    if well and given.folder is None:
-        shutil.rmtree(folder)
-    return 0 if well else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Subscriptions))
