@@ -45,8 +45,6 @@ class Place:
 
 
 def publisher(spark: SparkSession, place: Place) -> None:
-    if not place.expected.exists():
-        note_expected(spark, place)
     schema = spark.read.parquet(str(place.flights)).schema
     files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     frame = as_messages(files.parquet(str(place.flights)))
@@ -115,7 +113,7 @@ def main() -> None:
         master="local[2]",
         **{"spark.sql.session.timeZone": "UTC", "spark.local.dir": str(Path(folder) / "local")},
     )
-    {"publisher": publisher, "reader": reader}[role](spark, place)
+    {"publisher": publisher, "reader": reader, "expected": note_expected}[role](spark, place)
     spark.stop()
 
 

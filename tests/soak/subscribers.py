@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 
 import pulsar_spark
-from tests.soak.query import Place, end_with, note_expected, publisher
+from tests.soak.query import Place, end_with, publisher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,8 +106,6 @@ def main() -> None:
     }
     spark = pulsar_spark.session(app_name=f"soak-{role}", master="local[1]", **settings)
     if role == "publisher":
-        if not place.expected.exists():
-            note_expected(spark, place)
         publisher(spark, place)
     elif role == "broker":
         broker(spark, place)

@@ -50,7 +50,7 @@ class Subscriptions(Soak):
         with (self.folder / f"{role}.log").open("ab") as log:
             command = [sys.executable, "-m", "tests.soak.subscribers", role]
             command += [str(self.folder), str(self.number)]
-            return subprocess.Popen(command, stdout=log, stderr=log)
+            return self.start(command, log)
 
     def round(self) -> None:
         """Until all was published, and no subscription has a backlog."""
