@@ -86,10 +86,11 @@ class Soak:
             part = table.slice(number * rows, rows)
             pq.write_table(part, self.folder / "flights" / f"{number:04}.parquet")
         command = [sys.executable, "-m", "tests.soak.query", "expected", str(self.folder), "0"]
-        with (self.folder / "expected.log").open("ab") as log:
-            archive = f"-XX:ArchiveClassesAtExit={self.folder / 'classes.jsa'}"
-            if status := self.start(command, log, archive).wait():
-                raise SystemExit(f"what is expected ended with {status}: {log.name}")
+        archive = f"-XX:ArchiveClassesAtExit={self.folder / 'classes.jsa'}"
+        process = self.start(command, subprocess.PIPE, archive)
+        output, errors = process.communicate()  # ends with the JVM, which outlives its driver
+        if process.returncode:
+            raise SystemExit(f"what is to come can't be told:\n{(output + errors).decode()}")
         self.save()
 
     def save(self) -> None:
@@ -104,7 +105,9 @@ class Soak:
             command += [str(self.folder), str(self.number)]
             return self.start(command, log)
 
-    def start(self, command: list[str], log: IO[bytes], *java: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: list[str], log: IO[bytes] | int, *java: str
+    ) -> subprocess.Popen[bytes]:
         """A process whose JVM starts in a third of the usual time: that is what a kill costs."""
         shared = self.folder / "classes.jsa"
         chosen = java or (f"-XX:SharedArchiveFile={shared}",)
