@@ -1,0 +1,422 @@
+"""Subscriptions: throughput against a Parquet file stream, latency, acknowledging, standing still.
+
+    python -m benchmarks.subscriptions [--only throughput|latency|acknowledging|idle] [--runs 5]
+
+*Throughput*: one query publishes files of messages, a file a micro-batch, while three consumers of
+one subscription take them; from its start until the broker has every message acknowledged. The
+twin publishes the same files with Spark's Parquet sink, and one query reads what is written with
+Spark's file source; until it has all. Both sides have all queries (and ours the broker) in one
+session of two cores, are warm, and take turns.
+
+*Latency*: Spark's rate source publishes so many messages a second; from a message's publish time,
+taken when its task writes it, until its consumer has it in `foreachBatch`, as Arrow.
+
+*Acknowledging*: a consumer has taken a million messages in entries of 1,000; then their ids are
+acknowledged by hand in random order. *Idle*: a broker, and a consumer that nobody sends anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import pulsar_spark
+from pulsar_spark.connector.broker_input import last_shards
+from pulsar_spark.connector.start_positions import last_position
+from pulsar_spark.connector.subscription_admin import subscriptions
+from pulsar_spark.connector.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.dispatch import Stepped
+from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicName
+
+SUBSCRIPTION = "s"
+PARTITIONS = 4
+CONSUMERS = 3
+FILES = 8
+KEYS = 100_000
+THROWN_AWAY = 1
+DEADLINE_S = 300.0
+POLL_S = 0.02
+LATENCY_S = 60
+WARM_UP_S = 20
+ACKNOWLEDGED = 1_000_000
+PARTS = 10
+IDLE_S = 60
+
+
+class Dispatched:
+    """What the broker says of one topic's subscription, heard as it comes."""
+
+    def __init__(self, root: Root, topic: str) -> None:
+        self.topic = str(TopicName.parse(topic))
+        self._log = SystemTopic(root, DISPATCH)
+        self._root = root
+        self._heard = self._log.refresh()
+        self._steps: dict[TopicPartition, Stepped] = {}
+
+    def is_connected(self, consumers: int) -> bool:
+        """Whether so many consumers are on each partition."""
+        found = subscriptions(self._root, self.topic)
+        return len(found) == PARTITIONS and all(len(e.consumers) == consumers for e in found)
+
+    def is_done(self) -> bool:
+        """Whether all that the log has is acknowledged."""
+        stop = self._log.refresh()
+        mine = (self.topic, "")
+        for stored in self._log.read(self._heard, stop, keep=lambda a, s: (a.topic, s) == mine):
+            item = stored.record.item()
+            if isinstance(item, Stepped):
+                self._steps[stored.record.about] = item
+        self._heard = stop
+        ledger = self._root.open(TopicName.parse(self.topic))
+        for partition in range(PARTITIONS):
+            step = self._steps.get(TopicPartition(self.topic, partition))
+            last = last_position(ledger.ledgers(partition), ledger.state.trimmed_up_to(partition))
+            if step is None or step.last_position < last or dict(step.backlogs)[SUBSCRIPTION]:
+                return False
+        return True
+
+
+class Bench:
+    """One session with one broker, and files of messages."""
+
+    def __init__(self, spark: SparkSession, folder: Path, rows: int, value_bytes: int) -> None:
+        self.spark, self.rows, self.folder = spark, rows, folder
+        self.root = Root(str(folder / "root"), {})
+        self._runs = 0
+        self._files = [folder / f"{number}.parquet" for number in range(FILES + 1)]
+        draw = np.random.default_rng(7)
+        counts = [1_000, *[rows // FILES] * FILES]  # the first is for warming up
+        for file, count in zip(self._files, counts, strict=True):
+            size = pa.scalar(value_bytes, pa.int32())
+            data = pa.py_buffer(draw.bytes(count * value_bytes))
+            values = pa.Array.from_buffers(pa.binary(size.as_py()), count, [None, data])
+            keys = pa.array([f"N{key:05}" for key in draw.integers(0, KEYS, count)])
+            pq.write_table(pa.table({"key": keys, "value": values.cast(pa.binary())}), file)
+
+    def consumed(self, kind: str) -> float:
+        """Seconds until three consumers of that type have acknowledged all rows."""
+        self._runs += 1
+        topic, place = f"t-{self._runs}", self.folder / f"run-{self._runs}"
+        self.root.open_or_create(TopicName.parse(topic), PARTITIONS)
+        heard = Dispatched(self.root, topic)
+        queries = [
+            self.consumer(topic, place / f"consumer-{number}", subscriptionType=kind)
+            for number in range(CONSUMERS)
+        ]
+        wait_for(lambda: heard.is_connected(CONSUMERS), queries)
+        options = {"topic": topic, "serviceUrl": self.root.service_url}
+        self._publish(place, self._files[:1], "pulsarlite", options)
+        wait_for(heard.is_done, queries)
+        begun_s = time.monotonic()
+        self._publish(place, self._files[1:], "pulsarlite", options)
+        wait_for(heard.is_done, queries)
+        took_s = time.monotonic() - begun_s
+        taken = sum(map(rows_of, queries))
+        stop(queries)
+        if taken != self.rows + 1_000:
+            sys.exit(f"the consumers had {taken} rows of {self.rows + 1_000}")
+        return took_s
+
+    def read_from_parquet(self) -> float:
+        """Seconds until one query has read all rows that another writes with Parquet's sink."""
+        self._runs += 1
+        place = self.folder / f"run-{self._runs}"
+        written = str(place / "written")
+        self._publish(place, self._files[:1], "parquet", {"path": written})
+        schema = self.spark.read.parquet(written).schema
+        stream = self.spark.readStream.schema(schema).parquet(written)
+        query = self._nowhere(stream, place / "consumer")
+        wait_for(lambda: rows_of(query) == 1_000, [query])
+        begun_s = time.monotonic()
+        self._publish(place, self._files[1:], "parquet", {"path": written})
+        wait_for(lambda: rows_of(query) == self.rows + 1_000, [query])
+        took_s = time.monotonic() - begun_s
+        stop([query])
+        return took_s
+
+    def consumer(self, topic: str, checkpoint: Path, **options: str) -> StreamingQuery:
+        """A query that takes what it is granted, and does nothing with it."""
+        return self._nowhere(self.subscribed(topic, **options), checkpoint)
+
+    def subscribed(self, topic: str, **options: str) -> DataFrame:
+        """A consumer's stream."""
+        reader = self.spark.readStream.format("pulsarlite").options(
+            topic=topic, subscriptionName=SUBSCRIPTION, subscriptionInitialPosition="Earliest",
+            **options,
+        )  # fmt: skip
+        return reader.load(self.root.service_url)
+
+    def _nowhere(self, stream: DataFrame, checkpoint: Path) -> StreamingQuery:
+        writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        return writer.start()
+
+    def _publish(self, place: Path, files: list[Path], sink: str, options: dict[str, str]) -> None:
+        """By a streaming query, a file a micro-batch."""
+        source = place / "source"
+        source.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            os.link(file, source / file.name)
+        stream = self.spark.readStream.schema("key string, value binary")
+        writer = stream.option("maxFilesPerTrigger", 1).parquet(str(source)).writeStream
+        writer = writer.format(sink).options(**options)
+        writer = writer.option("checkpointLocation", str(place / "publisher"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def throughput(bench: Bench, runs: int) -> None:
+    """Print the table."""
+    print(f"\n{bench.rows:,} messages of 100 bytes, {CONSUMERS} consumers, medians of {runs} runs")
+    print("| subscription | messages a second | Parquet's | ratio (lowest to highest) |")
+    print("| --- | --- | --- | --- |")
+    for kind in ("Shared", "Key_Shared"):
+        pairs = [
+            (bench.consumed(kind), bench.read_from_parquet()) for _ in range(THROWN_AWAY + runs)
+        ][THROWN_AWAY:]
+        ours = bench.rows / statistics.median(mine for mine, _ in pairs)
+        theirs = bench.rows / statistics.median(twin for _, twin in pairs)
+        ratios = sorted(twin / mine for mine, twin in pairs)
+        print(
+            f"| {kind} | {ours:,.0f} | {theirs:,.0f} | {statistics.median(ratios):.2f} "
+            f"({ratios[0]:.2f} to {ratios[-1]:.2f}) |",
+            flush=True,
+        )
+
+
+def latency(bench: Bench, a_second: int) -> None:
+    """Print p50 and p99."""
+    topic, place = "latency", bench.folder / "latency"
+    bench.root.open_or_create(TopicName.parse(topic), PARTITIONS)
+    waited_ms: list[np.ndarray[Any, Any]] = []
+
+    def keep(batch: DataFrame, _number: int) -> None:
+        times = batch.select("publish_time").toArrow()["publish_time"]
+        now_us = time.time_ns() // 1000
+        waited_ms.append((now_us - times.cast(pa.int64()).to_numpy()) / 1000)
+
+    stream = bench.subscribed(topic, subscriptionType="Shared")
+    writer = stream.writeStream.foreachBatch(keep)
+    query = writer.option("checkpointLocation", str(place / "consumer")).start()
+    heard = Dispatched(bench.root, topic)
+    wait_for(lambda: heard.is_connected(1), [query])
+    rate = bench.spark.readStream.format("rate").option("rowsPerSecond", a_second)
+    publisher = (
+        rate.load()
+        .selectExpr("cast(value as string) as key", "cast(value as binary) as value")
+        .writeStream.format("pulsarlite")
+        .options(topic=topic, serviceUrl=bench.root.service_url)
+        .option("checkpointLocation", str(place / "publisher"))
+        .start()
+    )
+    ends_s = time.monotonic() + WARM_UP_S + LATENCY_S
+    while time.monotonic() < ends_s:
+        time.sleep(1)
+        if time.monotonic() < ends_s - LATENCY_S:
+            waited_ms.clear()
+    stop([publisher])
+    measured = np.concatenate(waited_ms)
+    stop([query])
+    p50, p99 = np.percentile(measured, [50, 99])
+    print(f"\n{len(measured):,} messages at {a_second:,} a second, from publish to foreachBatch:")
+    print("| p50, ms | p99, ms | at most |")
+    print("| --- | --- | --- |")
+    print(f"| {p50:.0f} | {p99:.0f} | {measured.max():.0f} |", flush=True)
+
+
+def acknowledging(bench: Bench) -> None:
+    """Print time and state size."""
+    topic, place = "acknowledged", bench.folder / "acknowledged"
+    root = bench.root.service_url
+    bench.root.open_or_create(TopicName.parse(topic), PARTITIONS)
+    values = bench.spark.range(ACKNOWLEDGED).selectExpr("cast(id as binary) as value")
+    values.write.format("pulsarlite").options(topic=topic).mode("append").save(root)
+    heard = Dispatched(bench.root, topic)
+    query = bench.consumer(topic, place / "consumer", subscriptionType="Shared", ackMode="manual")
+    wait_for(lambda: rows_of(query) == ACKNOWLEDGED, [query])
+    read = bench.spark.read.format("pulsarlite").options(topic=topic).load(root)
+    ids = read.select("topic", "partition", "ledger_id", "entry_id", "batch_index").toArrow()
+    order = list(range(ACKNOWLEDGED))
+    random.Random(7).shuffle(order)
+    ids = ids.take(pa.array(order))
+    print(f"\n{ACKNOWLEDGED:,} messages in entries of 1,000, acknowledged one by one at random:")
+    print("| acknowledged | seconds until the broker has it | state, bytes |")
+    print("| --- | --- | --- |")
+    part = ACKNOWLEDGED // PARTS
+    begun_s = time.monotonic()
+    for number in range(PARTS):
+        rows = bench.spark.createDataFrame(ids.slice(number * part, part))
+        pulsar_spark.acknowledge(rows, SUBSCRIPTION, service_url=root)
+        done = part * (number + 1)
+
+        def is_known(left: int = ACKNOWLEDGED - done) -> bool:
+            return backlog(bench.root, heard.topic) == left
+
+        wait_for(is_known, [query])
+        took_s = time.monotonic() - begun_s
+        held = state_bytes(bench.root, heard.topic)
+        print(f"| {done:,} | {took_s:.1f} | {held:,} |", flush=True)
+    stop([query])
+
+
+def idle(folder: Path) -> None:
+    """Print micro-batches and CPU of one minute."""
+    place = folder / "idle"
+    root = Root(str(place / "root"), {})
+    root.open_or_create(TopicName.parse("t"), PARTITIONS)
+    checkpoints = {
+        "broker": place / "root" / "_broker" / "checkpoint", "consumer": place / "consumer"
+    }  # fmt: skip
+    commands = {
+        "broker": ["-m", "pulsar_spark", "standalone", "--service-url", root.service_url],
+        "consumer": ["-m", "benchmarks.subscriptions", "--consume", str(place)],
+    }
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, command in commands.items():
+            processes[name] = subprocess.Popen([sys.executable, *command])
+        heard = Dispatched(root, "t")
+        wait_for(lambda: heard.is_connected(1), [])
+        quiet_since_s = time.monotonic()
+        before = {name: last_batch(each) for name, each in checkpoints.items()}
+        while time.monotonic() < quiet_since_s + WARM_UP_S:
+            time.sleep(1)
+        before = {name: last_batch(each) for name, each in checkpoints.items()}
+        cpu = {name: cpu_seconds(each.pid) for name, each in processes.items()}
+        time.sleep(IDLE_S)
+        print(f"\nNobody publishes for {IDLE_S} seconds:")
+        print("| | micro-batches | CPU, seconds | of a core |")
+        print("| --- | --- | --- | --- |")
+        for name, process in processes.items():
+            used = cpu_seconds(process.pid) - cpu[name]
+            batches = last_batch(checkpoints[name]) - before[name]
+            print(f"| {name} | {batches} | {used:.2f} | {used / IDLE_S:.1%} |", flush=True)
+    finally:
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            process.wait()
+
+
+def consume(place: Path) -> None:
+    """A consumer's own process, for `idle`."""
+    spark = pulsar_spark.session(master="local[2]")
+    reader = spark.readStream.format("pulsarlite").options(topic="t", subscriptionName=SUBSCRIPTION)
+    writer = reader.load(str(place / "root")).writeStream.format("noop")
+    writer.option("checkpointLocation", str(place / "consumer")).start().awaitTermination()
+
+
+def rows_of(query: StreamingQuery) -> int:
+    """How many rows it has had in all."""
+    progress: list[Any] = [json.loads(each.json) for each in query.recentProgress]
+    return sum(each["numInputRows"] for each in progress)
+
+
+def backlog(root: Root, topic: str) -> int:
+    return sum(each.backlog for each in subscriptions(root, topic))
+
+
+def state_bytes(root: Root, topic: str) -> int:
+    """Of all partitions, as the state store and `__dispatch` hold it."""
+    dispatch = SystemTopic(root, DISPATCH)
+    held = last_shards(dispatch, dispatch.refresh())[1]
+    return sum(
+        len(data)
+        for about, shards in held.items()
+        if about.topic == topic
+        for data in shards.values()
+    )
+
+
+def last_batch(checkpoint: Path) -> int:
+    names = [path.name for path in (checkpoint / "commits").glob("*")]
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and all below it, so far."""
+    total = 0.0
+    pids = [pid]
+    while pids:
+        here = pids.pop()
+        try:
+            fields = Path(f"/proc/{here}/stat").read_text().rpartition(")")[2].split()
+            for task in Path(f"/proc/{here}/task").iterdir():
+                pids += map(int, (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def stop(queries: list[StreamingQuery]) -> None:
+    for query in queries:
+        query.stop()
+
+
+def wait_for(condition: Callable[[], bool], queries: list[StreamingQuery]) -> None:
+    """Until the condition holds; the error of a query that ended, or TimeoutError."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        for query in queries:
+            if not query.isActive:
+                sys.exit(f"a query ended: {query.exception()}")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the subscription does not get there")
+        time.sleep(POLL_S)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rate", type=int, default=1_000)
+    parser.add_argument("--runs", type=int, default=5)
+    names = ("throughput", "latency", "acknowledging", "idle")
+    parser.add_argument("--only", choices=names, action="append")
+    parser.add_argument("--consume", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.consume is not None:
+        consume(asked.consume)
+        return
+    chosen = asked.only or names
+    folder = Path(tempfile.mkdtemp(prefix="pulsarlite-benchmark-"))
+    if set(chosen) - {"idle"}:
+        settings: dict[str, Any] = {
+            "spark.driver.memory": "4g",
+            "spark.python.unix.domain.socket.enabled": True,
+        }
+        spark = pulsar_spark.session(master="local[2]", **settings)
+        bench = Bench(spark, folder, asked.rows, 100)
+        with pulsar_spark.standalone(spark, bench.root.service_url):
+            if "throughput" in chosen:
+                throughput(bench, asked.runs)
+            if "latency" in chosen:
+                latency(bench, asked.rate)
+            if "acknowledging" in chosen:
+                acknowledging(bench)
+        spark.stop()
+    if "idle" in chosen:
+        idle(folder)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
