@@ -36,6 +36,8 @@ LONGEST_DELAY_S = 3.0
 """A kill comes at most so long after a role's first batch of a run."""
 EARLY_KILLS = 0.1
 """The share of kills that come whenever they like, Spark's start included."""
+OVERLOADED = "Python worker failed to connect back"
+"""What Spark ends a query with where processes start slowly: it is begun again, and uncounted."""
 STALLED_S = 120.0
 """How often a role tells that it runs, where it is not killed."""
 
@@ -144,9 +146,14 @@ class Soak:
         status = role.process.poll()
         if status is not None:
             log = (self.folder / f"{role.name}.log").read_text(errors="replace")[-3000:]
-            if status:
+            role.process = None
+            if OVERLOADED in log:
+                print(
+                    f"  the {role.name} ended: {OVERLOADED}, by Spark's limit of 10 s", flush=True
+                )
+            elif status:
                 raise SystemExit(f"The {role.name} ended by itself with status {status}:\n{log}")
-            role.done, role.process = True, None
+            role.done = not status
             return
         now_s = time.monotonic()
         if now_s - role.begun_s > STALLED_S:
