@@ -102,7 +102,7 @@ class Soak:
         temporary.replace(self.folder / "state.json")
 
     def run(self, role: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{role}.log").open("ab") as log:
+        with (self.folder / f"{role}.log").open("wb") as log:
             command = [sys.executable, "-m", "tests.soak.query", role]
             command += [str(self.folder), str(self.number)]
             return self.start(command, log)

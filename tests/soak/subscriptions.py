@@ -47,7 +47,7 @@ class Subscriptions(Soak):
     looked_s: float = 0.0
 
     def run(self, role: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{role}.log").open("ab") as log:
+        with (self.folder / f"{role}.log").open("wb") as log:
             command = [sys.executable, "-m", "tests.soak.subscribers", role]
             command += [str(self.folder), str(self.number)]
             return self.start(command, log)
