@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pulsar_spark.dead_letter import RECONSUMETIMES
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
@@ -23,57 +23,50 @@ from pulsar_spark.options import parse_duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from typing_extensions import Unpack
 
 Delay = timedelta | int | str
 """An int counts milliseconds; a text is a duration such as `30s`."""
 
+
+class Writing(TypedDict, total=False):
+    """Where and how acknowledgements are written; all of it may be left out, or be None.
+
+    `topic` names the messages' topic where they have no such column. `batch_id`: a second write
+    with the same `application` and batch id does nothing; in `foreachBatch` the application is by
+    default the query, and where one function acknowledges twice for a subscription in a
+    micro-batch, each call needs one of its own. `options` are those of the store.
+    """
+
+    topic: str | None
+    service_url: str | None
+    batch_id: int | None
+    application: str | None
+    options: Mapping[str, str] | None
+
+
 _IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index", "topic")
 
 
-def acknowledge(
-    df: DataFrame,
-    subscription: str,
-    *,
-    topic: str | None = None,
-    service_url: str | None = None,
-    batch_id: int | None = None,
-    application: str | None = None,
-    options: Mapping[str, str] | None = None,
-) -> DataFrame | None:
+def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> DataFrame | None:
     """Acknowledge the messages of a DataFrame, one by one.
 
-    A batch DataFrame, such as `foreachBatch` hands over, is written now. With `batch_id` once:
-    the second write with the same `application` and batch id does nothing. In `foreachBatch` the
-    application is by default the query; where one function acknowledges twice for a
-    subscription in a micro-batch, each call needs an `application` of its own. A streaming
-    DataFrame is turned into rows, for `writeStream` with the option `subscriptionName`. `topic`
-    names the messages' topic where they have no such column; `options` are those of the store.
+    A batch DataFrame, such as `foreachBatch` hands over, is written now; with `batch_id` once. A
+    streaming DataFrame is turned into rows, for `writeStream` with the option `subscriptionName`.
+    The keywords are those of `Writing`.
     """
-    return _say(
-        df, subscription, "Individual", {}, topic=topic, service_url=service_url,
-        batch_id=batch_id, application=application, options=options,
-    )  # fmt: skip
+    return _say(df, subscription, "Individual", {}, how)
 
 
 def acknowledge_cumulative(
-    df: DataFrame,
-    subscription: str,
-    *,
-    topic: str | None = None,
-    service_url: str | None = None,
-    batch_id: int | None = None,
-    application: str | None = None,
-    options: Mapping[str, str] | None = None,
+    df: DataFrame, subscription: str, **how: Unpack[Writing]
 ) -> DataFrame | None:
     """Acknowledge all messages up to the furthest of these, in each topic partition.
 
     Only of an Exclusive or Failover subscription: BrokerRefusedError for the others, and nothing is
     written. The rest is as for `acknowledge`.
     """
-    return _say(
-        df, subscription, "Cumulative", {}, topic=topic, service_url=service_url,
-        batch_id=batch_id, application=application, options=options,
-    )  # fmt: skip
+    return _say(df, subscription, "Cumulative", {}, how)
 
 
 def negative_acknowledge(
@@ -81,11 +74,7 @@ def negative_acknowledge(
     subscription: str,
     *,
     delay: Delay | None = None,
-    topic: str | None = None,
-    service_url: str | None = None,
-    batch_id: int | None = None,
-    application: str | None = None,
-    options: Mapping[str, str] | None = None,
+    **how: Unpack[Writing],
 ) -> DataFrame | None:
     """Give the messages back: they come again after the delay, or the consumer's own.
 
@@ -96,10 +85,7 @@ def negative_acknowledge(
     details = _attempt(df)
     if delay is not None:
         details["delay_ms"] = _literal(milliseconds_of(delay))
-    return _say(
-        df, subscription, "Negative", details, topic=topic, service_url=service_url,
-        batch_id=batch_id, application=application, options=options,
-    )  # fmt: skip
+    return _say(df, subscription, "Negative", details, how)
 
 
 def reconsume_later(
@@ -108,11 +94,7 @@ def reconsume_later(
     delay: Delay,
     *,
     properties: Mapping[str, str] | None = None,
-    topic: str | None = None,
-    service_url: str | None = None,
-    batch_id: int | None = None,
-    application: str | None = None,
-    options: Mapping[str, str] | None = None,
+    **how: Unpack[Writing],
 ) -> DataFrame | None:
     """Copy the messages to the retry letter topic, from which they come after the delay.
 
@@ -124,10 +106,7 @@ def reconsume_later(
     details["reconsume_times"] = _reconsume_times(df)
     if properties:
         details["properties"] = _map(properties)
-    return _say(
-        df, subscription, "ReconsumeLater", details, topic=topic, service_url=service_url,
-        batch_id=batch_id, application=application, options=options,
-    )  # fmt: skip
+    return _say(df, subscription, "ReconsumeLater", details, how)
 
 
 def _say(
@@ -135,14 +114,12 @@ def _say(
     subscription: str,
     ack_type: str,
     details: Mapping[str, Column],
-    *,
-    topic: str | None,
-    service_url: str | None,
-    batch_id: int | None,
-    application: str | None,
-    options: Mapping[str, str] | None,
+    how: Writing,
 ) -> DataFrame | None:
-    rows = _rows(df, ack_type, details, topic)
+    if unknown := how.keys() - Writing.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+    rows = _rows(df, ack_type, details, how.get("topic"))
+    batch_id, application = how.get("batch_id"), how.get("application")
     if df.isStreaming:
         if batch_id is not None or application is not None:
             raise InvalidOptionError(
@@ -150,8 +127,8 @@ def _say(
                 "streaming one is written by its own query, which counts its micro-batches."
             )
         return rows
-    url = service_url or os.environ.get("PULSARLITE_SERVICE_URL")
-    given = {**(options or {}), "subscriptionName": subscription}
+    url = how.get("service_url") or os.environ.get("PULSARLITE_SERVICE_URL")
+    given = {**(how.get("options") or {}), "subscriptionName": subscription}
     if url:
         given["serviceUrl"] = url
     if batch_id is not None:

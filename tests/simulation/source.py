@@ -62,15 +62,18 @@ class Source:
     """In which its user's acknowledgements and rejections are."""
     is_alive: bool = True
     stalled: bool = False
-    unsubscribe_id: int = -1
+    unsubscribe_ids: set[int] = field(default_factory=set)
     leaves: bool = False
     read_to: int = 0
     acked: Cursor = field(default_factory=Cursor)
     unsettled: dict[int, PositionSet] = field(default_factory=dict)
     """Manual: delivered, and neither acknowledged nor rejected yet, by attempt."""
     rejections: list[Rejection] = field(default_factory=list)
-    gives_back: bool = False
-    """It asked for everything again, and delivers nothing until it reads that it was heard."""
+    gave_back_at: int | None = None
+    """It asked for everything again when the dispatch log was so long.
+
+    It delivers nothing until it reads that it was heard: what it reads from before is older.
+    """
     retries: list[ReconsumeLater] = field(default_factory=list)
     batch: PositionSet = field(default_factory=PositionSet)
     """The last micro-batch."""
@@ -84,7 +87,7 @@ class Source:
     def subscribe(self) -> None:
         """As another run, in the same process."""
         self.incarnation = self.world.next_number()
-        self.gives_back = self.leaves = False
+        self.gave_back_at, self.leaves = None, False
         self.read_to = len(self.world.dispatch)
         setting = self.world.setting
         command = Subscribe(
@@ -106,10 +109,9 @@ class Source:
         """Refused unless it is alone; until it knows, it reads nothing."""
         self.commit()
         self.leaves = True
-        self.unsubscribe_id = self.world.next_number()
-        self.world.send(
-            Unsubscribe(self.subscription, self.name, self.incarnation, self.unsubscribe_id)
-        )
+        request_id = self.world.next_number()
+        self.unsubscribe_ids.add(request_id)
+        self.world.send(Unsubscribe(self.subscription, self.name, self.incarnation, request_id))
 
     def crash(self, *, keep_checkpoint: bool) -> None:
         """The process dies; with its checkpoint it will take up where it was."""
@@ -162,7 +164,7 @@ class Source:
                 )
             )  # fmt: skip
             return
-        self.gives_back = True
+        self.gave_back_at = len(self.world.dispatch)
         self.unsettled = {}
         self.world.oracle.gone(self)
         self.world.send(
@@ -193,15 +195,16 @@ class Source:
             self.begin(consumer.epoch)
         mine = getattr(item, "incarnation", None) == self.incarnation
         if isinstance(item, Revoke) and mine and was and item.messages is None:
-            self.gives_back = False
-        if isinstance(item, Reply) and mine and item.request_id == self.unsubscribe_id:
+            is_older = self.gave_back_at is not None and self.read_to < self.gave_back_at
+            self.gave_back_at = self.gave_back_at if is_older else None
+        if isinstance(item, Reply) and mine and item.request_id in self.unsubscribe_ids:
             self.leaves = False
             consumer.connected &= item.error is not None
 
     def begin(self, epoch: int) -> None:
         """A new epoch: what its user has said of the old one counts no more."""
         self.epoch = epoch
-        self.gives_back = False
+        self.gave_back_at = None
         self.acked, self.unsettled = Cursor(), {}
         self.rejections, self.retries = [], []
 
@@ -228,7 +231,7 @@ class Source:
         if consumer is None or not consumer.connected or self.leaves:
             return
         most = self.world.draw(1, 6)
-        end = self.plan(consumer, most) if not self.gives_back else None
+        end = self.plan(consumer, most) if self.gave_back_at is None else None
         start = self.committed
         if end is not None:
             self.checkpoint.logged = end
@@ -253,7 +256,7 @@ class Source:
             self.world.dispatch
         ):
             self.hear(1)  # the log may be ahead of what was heard
-            if not consumer.connected or self.gives_back:
+            if not consumer.connected or self.gave_back_at is not None:
                 return None
             offered = consumer.offered(start, ledgers, self.world.hidden)
         taken = offered.take(most)
