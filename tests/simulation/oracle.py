@@ -118,13 +118,18 @@ class Oracle:
                 self.fail(f"{message} was delivered to {source.name} and to {before.name}")
             self.owner[message] = source
             self.owned_at[message] = world.now_ms
-            is_first = message not in self.seen
+            if message not in self.seen:
+                self._check_key(message)
             self.seen.add(message)
-            if is_first and world.ordered and world.setting.kind is SubscriptionType.KEY_SHARED:
-                key = self.messages[message]
-                if self.last_of_key.get(key, (-1, -1, -1)) >= message:
-                    self.fail(f"{message} of key {key} came behind {self.last_of_key[key]}")
-                self.last_of_key[key] = message
+
+    def _check_key(self, message: Message) -> None:
+        """Its key's messages come in order, at first."""
+        world = self.world
+        if world.ordered and world.setting.kind is SubscriptionType.KEY_SHARED:
+            key = self.messages[message]
+            if self.last_of_key.get(key, (-1, -1, -1)) >= message:
+                self.fail(f"{message} of key {key} came behind {self.last_of_key[key]}")
+            self.last_of_key[key] = message
 
     def stepped(
         self, before: BrokerState, commands: Sequence[Command], after: BrokerState, ready: Ready
