@@ -8,6 +8,8 @@ Takes the place of what Pulsar's `ConsumerImpl` sends: Ack, and redeliverUnackno
 
 from __future__ import annotations
 
+import difflib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -59,6 +61,12 @@ ACK_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
 }
 """Column of a row that acknowledges -> the types that it may have."""
 _OPTIONS: Final = frozenset({"serviceUrl", "topic", "subscriptionName", "txnAppId", "txnVersion"})
+
+KNOWN_WITHIN_S = 5.0
+"""How long a subscription that was just made may take to be known."""
+POLL_S: Final = 0.1
+_known: set[tuple[str, str, str]] = set()
+"""(service url, topic, subscription) that this process has found."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,7 @@ def tell(
 ) -> None:
     """Tell the brokers: one commit, or none if there is nothing to say."""
     joined = join_all(each.folded for each in found)
-    check_cumulative(root, subscription, joined)
+    check_subscription(root, subscription, joined)
     records = [
         Record.of(about, subscription, command)
         for about, said in sorted(joined.items(), key=lambda item: item[0])
@@ -133,22 +141,46 @@ def tell(
         SystemTopic(root, COMMANDS).append(records, application=application)
 
 
-def check_cumulative(root: Root, subscription: str, joined: Folded) -> None:
-    """BrokerRefusedError where others' messages would be acknowledged too; nothing is stored.
+def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
+    """BrokerRefusedError if there is no such subscription, or others' messages would be touched.
 
-    As far as the broker has told of the subscription; it looks again itself.
+    That is as far as the broker has told: it looks again itself. Of a topic of which it has told
+    no subscription at all, it may just not know yet.
     """
-    topics = {about.topic for about, said in joined.items() if said.cumulative is not None}
-    for topic in sorted(topics):
-        for each in subscriptions(root, topic):
-            if each.name == subscription and SubscriptionType(each.type).is_shared:
-                raise BrokerRefusedError(
-                    ServerError.NOT_ALLOWED_ERROR,
-                    f"Cumulative acknowledgement is not allowed on subscription {subscription} of "
-                    f"{topic}, which is {each.type}: all up to a message is other consumers' work "
-                    "too. Acknowledge the messages themselves (ack_type Individual). Nothing was "
-                    "acknowledged.",
-                )
+    cumulative = {about.topic for about, said in joined.items() if said.cumulative is not None}
+    for topic in sorted({about.topic for about in joined}):
+        place = (root.service_url, topic, subscription)
+        if place in _known and topic not in cumulative:
+            continue
+        kind = _type_of(root, topic, subscription)
+        if kind is None:
+            continue
+        _known.add(place)
+        if topic in cumulative and kind.is_shared:
+            raise BrokerRefusedError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"Cumulative acknowledgement is not allowed on subscription {subscription} of "
+                f"{topic}, which is {kind.value}: all up to a message is other consumers' work "
+                "too. Acknowledge the messages themselves (ack_type Individual). Nothing was "
+                "acknowledged.",
+            )
+
+
+def _type_of(root: Root, topic: str, name: str) -> SubscriptionType | None:
+    """None if the broker has told of no subscription of that topic."""
+    deadline = time.monotonic() + KNOWN_WITHIN_S
+    while True:
+        types = {each.name: each.type for each in subscriptions(root, topic)}
+        if not types or name in types:
+            return SubscriptionType(types[name]) if types else None
+        if time.monotonic() >= deadline:
+            near = difflib.get_close_matches(name, types, n=1, cutoff=0.6)
+            offer = f"Did you mean {near[0]}?" if near else f"There is {', '.join(sorted(types))}."
+            raise BrokerRefusedError(
+                ServerError.SUBSCRIPTION_NOT_FOUND,
+                f"Topic {topic} has no subscription {name}. {offer} Nothing was acknowledged.",
+            )
+        time.sleep(POLL_S)
 
 
 def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bool) -> None:

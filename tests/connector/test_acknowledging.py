@@ -23,6 +23,7 @@ from pulsar_spark.commands import (
     Subscribe,
     SubscriptionType,
 )
+from pulsar_spark.connector import acknowledgment_writer
 from pulsar_spark.connector.acknowledgment_rows import MOST_ERRORS, fold
 from pulsar_spark.connector.acknowledgment_writer import (
     AcknowledgmentStreamWriter,
@@ -362,6 +363,22 @@ def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_refused(
     assert len(said(place)) == before
 
 
+def test_a_subscription_that_the_topic_does_not_have_is_refused_with_the_nearest_name(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledgment_writer, "KNOWN_WITHIN_S", 0.0)
+    send(place.service_url, "t", "ab", batchingEnabled=False)
+    subscribe(place)
+    write(place, ids(0), subscriptionName="early")  # there is no broker yet that could know
+    BrokerLoop(place, tmp_path / "c").until_quiet()
+    before = len(said(place))
+    with pytest.raises(BrokerRefusedError, match=r"no subscription ss\. Did you mean s\? Nothing"):
+        write(place, ids(0), subscriptionName="ss")
+    with pytest.raises(BrokerRefusedError, match=r"no subscription other\. There is s\."):
+        write(place, ids(0), subscriptionName="other")
+    assert len(said(place)) == before
+
+
 def test_a_rejected_message_comes_again_and_its_error_is_in_its_dead_letter(
     place: Root, tmp_path: Path
 ) -> None:
@@ -371,7 +388,7 @@ def test_a_rejected_message_comes_again_and_its_error_is_in_its_dead_letter(
     loop.until_quiet()
     write(place, ids(1, ack_type=["Negative"], delay_ms=[200], error=["first"]))
     loop.until_quiet()
-    eventually(loop.turn, 10, "the rejected message comes due")
+    eventually(lambda: loop.turn() or told(place, Grant)[1:], 10, "the rejected message comes due")
     loop.until_quiet()
     assert [(each.attempt, each.messages) for each in told(place, Grant)][1:] == [(1, messages(1))]
     late = ids(1, ack_type=["Negative"], attempt=[0], delay_ms=[0], error=["late"])

@@ -86,7 +86,7 @@ def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
 ) -> None:
     loop = BrokerLoop(place, tmp_path / "c")
     send(place.service_url, "t", "a")
-    tell(place, subscribe(options=ConsumerOptions(negative_ack_redelivery_delay_ms=300)))
+    tell(place, subscribe(options=ConsumerOptions(negative_ack_redelivery_delay_ms=2_000)))
     loop.until_quiet()
     tell(place, Report("s", "c", 1, delivered={0: messages(0)}, permits=100,
                        rejected=(Rejection(0, messages(0)),)))  # fmt: skip
