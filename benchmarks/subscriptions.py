@@ -51,6 +51,8 @@ SUBSCRIPTION = "s"
 PARTITIONS = 4
 CONSUMERS = 3
 FILES = 8
+MESSAGE = "key string, value binary"
+"""What is published, and what both sides read."""
 KEYS = 100_000
 THROWN_AWAY = 1
 DEADLINE_S = 300.0
@@ -142,8 +144,7 @@ class Bench:
         place = self.folder / f"run-{self._runs}"
         written = str(place / "written")
         self._publish(place, self._files[:1], "parquet", {"path": written})
-        schema = self.spark.read.parquet(written).schema
-        stream = self.spark.readStream.schema(schema).parquet(written)
+        stream = self.spark.readStream.schema(MESSAGE).parquet(written)
         query = self._nowhere(stream, place / "consumer")
         wait_for(lambda: rows_of(query) == 1_000, [query])
         begun_s = time.monotonic()
@@ -157,9 +158,10 @@ class Bench:
         """A query that takes what it is granted, and does nothing with it."""
         return self._nowhere(self.subscribed(topic, **options), checkpoint)
 
-    def subscribed(self, topic: str, **options: str) -> DataFrame:
+    def subscribed(self, topic: str, schema: str = MESSAGE, **options: str) -> DataFrame:
         """A consumer's stream."""
-        reader = self.spark.readStream.format("pulsarlite").options(
+        reader = self.spark.readStream.schema(schema).format("pulsarlite")
+        reader = reader.options(
             topic=topic, subscriptionName=SUBSCRIPTION, subscriptionInitialPosition="Earliest",
             **options,
         )  # fmt: skip
@@ -175,7 +177,7 @@ class Bench:
         source.mkdir(parents=True, exist_ok=True)
         for file in files:
             os.link(file, source / file.name)
-        stream = self.spark.readStream.schema("key string, value binary")
+        stream = self.spark.readStream.schema(MESSAGE)
         writer = stream.option("maxFilesPerTrigger", 1).parquet(str(source)).writeStream
         writer = writer.format(sink).options(**options)
         writer = writer.option("checkpointLocation", str(place / "publisher"))
@@ -212,7 +214,8 @@ def latency(bench: Bench, a_second: int) -> None:
         now_us = time.time_ns() // 1000
         waited_ms.append((now_us - times.cast(pa.int64()).to_numpy()) / 1000)
 
-    stream = bench.subscribed(topic, subscriptionType="Shared")
+    columns = f"{MESSAGE}, publish_time timestamp"
+    stream = bench.subscribed(topic, columns, subscriptionType="Shared")
     writer = stream.writeStream.foreachBatch(keep)
     query = writer.option("checkpointLocation", str(place / "consumer")).start()
     heard = Dispatched(bench.root, topic)
