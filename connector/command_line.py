@@ -39,6 +39,7 @@ _DEDUPLICATION_HELP = (
     "Drop messages whose producer name and sequence id were used before, in all topics of a "
     "namespace that don't say themselves. Pulsar: set-deduplication."
 )
+_SYSTEM_HELP = "also those that Pulsarlite makes and writes itself, such as __commands"
 _EPILOG = """\
 examples:
   pulsarlite demo
@@ -217,6 +218,7 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
 
     listing = add("list", "Name the topics that there are, with their partitions.", named=False)
     listing.add_argument("namespace", nargs="?", metavar="TENANT/NAMESPACE", help="only its topics")
+    listing.add_argument("-ist", "--include-system-topics", action="store_true", help=_SYSTEM_HELP)
     create = add("create", "Create a topic. Pulsar: create-partitioned-topic.")
     create.add_argument("-p", "--partitions", type=int, default=1, help="default: %(default)s")
     update = add("update", "Give a topic more partitions. Pulsar: update-partitioned-topic.")

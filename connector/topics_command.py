@@ -25,7 +25,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.options import Options, parse_duration_ms
-from pulsar_spark.topic_name import NamespaceName, TopicName
+from pulsar_spark.topic_name import NamespaceName, TopicName, check_user_topic
 
 LONGEST_VALUE = 200
 """Characters of a message that `peek` prints."""
@@ -72,6 +72,10 @@ def _open(root: Root, arguments: Namespace) -> ManagedLedger:
     return root.open(TopicName.parse(arguments.name))
 
 
+def _open_to_change(root: Root, arguments: Namespace, what: str) -> ManagedLedger:
+    return root.open(check_user_topic(TopicName.parse(arguments.name), what))
+
+
 def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     tenant = namespace = None
     if arguments.namespace:
@@ -79,6 +83,8 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         tenant, namespace = name.tenant, name.local_name
     rows = []
     for topic in root.find(tenant, namespace):
+        if topic.is_system and not arguments.include_system_topics:
+            continue
         state = root.open(topic).state
         messages = sum(state.messages(partition) for partition in range(state.partitions))
         rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
@@ -97,12 +103,12 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
             f"{topic} is the name of a partition: create {topic.partitioned_topic_name} with "
             "--partitions."
         )
-    root.create(topic, arguments.partitions)
+    root.create(check_user_topic(topic, "created"), arguments.partitions)
     yield f"Created {topic}, partitions: {arguments.partitions}"
 
 
 def _update(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = _open(root, arguments)
+    ledger = _open_to_change(root, arguments, "updated")
     before = ledger.state.partitions
     if arguments.partitions < before:
         raise InvalidOptionError(
@@ -212,7 +218,7 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
 
 
 def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = _open(root, arguments)
+    ledger = _open_to_change(root, arguments, "trimmed")
     before = (
         _before_id(ledger, arguments.before)
         if arguments.before

@@ -172,8 +172,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Several topics."),
     Option("topicsPattern", _pattern, None, Scope.READ, "a regular expression",
            "All topics whose whole name `persistent://tenant/namespace/name` matches; a pattern "
-           "without `://` is taken in the namespace `public/default`, as Pulsar takes it. New "
-           "topics are found while the query runs."),
+           "without `://` is taken in the namespace `public/default`, as Pulsar takes it. "
+           "System topics never match. New topics are found while the query runs."),
     Option("startingOffsets", _text, "latest", Scope.READ,
            "earliest, latest, or JSON of message ids by topic and partition",
            "Where a new query begins (a batch: `earliest` by default). As JSON: "
