@@ -66,10 +66,14 @@ class StartPosition:
                 "and time such as 2026-01-31T12:00:00Z."
             ) from None
 
-    def cursor(self, ledger: ManagedLedger, partition: int) -> Cursor:
-        """Everything before the position, in that partition as it is now."""
-        ledgers = ledger.ledgers(partition)
-        trimmed = ledger.state.trimmed_up_to(partition)
+    def cursor(
+        self,
+        ledger: ManagedLedger,
+        partition: int,
+        ledgers: LedgerList,
+        trimmed: Position,
+    ) -> Cursor:
+        """Everything before the position, in a partition with these ledgers."""
         if self.time_ms is not None:
             return Cursor(before_time(ledger, ledgers, trimmed, self.time_ms))
         given = self.at

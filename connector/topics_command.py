@@ -47,6 +47,7 @@ def run(arguments: Namespace) -> Iterator[str]:
         "peek": _peek,
         "trim": _trim,
         "tidy": _tidy,
+        "compact": _compact,
     }
     return commands[arguments.command](root, arguments)
 
@@ -224,17 +225,14 @@ def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
         if arguments.before
         else _before_time(ledger, arguments.before_time)
     )
-    dropped = [
-        each
-        for partition, ledger_id in before.items()
-        for each in ledger.ledgers(partition).between(0, ledger_id - 1)
-    ]
+    ledgers = {partition: ledger.ledgers(partition) for partition in before}
     commit = LedgerStore(ledger).trim(before)
     if commit is None:
         yield f"Nothing of {ledger.topic} is that old."
         return
-    messages = sum(each.messages for each in dropped)
-    yield f"Dropped {messages:,} messages of {ledger.topic}, in {len(dropped):,} ledgers."
+    gone = [ledgers[p].get(ledger_id) for p, ids in commit.trimmed.items() for ledger_id in ids]
+    messages = sum(each.messages for each in gone if each)
+    yield f"Dropped {messages:,} messages of {ledger.topic}, in {len(gone):,} ledgers."
     yield "`topics tidy` deletes their files in time."
 
 
@@ -263,6 +261,20 @@ def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
                 break
             before[partition] = each.ledger_id + 1
     return before
+
+
+def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
+    from pulsar_spark.connector.compaction import compact  # needs parts of pyspark
+
+    ledger = _open_to_change(root, arguments, "compacted")
+    done = compact(ledger, retain_null_key=arguments.retain_null_key)
+    for each in done:
+        yield (
+            f"partition {each.partition}: kept {each.kept:,} of {each.read:,} messages, up to "
+            f"{each.horizon}"
+        )
+    if not done:
+        yield f"Nothing was published to {ledger.topic} since it was compacted."
 
 
 def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:

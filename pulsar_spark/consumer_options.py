@@ -79,10 +79,6 @@ def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> N
     _check_letters(options)
     if options["leaseTimeout"] < MIN_LEASE_TIMEOUT_MS:
         raise InvalidOptionError("Option leaseTimeout is too short: give 1s or more.")
-    if options["readCompacted"]:
-        raise InvalidOptionError(
-            "Option readCompacted can't be true: topics are not compacted yet. Leave it out."
-        )
 
 
 def subscribe_command(

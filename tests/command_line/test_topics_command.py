@@ -85,6 +85,7 @@ def test_system_topics_are_listed_on_request_only(
         ["topics", "create", "pulsar/system/plain"],
         ["topics", "update", "pulsar/system/__commands", "-p", "2"],
         ["topics", "trim", "pulsar/system/__commands", "--before", "9"],
+        ["topics", "compact", "pulsar/system/__commands"],
         ["topics", "set-deduplication", "pulsar/system/__commands", "--enable"],
         ["subscriptions", "create", "pulsar/system/__commands", "s"],
     ],
@@ -105,6 +106,14 @@ def test_system_topics_can_be_looked_into(topics: Root, capsys: pytest.CaptureFi
     SystemTopic(topics, COMMANDS).append([Record(TopicPartition("orders", 0), "s", b"{}")])
     for command in ("stats", "peek", "tidy"):
         assert run(capsys, "topics", command, str(COMMANDS))[0] == 0
+
+
+def test_a_topic_is_compacted_once(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines, _ = run(capsys, "topics", "compact", "orders", "--retain-null-key")
+    assert (status, lines) == (0, ["partition 0: kept 6 of 6 messages, up to 1:1"])
+    status, lines, _ = run(capsys, "topics", "compact", "orders")
+    assert status == 0
+    assert lines[0].startswith("Nothing was published to persistent://public/default/orders")
 
 
 def test_a_folder_that_is_not_there_is_said_to_be_so(
