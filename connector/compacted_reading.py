@@ -114,9 +114,8 @@ def _kept_ranges(messages: PositionSet, compacted: CompactedLedgers) -> Iterator
         numbers, rows = kept_rows(compacted, ledger)
         wanted = messages.row_mask(ledger)[numbers]
         sizes = ledger.batch_sizes.array()
-        ends = np.cumsum(sizes)
-        entries = np.searchsorted(ends, numbers, side="right")
-        indexes = numbers - (ends - sizes)[entries]
+        entries = ledger.batch_sizes.entries_of(numbers)
+        indexes = numbers - (np.cumsum(sizes) - sizes)[entries]
         ids = (
             ("entry_id", entries.astype(np.int32).tobytes()),
             ("batch_index", indexes.astype(np.int32).tobytes()),

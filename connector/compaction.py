@@ -241,9 +241,8 @@ def _compacted(horizon: Position, kept: Sequence[_Kept], file: str) -> Compacted
     for each in kept:
         ledger, numbers = each.ledger, np.concatenate(each.numbers)
         sizes = ledger.batch_sizes.array()
-        ends = np.cumsum(sizes)
-        entries = np.searchsorted(ends, numbers, side="right")
-        indexes = numbers - (ends - sizes)[entries]
+        entries = ledger.batch_sizes.entries_of(numbers)
+        indexes = numbers - (np.cumsum(sizes) - sizes)[entries]
         ids = np.full(len(numbers), ledger.ledger_id, np.int64)
         part = PositionSet.from_arrays(ids, entries, indexes, sizes[entries])
         messages = messages.union(part)

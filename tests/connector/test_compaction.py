@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
@@ -17,6 +18,8 @@ from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_reader import read_messages
+from pulsar_spark.connector.message_writer import write_messages
+from pulsar_spark.connector.stream_writer import WrittenFiles, publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Scope
@@ -34,7 +37,8 @@ def put(root: Path, *pairs: str, **given: Any) -> None:
 
 
 def run(root: Path, **given: Any) -> Run:
-    return Run(root, topic="t", **{"startingOffsets": "earliest", "readCompacted": True, **given})
+    where = {} if "startingTime" in given else {"startingOffsets": "earliest"}
+    return Run(root, topic="t", **{**where, "readCompacted": True, **given})
 
 
 def read(root: Path, **given: Any) -> list[str]:
@@ -278,9 +282,33 @@ def test_compacting_at_any_time_keeps_what_a_plain_fold_keeps(root: Path, seed: 
         assert batch(root) == expected
 
 
-@pytest.mark.parametrize("other", ["startingTime", "endingTime", "subscriptionName"])
-def test_what_does_not_go_together_is_refused(root: Path, other: str) -> None:
-    scope = Scope.BATCH_READ if other == "endingTime" else Scope.STREAM_READ
-    given = {"topic": "t", "readCompacted": True, other: "1"}
-    with pytest.raises(InvalidOptionError, match=f"does not go together with {other} yet"):
-        options_of(root, scope, given)
+def test_a_subscription_refuses_it_so_far(root: Path) -> None:
+    given = {"topic": "t", "readCompacted": True, "subscriptionName": "s"}
+    with pytest.raises(InvalidOptionError, match="readCompacted is for Readers only so far"):
+        options_of(root, Scope.STREAM_READ, given)
+
+
+def test_a_time_begins_and_ends_in_the_compacted_part(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_000]
+    monkeypatch.setattr("time.time_ns", lambda: clock[0] * 1_000_000)
+    put(root, "z=1")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number, key in enumerate("abac", 1):
+            clock[0] = 2_000 + number
+            yield pa.record_batch({"key": [key], "value": [str(number).encode()]})
+
+    options = options_of(root, Scope.WRITE, {"topic": "t", "batchingMaxMessages": 1})
+    files = WrittenFiles(tuple(write_messages(rows(), options, Root.of(options))))
+    publish(Root.of(options), [files], None)
+    assert len(ledger_of(root, "t").ledgers(0)) == 2
+    compact(ledger_of(root, "t"))
+    trim(root, "t", 99)
+    assert batch(root, startingTime=1_000) == ["z=1", "b=2", "a=3", "c=4"]
+    assert batch(root, startingTime=2_001) == ["b=2", "a=3", "c=4"]
+    assert batch(root, startingTime=2_003) == ["a=3", "c=4"]
+    assert batch(root, endingTime=2_004) == ["z=1", "b=2", "a=3"]
+    assert run(root, startingTime=2_004).values() == ["4"]
+    assert run(root, startingTime=2_005).values() == []
