@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from pulsar_spark import cursor_format
 from pulsar_spark.connector import compaction
 from pulsar_spark.connector.batch_reader import PulsarliteReader
 from pulsar_spark.connector.compaction import compact
@@ -21,8 +22,11 @@ from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.message_writer import write_messages
 from pulsar_spark.connector.stream_writer import WrittenFiles, publish
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.errors import CorruptFileError, DataLossError, InvalidOptionError
+from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Scope
+from pulsar_spark.position import EARLIEST
+from pulsar_spark.position_set import PositionSet
 from tests.connector.reading import Message, Run
 from tests.connector.topics import ledger_of, options_of, send, trim
 
@@ -312,3 +316,47 @@ def test_a_time_begins_and_ends_in_the_compacted_part(
     assert batch(root, endingTime=2_004) == ["z=1", "b=2", "a=3"]
     assert run(root, startingTime=2_004).values() == ["4"]
     assert run(root, startingTime=2_005).values() == []
+
+
+def test_a_task_whose_compacted_files_are_gone_says_so(root: Path) -> None:
+    put(root, "a=1", "b=1")
+    compact(ledger_of(root, "t"))
+    reader = run(root)
+    planned = reader.planned()
+    assert planned is not None
+    tasks = reader.reader.partitions(planned.start, planned.end)
+    put(root, "a=2")
+    compact(ledger_of(root, "t"))
+    LedgerStore(ledger_of(root, "t"), grace_ms=0).sweep()
+    with pytest.raises(DataLossError, match="was compacted again while it was being read"):
+        list(read_messages(tasks[0], reader.schema))
+    assert reader.read(planned)  # planned again, it reads what is left
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"horizon": "0:0"}, "its horizon is behind 1:0"),
+        ({"horizon": "x"}, "what it compacts is malformed"),
+        ({"ledgers": []}, "not those of which messages are kept"),
+        ({}, "was published before"),
+    ],
+)
+def test_a_commit_that_compacts_what_does_not_fit_is_refused(
+    root: Path, change: dict[str, Any], said: str
+) -> None:
+    put(root, "a=1")
+    put(root, "b=1")
+    ledger = ledger_of(root, "t")
+    compact(ledger)
+    state = ledger.state
+    known = state.compacted(0)
+    assert known
+    value = {**known.to_json_value(), **change}
+    if change.get("horizon") == "0:0":
+        value |= {"ledgers": [], "kept": cursor_format.to_json_value(EARLIEST, PositionSet())}
+    before = state.number
+    with pytest.raises(CorruptFileError, match=said):
+        state.apply(Commit(before + 1, "x", 0, compacted={0: value}))
+    assert state.number == before
+    state.check()
