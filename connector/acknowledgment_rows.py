@@ -30,7 +30,7 @@ from pulsar_spark.options import parse_duration_ms
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, check_user_topic
 
 ROWS_AT_ONCE: Final = 1 << 20
 """A task folds when it has gathered so many rows."""
@@ -187,6 +187,7 @@ def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> Non
     topics, names = _topics(table, topic)
     for chosen in _groups([topics]):
         about = TopicName.parse(names[int(topics[chosen[0]])])
+        check_user_topic(about, "subscribed to")
         _fold_topic(rows.taken(chosen), about, root, folded)
 
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.chunk_reading import TopicChunks
-from pulsar_spark.connector.data_loss import check_present
+from pulsar_spark.connector.compacted_reading import ReadView
 from pulsar_spark.connector.message_columns import check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition, deal
@@ -34,7 +33,7 @@ class PulsarliteReader(DataSourceReader):
         self._start = start_position(options, default="earliest")
         self._end = end_position(options)
         self._topics = SubscribedTopics(options, root)
-        self._chunks = TopicChunks(options)
+        self._view = ReadView(options)
 
     def partitions(self) -> list[MessageInputPartition]:
         self._topics.refresh()
@@ -43,16 +42,13 @@ class PulsarliteReader(DataSourceReader):
         ranges: dict[tuple[str, str], list[Any]] = {}
         for partition, ledger in self._topics.partitions().items():
             number = partition.partition
-            ledgers = ledger.ledgers(number)
-            start = self._start.cursor(ledger, number)
-            fail = self._options["failOnDataLoss"]
-            start = check_present(ledger, partition, start, fail=fail)
-            batch = self._end.cursor(ledger, number).difference(start, ledgers)
-            hidden = ledger.state.hidden(number)
-            batch = batch if hidden is None else batch.difference(hidden)
+            start = self._view.cursor(self._start, ledger, number)
+            start = self._view.check_present(ledger, partition, start)
+            end = self._view.cursor(self._end, ledger, number)
+            batch = end.difference(start, self._view.ledgers(ledger, number))
             if batch:
                 rows = ranges.setdefault((partition.topic, ledger.folder), [])
-                rows.extend(self._chunks.row_ranges(batch, ledger, number))
+                rows.extend(self._view.row_ranges(batch, ledger, number))
         tasks = deal(
             ranges,
             self._root,

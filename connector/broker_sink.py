@@ -153,7 +153,9 @@ def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[st
 def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
         there = {each.ledger_id for each in state.ledgers(partition)}
-        gone = tuple(each for each in ledger_ids if each in there)
+        gone = tuple(
+            each for each in ledger_ids if each in there and state.may_trim(partition, each)
+        )
         if not gone:
             return None
         return Commit(state.number + 1, commit_id, now_ms, trimmed={partition: gone})

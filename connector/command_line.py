@@ -39,6 +39,8 @@ _DEDUPLICATION_HELP = (
     "Drop messages whose producer name and sequence id were used before, in all topics of a "
     "namespace that don't say themselves. Pulsar: set-deduplication."
 )
+_SYSTEM_HELP = "also those that Pulsarlite makes and writes itself, such as __commands"
+_NULL_KEY_HELP = "keep messages without a key, which are dropped otherwise"
 _EPILOG = """\
 examples:
   pulsarlite demo
@@ -217,6 +219,7 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
 
     listing = add("list", "Name the topics that there are, with their partitions.", named=False)
     listing.add_argument("namespace", nargs="?", metavar="TENANT/NAMESPACE", help="only its topics")
+    listing.add_argument("-ist", "--include-system-topics", action="store_true", help=_SYSTEM_HELP)
     create = add("create", "Create a topic. Pulsar: create-partitioned-topic.")
     create.add_argument("-p", "--partitions", type=int, default=1, help="default: %(default)s")
     update = add("update", "Give a topic more partitions. Pulsar: update-partitioned-topic.")
@@ -240,6 +243,12 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
     bound = trim.add_mutually_exclusive_group(required=True)
     bound.add_argument("--before", metavar="ID", help=_BEFORE_HELP)
     bound.add_argument("--before-time", metavar="TIME", help=_BEFORE_TIME_HELP)
+    compacting = add(
+        "compact",
+        "Keep the latest message of each key, for those who read with readCompacted; the others "
+        "read all as before. Pulsar: compact.",
+    )
+    compacting.add_argument("--retain-null-key", action="store_true", help=_NULL_KEY_HELP)
     tidy = add(
         "tidy",
         "Merge small files, and delete those that nothing needs any more. Message ids stay as "

@@ -48,6 +48,8 @@ ROW_GROUP_ROWS = 32_768
 """Most rows of a row group."""
 BOUNDARY_ROWS = 4_096
 """A partition that adds as many rows begins a row group of its own."""
+WAITING_BYTES = 2 * ROW_GROUP_BYTES
+"""So many bytes that are given to a writer go to the file, however few rows they are."""
 BATCH_ROWS = 8_192
 """Most rows of a record batch that reading yields; a quarter of a full row group."""
 SAMPLE_ROWS = 1_024
@@ -137,7 +139,7 @@ class LedgerFileWriter:
         self._output = store.open_output(join(folder, self.path))
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         self._partition = -1
         self._schema: pa.Schema | None = None
         self.rows = 0
@@ -157,8 +159,11 @@ class LedgerFileWriter:
         self._waiting.append(messages)
         self._waiting_rows += messages.num_rows
         self.rows += messages.num_rows
+        self._waiting_bytes += messages.nbytes
         while self._waiting_rows > ROW_GROUP_ROWS:
             self._flush(ROW_GROUP_ROWS)
+        if self._waiting_bytes > WAITING_BYTES:
+            self._flush(self._waiting_rows)
         return first_row
 
     def close(self) -> DataFile:
@@ -218,6 +223,7 @@ class LedgerFileWriter:
             for part in _row_groups(group):
                 self._writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
         self._waiting_rows -= rows
+        self._waiting_bytes = self._waiting_bytes * self._waiting_rows // waiting.num_rows
         self._waiting = [waiting.slice(rows)] if self._waiting_rows else []
 
     def _open(self, sample: pa.Table, *, whole: bool) -> None:

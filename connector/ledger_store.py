@@ -57,6 +57,7 @@ class LedgerStore:
     ) -> Commit | None:
         """Drop each partition's ledgers with an id below `before[partition]`; None if none is.
 
+        Of a partition that was ever compacted, what is not compacted yet stays all the same.
         A file that no ledger refers to any more is given up by the same commit.
         """
 
@@ -64,7 +65,9 @@ class LedgerStore:
             check_term(state, term)
             trimmed = {
                 partition: tuple(
-                    each.ledger_id for each in state.ledgers(partition).between(0, ledger_id - 1)
+                    each.ledger_id
+                    for each in state.ledgers(partition).between(0, ledger_id - 1)
+                    if state.may_trim(partition, each.ledger_id)
                 )
                 for partition, ledger_id in before.items()
                 if 0 <= partition < state.partitions

@@ -19,7 +19,7 @@ from pulsar_spark.ledger_log import TopicState
 
 SNAPSHOT_VERSION = 2
 """Of one with a field of _SINCE_VERSION_2, which an older version must not overlook; else 1."""
-_SINCE_VERSION_2 = {"chunks", "producers", "sequence_ranges", "sequence_floors"}
+_SINCE_VERSION_2 = {"chunks", "compacted", "producers", "sequence_ranges", "sequence_floors"}
 REST_KEY = "pulsarlite.topic"
 
 _SCHEMA = pa.schema(

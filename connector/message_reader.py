@@ -70,6 +70,11 @@ def _read_range(
             attempt += 1
             if attempt > MERGED_AWAY_RETRIES:
                 raise
+            if rows.compacted:
+                raise DataLossError(
+                    f"Topic {topic.topic} was compacted again while it was being read, longer ago "
+                    "than its files are kept. Start the query again: it reads what is left now."
+                ) from None
             ledger = _found_again(root, topic, ledger, fail_on_data_loss)
             if rows.chunks and ledger is not None:
                 found = [
@@ -164,7 +169,7 @@ class _Columns:
                 elif name in stored:
                     array = stored[name]
                 elif name in made:
-                    array = made[name](at, size)
+                    array = made[name](at, size).cast(kind)
                 else:
                     array = self._constant(name, kind, constants[name], size)
                 arrays.append(array)

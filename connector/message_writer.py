@@ -30,7 +30,7 @@ from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.ledger_info import BatchSizes
 from pulsar_spark.options import Options
 from pulsar_spark.publication import NewLedger
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, check_user_topic
 
 BUFFERED_BYTES = 64 << 20
 """A task that holds so many bytes of messages of one topic writes them to a file."""
@@ -158,9 +158,10 @@ class _TopicWriter:
 
 
 def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in order."""
+    """The rows of each topic, in order; all names are checked before the first is handed on."""
     if "topic" not in batch.schema.names:
         assert default is not None
+        check_user_topic(TopicName.parse(default), "written")
         yield default, batch
         return
     topics = batch.column("topic")
@@ -173,6 +174,8 @@ def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str,
     if default is not None:
         topics = pc.fill_null(topics, default)
     distinct = topics.unique().to_pylist()
+    for topic in distinct:
+        check_user_topic(TopicName.parse(topic), "written")
     if len(distinct) == 1:
         yield distinct[0], rest
         return

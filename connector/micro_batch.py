@@ -31,7 +31,7 @@ class RowRange:
 
     `numbers` are columns that the planner knows, by name: one value, or the bytes of an int32 a
     row. A chunked message is a range of its own, the row of its last chunk; `chunks` has all of
-    them.
+    them. Rows of a `compacted` ledger have their ids in `numbers`.
     """
 
     ledger: LedgerInfo
@@ -40,6 +40,7 @@ class RowRange:
     mask: bytes | None = None
     numbers: tuple[tuple[str, int | bytes], ...] = ()
     chunks: tuple[RowRange, ...] = ()
+    compacted: bool = False
 
     @property
     def size_bytes(self) -> int:

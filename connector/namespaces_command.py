@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pulsar_spark.connector.namespace_policies import read_policies, set_deduplication
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.topic_name import NamespaceName, TopicName
+from pulsar_spark.topic_name import NamespaceName, TopicName, check_user_topic
 
 _WORDS = {True: "on", False: "off", None: "unsaid"}
 
@@ -29,7 +29,7 @@ def run(root: Root, arguments: Namespace) -> Iterator[str]:
 
 def set_topic_deduplication(root: Root, arguments: Namespace) -> Iterator[str]:
     """`topics set-deduplication`."""
-    ledger = root.open(TopicName.parse(arguments.name))
+    ledger = root.open(check_user_topic(TopicName.parse(arguments.name), "deduplicated"))
     ledger.change_settings({"deduplication": arguments.deduplication})
     said = _WORDS[arguments.deduplication]
     if arguments.deduplication is None:

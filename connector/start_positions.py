@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow.compute as pc
 
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError
-from pulsar_spark.ledger_info import LedgerInfo, LedgerList
+from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.options import Options, parse_time_ms
 from pulsar_spark.position import EARLIEST, Position
@@ -66,10 +67,14 @@ class StartPosition:
                 "and time such as 2026-01-31T12:00:00Z."
             ) from None
 
-    def cursor(self, ledger: ManagedLedger, partition: int) -> Cursor:
-        """Everything before the position, in that partition as it is now."""
-        ledgers = ledger.ledgers(partition)
-        trimmed = ledger.state.trimmed_up_to(partition)
+    def cursor(
+        self,
+        ledger: ManagedLedger,
+        partition: int,
+        ledgers: LedgerList,
+        trimmed: Position,
+    ) -> Cursor:
+        """Everything before the position, in a partition with these ledgers."""
         if self.time_ms is not None:
             return Cursor(before_time(ledger, ledgers, trimmed, self.time_ms))
         given = self.at
@@ -150,7 +155,10 @@ def before_id(
 def before_time(
     ledger: ManagedLedger, ledgers: LedgerList, trimmed: Position, time_ms: int
 ) -> Position:
-    """The newest entry that was published before that time (its first message was)."""
+    """The newest entry that was published before that time (its first message was).
+
+    In a compacted ledger, of the messages that are kept.
+    """
     newest: LedgerInfo | None = None
     for each in reversed(list(ledgers)):
         if each.min_publish_time_ms < time_ms:
@@ -160,15 +168,20 @@ def before_time(
         return first_position(ledgers, trimmed)
     if newest.max_publish_time_ms < time_ms:
         return Position(newest.ledger_id, newest.entries - 1)
+    compacted = ledger.state.compacted(newest.partition)
+    if compacted is not None and compacted.ledgers.get(newest.ledger_id) == newest:
+        numbers = np.flatnonzero(compacted.kept.row_mask(newest))
+        rows = replace(newest, batch_sizes=BatchSizes(((1, len(numbers)),)))
+    else:
+        numbers, rows = np.arange(newest.messages), newest
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
     try:
-        times = reader.read_table(newest, ["publish_time"])["publish_time"]
+        times = reader.read_table(rows, ["publish_time"])["publish_time"]
     finally:
         reader.close()
-    sizes = newest.batch_sizes.array()
-    firsts = sizes.cumsum() - sizes
+    entries, firsts = np.unique(newest.batch_sizes.entries_of(numbers), return_index=True)
     micros = pc.cast(times, "int64").to_numpy()[firsts]
-    earlier = (micros < time_ms * 1000).nonzero()[0]
+    earlier = entries[micros < time_ms * 1000]
     return Position(newest.ledger_id, int(earlier[-1]) if len(earlier) else -1)
 
 

@@ -25,8 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.admission import Admission, Waiting
-from pulsar_spark.connector.chunk_reading import TopicChunks
-from pulsar_spark.connector.data_loss import check_present
+from pulsar_spark.connector.compacted_reading import ReadView
 from pulsar_spark.connector.message_columns import check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition, deal
@@ -42,7 +41,6 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
 
 LONGEST_WAIT_S = 0.2
@@ -66,7 +64,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             options["maxTriggerDelay"],
         )
         self._topics = SubscribedTopics(options, root)
-        self._chunks = TopicChunks(options)
+        self._view = ReadView(options)
         self._offsets = OffsetStore(root)
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._last_batch_s = time.monotonic()
@@ -87,8 +85,8 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._topics.refresh()
         self._stop_at = {
             partition: last_position(
-                ledger.ledgers(partition.partition),
-                ledger.state.trimmed_up_to(partition.partition),
+                self._view.ledgers(ledger, partition.partition),
+                self._view.trimmed(ledger, partition.partition),
             )
             for partition, ledger in self._topics.partitions().items()
         }
@@ -135,15 +133,13 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if since == offset:
                 continue
             ledger = self._topics.ledger(partition.topic)
-            ledgers = ledger.ledgers(partition.partition)
-            batch = offset.batch_since(since, ledgers)
+            number = partition.partition
+            batch = offset.batch_since(since, self._view.ledgers(ledger, number))
             same_epoch = since is not None and since.epoch == offset.epoch
             self._check_present(partition, since.cursor if since and same_epoch else offset.origin)
-            batch = batch.after(ledger.state.trimmed_up_to(partition.partition))
-            batch = self._without_hidden(batch, partition)
-            if batch:
-                rows = ranges.setdefault((partition.topic, ledger.folder), [])
-                rows.extend(self._chunks.row_ranges(batch, ledger, partition.partition))
+            rows = list(self._view.row_ranges(batch, ledger, number))
+            if rows:
+                ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
         return deal(
             ranges,
             self._root,
@@ -190,7 +186,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         for partition, ledger in known.items():
             if partition not in offsets:
                 where = self._start if begun.is_symbolic else StartPosition("earliest")
-                origin = where.cursor(ledger, partition.partition)
+                origin = self._view.cursor(where, ledger, partition.partition)
                 offsets[partition] = PartitionOffset.beginning(origin)
                 pinned = True
         waiting: dict[TopicPartition, Waiting] = {}
@@ -200,8 +196,11 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 offsets[partition], pinned = offsets[partition].planned(cursor), True
             stop_at = None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
             number = partition.partition
-            uncounted = self._chunks.uncounted(ledger, number)
-            waiting[partition] = Waiting(cursor, ledger.ledgers(number), stop_at, uncounted)
+            uncounted, ledgers = (
+                self._view.uncounted(ledger, number),
+                self._view.ledgers(ledger, number),
+            )
+            waiting[partition] = Waiting(cursor, ledgers, stop_at, uncounted)
         waited_ms = None
         if self._stop_at is None:
             waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)
@@ -212,13 +211,9 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             offsets[partition] = offsets[partition].planned(cursor)
         return StreamOffset(offsets) if pinned or taken else None
 
-    def _without_hidden(self, batch: PositionSet, partition: TopicPartition) -> PositionSet:
-        hidden = self._topics.ledger(partition.topic).state.hidden(partition.partition)
-        return batch if hidden is None else batch.difference(hidden)
-
     def _check_present(self, partition: TopicPartition, cursor: Cursor) -> Cursor:
         ledger = self._topics.ledger(partition.topic)
-        return check_present(ledger, partition, cursor, fail=self._options["failOnDataLoss"])
+        return self._view.check_present(ledger, partition, cursor)
 
 
 def _read(partition: MessageInputPartition, schema: StructType) -> Any:

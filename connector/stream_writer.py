@@ -30,7 +30,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options
 from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import NewLedger
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, check_user_topic
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 RUN_ID_PROPERTY = "spark.jobGroup.id"
@@ -164,7 +164,9 @@ def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
             "A sink takes one topic. For several, give the rows a column named topic."
         )
     message_router(options)
-    if not options["topic"] and "topic" not in schema.fieldNames():
+    if options["topic"]:
+        check_user_topic(TopicName.parse(options["topic"]), "written")
+    elif "topic" not in schema.fieldNames():
         raise InvalidOptionError(
             'Which topic? Give .option("topic", "flights"), or a column named topic.'
         )

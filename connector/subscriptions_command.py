@@ -18,7 +18,7 @@ from pulsar_spark.connector.topics_command import root_of, table
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.stream_offset import TopicPartition
-from pulsar_spark.topic_name import TopicName, check_subscription_name
+from pulsar_spark.topic_name import TopicName, check_subscription_name, check_user_topic
 
 HEADS = [
     "subscription", "partition", "type", "mark-delete", "backlog", "waiting", "delayed", "consumers"
@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> Iterator[str]:
         "seek": _seek,
         "delete": _delete,
     }
-    topic = root.open(TopicName.parse(arguments.name))
+    topic = root.open(check_user_topic(TopicName.parse(arguments.name), "subscribed to"))
     return commands[arguments.command](root, topic, arguments)
 
 

@@ -63,7 +63,8 @@ class Root:
         try:
             return ManagedLedger.open(self.store, self.folder_of(topic), topic=name)
         except TopicNotFoundError as error:
-            present = [str(each) for each in self.find(topic.tenant, topic.namespace.local_name)]
+            found = self.find(topic.tenant, topic.namespace.local_name)
+            present = [str(each) for each in found if not each.is_system]
             raise TopicNotFoundError(
                 f"Topic {name} does not exist in {self.store.root}. "
                 f"{_offer(name, present, self.service_url)}"
@@ -117,11 +118,16 @@ class Root:
         """The topics whose whole full name matches; a short pattern means `public/default`.
 
         A pattern with slashes but no domain begins with tenant and namespace, as a name does.
+        System topics never match.
         """
         if "://" not in pattern:
             within = "" if "/" in pattern else f"{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/"
             pattern = f"{PERSISTENT}://{within}{pattern}"
-        return [topic for topic in self.find() if re.fullmatch(pattern, str(topic))]
+        return [
+            topic
+            for topic in self.find()
+            if not topic.is_system and re.fullmatch(pattern, str(topic))
+        ]
 
 
 def _offer(name: str, present: list[str], service_url: str) -> str:

@@ -25,7 +25,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.options import Options, parse_duration_ms
-from pulsar_spark.topic_name import NamespaceName, TopicName
+from pulsar_spark.topic_name import NamespaceName, TopicName, check_user_topic
 
 LONGEST_VALUE = 200
 """Characters of a message that `peek` prints."""
@@ -47,6 +47,7 @@ def run(arguments: Namespace) -> Iterator[str]:
         "peek": _peek,
         "trim": _trim,
         "tidy": _tidy,
+        "compact": _compact,
     }
     return commands[arguments.command](root, arguments)
 
@@ -72,6 +73,10 @@ def _open(root: Root, arguments: Namespace) -> ManagedLedger:
     return root.open(TopicName.parse(arguments.name))
 
 
+def _open_to_change(root: Root, arguments: Namespace, what: str) -> ManagedLedger:
+    return root.open(check_user_topic(TopicName.parse(arguments.name), what))
+
+
 def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     tenant = namespace = None
     if arguments.namespace:
@@ -79,6 +84,8 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         tenant, namespace = name.tenant, name.local_name
     rows = []
     for topic in root.find(tenant, namespace):
+        if topic.is_system and not arguments.include_system_topics:
+            continue
         state = root.open(topic).state
         messages = sum(state.messages(partition) for partition in range(state.partitions))
         rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
@@ -97,12 +104,12 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
             f"{topic} is the name of a partition: create {topic.partitioned_topic_name} with "
             "--partitions."
         )
-    root.create(topic, arguments.partitions)
+    root.create(check_user_topic(topic, "created"), arguments.partitions)
     yield f"Created {topic}, partitions: {arguments.partitions}"
 
 
 def _update(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = _open(root, arguments)
+    ledger = _open_to_change(root, arguments, "updated")
     before = ledger.state.partitions
     if arguments.partitions < before:
         raise InvalidOptionError(
@@ -212,23 +219,20 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
 
 
 def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = _open(root, arguments)
+    ledger = _open_to_change(root, arguments, "trimmed")
     before = (
         _before_id(ledger, arguments.before)
         if arguments.before
         else _before_time(ledger, arguments.before_time)
     )
-    dropped = [
-        each
-        for partition, ledger_id in before.items()
-        for each in ledger.ledgers(partition).between(0, ledger_id - 1)
-    ]
+    ledgers = {partition: ledger.ledgers(partition) for partition in before}
     commit = LedgerStore(ledger).trim(before)
     if commit is None:
         yield f"Nothing of {ledger.topic} is that old."
         return
-    messages = sum(each.messages for each in dropped)
-    yield f"Dropped {messages:,} messages of {ledger.topic}, in {len(dropped):,} ledgers."
+    gone = [ledgers[p].get(ledger_id) for p, ids in commit.trimmed.items() for ledger_id in ids]
+    messages = sum(each.messages for each in gone if each)
+    yield f"Dropped {messages:,} messages of {ledger.topic}, in {len(gone):,} ledgers."
     yield "`topics tidy` deletes their files in time."
 
 
@@ -257,6 +261,20 @@ def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
                 break
             before[partition] = each.ledger_id + 1
     return before
+
+
+def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
+    from pulsar_spark.connector.compaction import compact  # needs parts of pyspark
+
+    ledger = _open_to_change(root, arguments, "compacted")
+    done = compact(ledger, retain_null_key=arguments.retain_null_key)
+    for each in done:
+        yield (
+            f"partition {each.partition}: kept {each.kept:,} of {each.read:,} messages, up to "
+            f"{each.horizon}"
+        )
+    if not done:
+        yield f"Nothing was published to {ledger.topic} since it was compacted."
 
 
 def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:

@@ -125,7 +125,8 @@ class Waiting:
         """How many messages the ledger's bytes are spread over."""
         if self.uncounted is None:
             return ledger.messages
-        return ledger.messages - len(self.uncounted.whole_entries(ledger.ledger_id))
+        whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
+        return whole.difference(self.uncounted).count(LedgerList([ledger]))
 
     def _size_of(self, messages: int, ledger: LedgerInfo) -> int:
         """About how many bytes so many messages of the ledger have, rounded up."""

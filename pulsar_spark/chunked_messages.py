@@ -205,3 +205,19 @@ class ChunkedMessages:
 
 def _begin(held: _Pending) -> Position:
     return Position(held.parts[0].ledger_id, held.parts[0].entry_id)
+
+
+def chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any]:
+    """Left out where there are none, so that the snapshot of such a topic stays of version 1."""
+    if not chunks:
+        return {}
+    return {"chunks": {str(k): [run.to_json() for run in v] for k, v in chunks.items()}}
+
+
+def chunks_from_json(value: Mapping[str, Any]) -> dict[int, tuple[ChunkRun, ...]]:
+    """By ledger id, ascending. TypeError or ValueError if it is none of these."""
+    chunks: dict[int, tuple[ChunkRun, ...]] = {
+        int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
+        for ledger_id, runs in value.items()
+    }
+    return dict(sorted(chunks.items()))

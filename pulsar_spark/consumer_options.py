@@ -23,6 +23,7 @@ from pulsar_spark.position import Position
 from pulsar_spark.topic_name import (
     TopicName,
     check_subscription_name,
+    check_user_topic,
     default_retry_letter_topic,
 )
 
@@ -71,16 +72,13 @@ def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> N
         check_subscription_name(options["subscriptionName"])
     except InvalidTopicNameError as error:
         raise InvalidOptionError(f"Option subscriptionName: {error.message}.") from error
+    _check_topics(options)
     _check_start(options)
     _check_key_shared(options)
     _check_acknowledging(options)
     _check_letters(options)
     if options["leaseTimeout"] < MIN_LEASE_TIMEOUT_MS:
         raise InvalidOptionError("Option leaseTimeout is too short: give 1s or more.")
-    if options["readCompacted"]:
-        raise InvalidOptionError(
-            "Option readCompacted can't be true: topics are not compacted yet. Leave it out."
-        )
 
 
 def subscribe_command(
@@ -163,6 +161,12 @@ def retry_topic(options: GivenOptions, first_topic: str) -> TopicName | None:
     return TopicName.parse(options["retryLetterTopic"] or default)
 
 
+def _check_topics(options: GivenOptions) -> None:
+    for text in (options["topic"], *options["topics"]):
+        if text:
+            check_user_topic(TopicName.parse(text), "subscribed to")
+
+
 def _check_start(options: GivenOptions) -> None:
     if not options.has("startMessageId"):
         if options.has("startMessageIdInclusive"):
@@ -212,7 +216,7 @@ def _check_acknowledging(options: GivenOptions) -> None:
 def _check_letters(options: GivenOptions) -> None:
     for name in ("deadLetterTopic", "retryLetterTopic"):
         if options.has(name):
-            TopicName.parse(options[name])
+            check_user_topic(TopicName.parse(options[name]), "written")
     if options["enableRetry"] and options.has("topicsPattern"):
         raise InvalidOptionError(
             "Option enableRetry needs topic or topics: with topicsPattern, match the retry letter "

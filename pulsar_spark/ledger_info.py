@@ -70,6 +70,14 @@ class BatchSizes:
         sizes, counts = zip(*self.runs, strict=True) if self.runs else ((), ())
         return np.repeat(np.array(sizes, np.int64), np.array(counts, np.int64))
 
+    def entries_of(self, messages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The entry of each of these messages of the ledger, counted from 0.
+
+        >>> BatchSizes.of([2, 1]).entries_of(np.array([0, 1, 2])).tolist()
+        [0, 0, 1]
+        """
+        return np.searchsorted(np.cumsum(self.array()), messages, side="right").astype(np.int64)
+
     def to_json(self) -> list[list[int]]:
         return [list(run) for run in self.runs]
 

@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 from pulsar_spark import cursor_format
-from pulsar_spark.chunked_messages import ChunkRun
+from pulsar_spark.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
+from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
@@ -54,9 +55,14 @@ class _Partition:
     hidden_set: PositionSet | None = None
     chunks: dict[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
     sequences: PublishedSequences = field(default_factory=PublishedSequences)
+    compacted: CompactedLedgers | None = None
 
     def view(self) -> LedgerList:
         return LedgerList.window(self.column, self.start, len(self.column.ids))
+
+    @property
+    def compacted_files(self) -> set[str]:
+        return self.compacted.files if self.compacted else set()
 
     def place(self, ledger_id: int) -> int | None:
         """Where the ledger stands in the column."""
@@ -120,6 +126,15 @@ class TopicState:
         """The highest id in `chunks`; -1 if there are none."""
         return next(reversed(self._partitions[partition].chunks), -1)
 
+    def compacted(self, partition: int) -> CompactedLedgers | None:
+        """What compaction has left of the partition; None if it was never compacted."""
+        return self._partitions[partition].compacted
+
+    def may_trim(self, partition: int, ledger_id: int) -> bool:
+        """Whether compaction lets the ledger go: of a compacted topic, it has to be compacted."""
+        compacted = self._partitions[partition].compacted
+        return compacted is None or ledger_id <= compacted.horizon.ledger_id
+
     def sequences(self, partition: int) -> PublishedSequences:
         """The sequence ids that were published where duplicates are dropped. Not to be changed."""
         return self._partitions[partition].sequences
@@ -133,13 +148,15 @@ class TopicState:
         self._check_ledgers(commit)
         trims = self._check_trimmed(commit)
         self._check_moved(commit, trims)
-        self._check_files(commit)
+        compacted = self._check_compacted(commit)
+        self._check_files(commit, {file for each in compacted.values() for file in each.files})
         self._apply_header(commit)
         for ledger in commit.ledgers:
             self._add(ledger, commit)
         self._know_sequence_ids(commit)
         self._move(commit)
         self._trim(commit, trims)
+        self._compact(commit, compacted)
         for file in commit.reclaimed:
             self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=True)
         for file in commit.forgotten:
@@ -198,8 +215,26 @@ class TopicState:
             if moved.file in self.files:
                 raise self._refuse(commit, f"{moved.file} was published before")
 
-    def _check_files(self, commit: Commit) -> None:
-        named = {ledger.file for ledger in commit.ledgers} | {moved.file for moved in commit.moved}
+    def _check_compacted(self, commit: Commit) -> dict[int, CompactedLedgers]:
+        found: dict[int, CompactedLedgers] = {}
+        for partition, value in commit.compacted.items():
+            if not 0 <= partition < self.partitions:
+                raise self._refuse(commit, f"there is no partition {partition}")
+            try:
+                each = found[partition] = CompactedLedgers.from_json_value(value)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise self._refuse(commit, f"what it compacts is malformed: {error!r}") from error
+            before = self.compacted(partition)
+            if before is not None and each.horizon < before.horizon:
+                raise self._refuse(commit, f"its horizon is behind {before.horizon}")
+            if known := sorted(file for file in each.files if file in self.files):
+                raise self._refuse(commit, f"{known[0]} was published before")
+        return found
+
+    def _check_files(self, commit: Commit, compacted: set[str]) -> None:
+        named = compacted.union(
+            (each.file for each in commit.ledgers), (each.file for each in commit.moved)
+        )
         for file in named:
             if file in self.tombstones:
                 raise FileReclaimedError(
@@ -301,6 +336,15 @@ class TopicState:
             part.column = part.column.copy(part.start, stop, dict.fromkeys(holes))
             part.start = 0
 
+    def _compact(self, commit: Commit, compacted: Mapping[int, CompactedLedgers]) -> None:
+        for partition, each in compacted.items():
+            part = self._partitions[partition]
+            for file in each.files:
+                self.files[file] = self.files.get(file, 0) + 1
+            for file in part.compacted_files:
+                self._release(file, commit.timestamp_ms)
+            part.compacted = each
+
     def _release(self, file: str, now_ms: int) -> None:
         self.files[file] -= 1
         if not self.files[file]:
@@ -327,6 +371,8 @@ class TopicState:
             assert list(part.chunks) == sorted(part.chunks)
             for each in ledgers:
                 files[each.file] = files.get(each.file, 0) + 1
+            for file in part.compacted_files:
+                files[file] = files.get(file, 0) + 1
         assert files == self.files
         assert not files.keys() & self.tombstones.keys()
 
@@ -358,8 +404,9 @@ class TopicState:
                     "size_bytes": part.size_bytes,
                     "trimmed_up_to": str(part.trimmed_up_to),
                     "hidden": self._live_hidden(number),
-                    **_chunks_to_json(part.chunks),
+                    **chunks_to_json(part.chunks),
                     **part.sequences.to_json_value(),
+                    **({"compacted": part.compacted.to_json_value()} if part.compacted else {}),
                 }
                 for number, part in enumerate(self._partitions)
             ],
@@ -399,9 +446,13 @@ class TopicState:
                 _Partition(
                     column, 0, int(part["messages"]), int(part["size_bytes"]),
                     Position.parse(part["trimmed_up_to"]), list(part["hidden"]),
-                    chunks=_chunks_of(part), sequences=state._sequences_of(number, part),
+                    chunks=chunks_from_json(part.get("chunks", {})),
+                    sequences=state._sequences_of(number, part),
+                    compacted=CompactedLedgers.of_snapshot(part.get("compacted")),
                 )
             )  # fmt: skip
+            for file in state._partitions[-1].compacted_files:
+                state.files[file] = state.files.get(file, 0) + 1
             first = last
         if first != len(ids):
             raise ValueError(f"{len(ids)} ledgers for partitions of {first}")
@@ -436,18 +487,3 @@ def _union(hidden: Sequence[Any]) -> PositionSet:
     for value in hidden:
         union = union.union(cursor_format.from_json_value(value)[1])
     return union
-
-
-def _chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any]:
-    """Left out where there are none, so that the snapshot of such a topic stays of version 1."""
-    if not chunks:
-        return {}
-    return {"chunks": {str(k): [run.to_json() for run in v] for k, v in chunks.items()}}
-
-
-def _chunks_of(part: Mapping[str, Any]) -> dict[int, tuple[ChunkRun, ...]]:
-    chunks: dict[int, tuple[ChunkRun, ...]] = {
-        int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
-        for ledger_id, runs in part.get("chunks", {}).items()
-    }
-    return dict(sorted(chunks.items()))

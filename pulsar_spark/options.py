@@ -172,8 +172,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Several topics."),
     Option("topicsPattern", _pattern, None, Scope.READ, "a regular expression",
            "All topics whose whole name `persistent://tenant/namespace/name` matches; a pattern "
-           "without `://` is taken in the namespace `public/default`, as Pulsar takes it. New "
-           "topics are found while the query runs."),
+           "without `://` is taken in the namespace `public/default`, as Pulsar takes it. "
+           "System topics never match. New topics are found while the query runs."),
     Option("startingOffsets", _text, "latest", Scope.READ,
            "earliest, latest, or JSON of message ids by topic and partition",
            "Where a new query begins (a batch: `earliest` by default). As JSON: "
@@ -207,6 +207,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("failOnDataLoss", _boolean, True, Scope.READ, _BOOLEAN,
            "Whether a query stops when messages that it has not read were trimmed away; "
            "otherwise it goes on behind them, and says so in its log."),
+    Option("readCompacted", _boolean, False, Scope.READ, _BOOLEAN,
+           "Whether of a compacted topic (`pulsarlite topics compact`) only the latest message of "
+           "each key is read, up to the compaction's horizon, and all that was published since. "
+           "Of Readers only so far."),
     Option("topicDiscoveryInterval", parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
     Option("subscriptionName", _text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
@@ -265,8 +269,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "With maxRedeliverCount: how often a micro-batch may be begun whose query ends before "
            "it does. Then its messages are tried apart, and the one that ends the query every "
            "time becomes a dead letter."),
-    Option("readCompacted", _boolean, False, Scope.STREAM_READ, "false",
-           "Topics are not compacted yet, so true is refused."),
     Option("receiverQueueSize", _count(1), None, Scope.STREAM_READ, _NUMBER,
            "Most messages of a partition that are granted to this consumer and not acknowledged. "
            "By default twice maxMessagesPerTrigger, so that one micro-batch is granted while "
@@ -428,6 +430,11 @@ class Options:
         for one, other in (("startingOffsets", "startingTime"), ("endingOffsets", "endingTime")):
             if self.has(one) and self.has(other):
                 raise InvalidOptionError(f"Options {one} and {other} exclude each other.")
+        if self["readCompacted"] and self.has("subscriptionName"):
+            raise InvalidOptionError(
+                "Option readCompacted is for Readers only so far: leave out subscriptionName, or "
+                "read all messages."
+            )
         check_producer_options(self)
         if self.has("txnAppId") != self.has("txnVersion"):
             raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")

@@ -3,7 +3,7 @@
 Invariants: a `TopicName` is valid once it exists, and `TopicName.parse(str(name)) == name`; two
 names have the same `storage_path` only if they are partitions of one topic, and that path never
 leaves the root. Follows Pulsar's `TopicName`, `NamespaceName`, `NamedEntity`, `TopicNameUtils`
-and `RetryMessageUtil` of 4.3: no V1 names.
+and `RetryMessageUtil` of 4.3: no V1 names; of `SystemTopicNames` the beginning that all have.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ PERSISTENT: Final = "persistent"
 NON_PERSISTENT: Final = "non-persistent"
 PUBLIC_TENANT: Final = "public"
 DEFAULT_NAMESPACE: Final = "default"
+SYSTEM_NAMESPACE: Final = "pulsar/system"
+SYSTEM_TOPIC_PREFIX: Final = "__"
 PARTITIONED_TOPIC_SUFFIX: Final = "-partition-"
 MAX_FOLDER_NAME_BYTES: Final = 255
 """What common file systems allow for one part of a path."""
@@ -124,6 +126,16 @@ class TopicName:
         return self.domain == PERSISTENT
 
     @property
+    def is_system(self) -> bool:
+        """Whether the product makes it for itself (Pulsar's `isSystemTopic`).
+
+        >>> TopicName.parse("acme/eu/__change_events").is_system
+        True
+        """
+        reserved = self.local_name.startswith(SYSTEM_TOPIC_PREFIX)
+        return reserved or str(self.namespace) == SYSTEM_NAMESPACE
+
+    @property
     def is_partition(self) -> bool:
         """Whether the name is that of one partition (Pulsar's `isPartitioned`)."""
         return self.partition_index >= 0
@@ -210,6 +222,21 @@ def to_full_topic_name(text: str) -> str:
     if _is_blank(parts[-1]):
         raise InvalidTopicNameError(f"{text} has blank local topic")
     return full
+
+
+def check_user_topic(topic: TopicName, what: str) -> TopicName:
+    """The topic; InvalidTopicNameError if it is a system topic, and `what` can't be done with it.
+
+    >>> str(check_user_topic(TopicName.parse("flights"), "created"))
+    'persistent://public/default/flights'
+    """
+    if topic.is_system:
+        raise InvalidTopicNameError(
+            f"Topic {topic} is a system topic, and can't be {what}: names that begin with "
+            f"{SYSTEM_TOPIC_PREFIX}, and the namespace {SYSTEM_NAMESPACE}, are kept for topics "
+            "that Pulsarlite makes and writes itself. Choose another name."
+        )
+    return topic
 
 
 def check_subscription_name(name: str) -> None:

@@ -12,10 +12,13 @@ import pytest
 
 from pulsar_spark.connector.command_line import main, pulsarlite_message
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
+from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.ledger_info import BatchSizes
 from pulsar_spark.publication import NewLedger
+from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
+from tests.connector.topics import files_below
 
 DAY_MS = 86_400_000
 
@@ -58,6 +61,59 @@ def test_topics_are_listed_with_partitions_and_messages(
     assert status == 0
     assert lines[1].split() == ["persistent://public/default/orders", "2", "6"]
     assert run(capsys, "topics", "list", "public/other")[1][0].startswith("No topics in ")
+
+
+def test_system_topics_are_listed_on_request_only(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SystemTopic(topics, COMMANDS).open()
+    topics.create(TopicName.parse("acme/eu/__change_events"), 1)
+    assert len(run(capsys, "topics", "list")[1]) == 2
+    assert run(capsys, "topics", "list", "pulsar/system")[1][0].startswith("No topics in ")
+    listed = run(capsys, "topics", "list", "--include-system-topics")[1]
+    assert [line.split()[0] for line in listed[1:]] == [
+        "persistent://acme/eu/__change_events",
+        "persistent://public/default/orders",
+        "persistent://pulsar/system/__commands",
+    ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topics", "create", "__new"],
+        ["topics", "create", "pulsar/system/plain"],
+        ["topics", "update", "pulsar/system/__commands", "-p", "2"],
+        ["topics", "trim", "pulsar/system/__commands", "--before", "9"],
+        ["topics", "compact", "pulsar/system/__commands"],
+        ["topics", "set-deduplication", "pulsar/system/__commands", "--enable"],
+        ["subscriptions", "create", "pulsar/system/__commands", "s"],
+    ],
+)
+def test_users_cannot_create_or_change_system_topics(
+    topics: Root, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    SystemTopic(topics, COMMANDS).open()
+    before = files_below(Path(topics.service_url))
+    status, lines, error = run(capsys, *command)
+    assert (status, lines) == (1, [])
+    assert "[INVALID_TOPIC_NAME]" in error
+    assert "is a system topic" in error
+    assert files_below(Path(topics.service_url)) == before
+
+
+def test_system_topics_can_be_looked_into(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    SystemTopic(topics, COMMANDS).append([Record(TopicPartition("orders", 0), "s", b"{}")])
+    for command in ("stats", "peek", "tidy"):
+        assert run(capsys, "topics", command, str(COMMANDS))[0] == 0
+
+
+def test_a_topic_is_compacted_once(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines, _ = run(capsys, "topics", "compact", "orders", "--retain-null-key")
+    assert (status, lines) == (0, ["partition 0: kept 6 of 6 messages, up to 1:1"])
+    status, lines, _ = run(capsys, "topics", "compact", "orders")
+    assert status == 0
+    assert lines[0].startswith("Nothing was published to persistent://public/default/orders")
 
 
 def test_a_folder_that_is_not_there_is_said_to_be_so(

@@ -13,13 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.acknowledgment_rows import fold
+from pulsar_spark.connector.stream_writer import (
+    PulsarliteStreamWriter,
+    PulsarliteWriter,
+    publish,
+)
+from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import (
     InvalidMessageError,
     InvalidTopicNameError,
 )
 from pulsar_spark.options import Options, Scope
+from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import entries, messages
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, written
@@ -32,6 +39,48 @@ VALUE = StructType().add("value", "string")
 
 def values(root: Path, topic: str = "t") -> list[str]:
     return [message["value"].decode() for message in messages(root, topic)]
+
+
+# -- system topics -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["__mine", "pulsar/system/__commands", "__mine-partition-0"])
+def test_a_system_topic_is_refused_before_anything_is_stored(root: Path, topic: str) -> None:
+    with pytest.raises(InvalidTopicNameError, match="is a system topic, and can't be written"):
+        send(root, topic, ["a"])
+    options = options_of(root, Scope.WRITE, {"topic": topic})
+    for writer in (PulsarliteWriter, PulsarliteStreamWriter):
+        with pytest.raises(InvalidTopicNameError, match="is a system topic"):
+            writer(options, Root.of(options), VALUE, overwrite=False)
+    assert not files_below(root)
+
+
+def test_a_row_for_a_system_topic_fails_its_whole_batch(root: Path) -> None:
+    with pytest.raises(InvalidTopicNameError, match="is a system topic"):
+        send(root, "t", ["a", "b"], columns={"topic": ["t", "__mine"]})
+    assert not files_below(root)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"topic": "__mine"},
+        {"topics": "t,pulsar/system/__commands"},
+        {"topic": "t", "deadLetterTopic": "__letters"},
+        {"topic": "t", "retryLetterTopic": "__letters", "enableRetry": "true"},
+    ],
+)
+def test_a_subscription_names_no_system_topic(root: Path, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTopicNameError, match="is a system topic"):
+        options_of(root, Scope.STREAM_READ, {"subscriptionName": "s", **given})
+
+
+def test_an_acknowledgement_of_a_system_topic_is_refused(root: Path) -> None:
+    topics = Root(str(root), {})
+    SystemTopic(topics, COMMANDS).append([Record(TopicPartition("t", 0), "s", b"{}")])
+    ids = {"ledger_id": [0], "entry_id": [0], "topic": [str(COMMANDS)]}
+    with pytest.raises(InvalidTopicNameError, match="is a system topic"):
+        fold([pa.record_batch(ids)], topics, None)
 
 
 # -- entries -------------------------------------------------------------------------------------

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
+from pulsar_spark.stream_offset import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, send
 
@@ -48,6 +51,16 @@ def test_a_pattern_reads_the_topics_whose_whole_name_matches(
         send(root, topic, [topic.rpartition("/")[2]])
     run = Run(root, topicsPattern=pattern, startingOffsets="earliest")
     assert sorted(run.values()) == found
+
+
+def test_a_pattern_never_matches_a_system_topic(root: Path) -> None:
+    send(root, "flights", ["a"])
+    topics = Root(str(root), {})
+    SystemTopic(topics, COMMANDS).append([Record(TopicPartition("flights", 0), "s", b"secret")])
+    everything = Run(root, topicsPattern="persistent://.*", startingOffsets="earliest")
+    assert everything.values() == ["a"]
+    by_name = Run(root, topic=str(COMMANDS), startingOffsets="earliest")
+    assert by_name.values() == ["secret"]
 
 
 def test_new_topics_that_match_are_read_from_their_first_message(root: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_spark.connector import local_store, managed_ledger
+from pulsar_spark.connector.compaction import compact
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectStore, open_store
@@ -85,7 +86,10 @@ def story(store: ObjectStore, notes: Path) -> None:
         confirm(notes, *(values if number == 0 else values[1:]))
     publish(ledger, "b", partition=1, application=("story", 3))
     ledger.write_snapshot()
+    compact(ledger, retain_null_key=True)
     keeper.merge_small_files()
+    publish(ledger, "c", partition=1, application=("story", 4))
+    compact(ledger, retain_null_key=True)
     keeper.trim({1: 99})
     keeper.reclaim_orphans(older_than_ms=0)
     keeper.sweep(temporary_age_ms=0)
@@ -118,6 +122,10 @@ def kill_at_every_step(folder: Path) -> str:
         ledger = ManagedLedger.open(store, FOLDER, cached=False)
         ledger.state.check()
         assert values_of(ledger) == expected, f"after step {step}"
+        for partition, kept in ((0, len(expected)), (1, 2)):  # partition 1 was trimmed
+            compacted = ledger.state.compacted(partition)
+            assert compacted is not None
+            assert compacted.kept.count(compacted.ledgers) == kept, f"after step {step}"
         leftovers = {item.path for item in store.files(f"{FOLDER}/data")}
         known = {f"{FOLDER}/{file}" for file in ledger.state.files}
         assert leftovers == known, f"orphans after step {step}: {leftovers - known}"
