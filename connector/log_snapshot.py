@@ -17,8 +17,9 @@ from pulsar_spark.ledger_commit import LOG_FOLDER, canonical_json, check_version
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.ledger_log import TopicState
 
-SNAPSHOT_VERSION = 2
-"""Of one with a field of _SINCE_VERSION_2, which an older version must not overlook; else 1."""
+SNAPSHOT_VERSION = 3
+"""Of one with `schemas`; 2 with a field of _SINCE_VERSION_2, else 1: an older Pulsarlite must not
+overlook what it does not know."""
 _SINCE_VERSION_2 = {"chunks", "producers", "sequence_ranges", "sequence_floors"}
 REST_KEY = "pulsarlite.topic"
 
@@ -58,8 +59,7 @@ def encode_snapshot(state: TopicState) -> bytes:
         write_page_checksum=True,
     ) as writer:
         writer.write_table(table)
-        plain = not any(_SINCE_VERSION_2 & set(each) for each in (rest, *rest["partitions"]))
-        record = canonical_json({"version": 1 if plain else SNAPSHOT_VERSION, **rest})
+        record = canonical_json({"version": _version_of(rest), **rest})
         writer.add_key_value_metadata({REST_KEY: record.decode()})
     return bytes(sink.getvalue())
 
@@ -90,6 +90,13 @@ def decode_snapshot(data: bytes, topic: str, name: str, number: int) -> TopicSta
             f"{state.number}. Restore the file from a copy."
         )
     return state
+
+
+def _version_of(rest: dict[str, Any]) -> int:
+    if "schemas" in rest:
+        return SNAPSHOT_VERSION
+    plain = not any(_SINCE_VERSION_2 & set(each) for each in (rest, *rest["partitions"]))
+    return 1 if plain else 2
 
 
 class _Rows:
