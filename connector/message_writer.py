@@ -60,7 +60,7 @@ def write_messages(
     left to the clean-up of orphans.
     """
     writers: dict[str, _TopicWriter] = {}
-    encode = encoder(schema.info) if schema else None
+    encode = encoder(schema.info) if schema and not schema.encoded else None
     try:
         for batch in batches:
             if batch.num_rows:

@@ -18,7 +18,7 @@ from decimal import Decimal, localcontext
 from functools import partial
 from typing import Any, Final
 
-from pulsar_spark.avro_schema import PROMOTIONS, AvroType, written_field
+from pulsar_spark.avro_schema import PROMOTIONS, AvroField, AvroType, written_field
 from pulsar_spark.errors import MissingPackageError
 from pulsar_spark.schema_info import SchemaInfo, SchemaType
 
@@ -87,6 +87,32 @@ def without_logical_types(value: Any) -> Any:
     return value
 
 
+def default_value(field: AvroField, *, as_json: bool) -> Any:
+    """A field's default as it is written; Avro's definitions say bytes as text of Latin-1."""
+    return _default(field.type, field.default, as_json)
+
+
+def _default(avro: AvroType, value: Any, as_json: bool) -> Any:
+    if avro.kind == "union":
+        return None if value is None else _default(avro.branches[0], value, as_json)
+    if avro.kind == "record" and isinstance(value, dict):
+        return {
+            each.name: _default(each.type, value.get(each.name, each.default), as_json)
+            for each in avro.fields
+        }
+    if avro.kind == "array" and isinstance(value, list):
+        return [_default(avro.inner, each, as_json) for each in value]
+    if avro.kind == "map" and isinstance(value, dict):
+        return {name: _default(avro.inner, each, as_json) for name, each in value.items()}
+    if avro.kind in ("bytes", "fixed") and isinstance(value, str):
+        data = value.encode("latin-1")
+        if as_json and avro.logical == "decimal":
+            number = _scaled(data, precision=avro.precision, scale=avro.scale, where="default")
+            return str(number)
+        return base64.b64encode(data).decode() if as_json else data
+    return value
+
+
 # -- writing ---------------------------------------------------------------------------------------
 
 
@@ -129,7 +155,7 @@ def _complex_writer(avro: AvroType, where: str, as_json: bool) -> _Convert | Non
             elif not field.has_default:
                 raise ValueError(f"{where}.{field.name} has no default, and no column gives it")
             elif not as_json or field.default is not None:
-                written[field.name] = field.default
+                written[field.name] = default_value(field, as_json=as_json)
         return written
 
     return record
@@ -215,9 +241,10 @@ def _lifter(avro: AvroType, where: str) -> _Convert | None:
         some = [(name, lift) for name, lift in lifted if lift]
 
         def record(value: Any) -> Any:
+            found = dict(value)  # a copy, as fastavro hands out one default again and again
             for name, lift in some:
-                value[name] = lift(value[name])
-            return value
+                found[name] = lift(value[name])
+            return found
 
         return record if some else None
     if avro.kind == "array":
@@ -235,10 +262,18 @@ def _same(value: Any) -> Any:
 
 def _scalar_lifter(avro: AvroType, where: str) -> _Convert | None:
     if avro.logical == "decimal":
-        return partial(_scaled, precision=avro.precision, scale=avro.scale, where=where)
+        scaled = partial(_scaled, precision=avro.precision, scale=avro.scale, where=where)
+        return lambda value: scaled(_data(value))
+    if avro.kind in ("bytes", "fixed"):
+        return _data
     if avro.logical in ("timestamp-millis", "local-timestamp-millis"):
         return partial(_micros, where=where)
     return None
+
+
+def _data(value: bytes | str) -> bytes:
+    """Bytes, also of a default, which fastavro hands out as its definition has it."""
+    return value.encode("latin-1") if isinstance(value, str) else value
 
 
 def _scaled(value: bytes, *, precision: int, scale: int, where: str) -> Decimal:
@@ -325,7 +360,7 @@ def _record_reader(reader: AvroType, writer: AvroType, where: str) -> _Convert:
             plan.append((each.name, None, _json_reader(each.type, each.type, place)))
         else:
             plan.append((each.name, None, partial(_never, why=f"{place} has no default")))
-    defaults = {each.name: each.default for each in reader.fields}
+    defaults = {each.name: default_value(each, as_json=True) for each in reader.fields}
 
     def read(node: Any) -> dict[str, Any]:
         fields = _expect(node, dict, where)

@@ -27,9 +27,14 @@ from pulsar_spark.topic_name import TopicName
 
 @dataclass(frozen=True, slots=True)
 class SinkSchema:
-    """What the values of a sink are. Pickles."""
+    """What the values of a sink are. Pickles.
+
+    `policies` stand in for those of the topic; `encoded` values are bytes already.
+    """
 
     info: SchemaInfo
+    policies: SchemaPolicies | None = None
+    encoded: bool = False
 
     @staticmethod
     def of(options: Options, rows: StructType) -> SinkSchema | None:
@@ -63,7 +68,8 @@ def register(ledger: ManagedLedger, topic: TopicName, schema: SinkSchema) -> int
 
     IncompatibleSchemaError if the topic does not let it follow its other schemas.
     """
-    return register_info(ledger, schema.info, schema_policies(ledger, topic))
+    policies = schema.policies or schema_policies(ledger, topic)
+    return register_info(ledger, schema.info, policies)
 
 
 def register_info(ledger: ManagedLedger, info: SchemaInfo, policies: SchemaPolicies) -> int:

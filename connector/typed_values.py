@@ -144,12 +144,11 @@ class ValueReader:
         SchemaMismatchError names the first message that does not fit, if that is to be so.
         """
         column, reasons = self._values(batch, topic, ledger)
-        texts: list[str | None] = [None] * batch.num_rows
-        for row, why in reasons.items():
-            texts[row] = why
-        errors = pa.array(texts, pa.string())
         if reasons and self.values.on_mismatch == "fail":
             raise _mismatch(batch, topic, reasons)
+        errors = pa.nulls(batch.num_rows, pa.string())
+        if reasons:
+            errors = pa.array([reasons.get(row) for row in range(batch.num_rows)], pa.string())
         arrays = [
             column if name == "value" else errors if name == "schema_error" else batch.column(name)
             for name in self.values.schema.fieldNames()

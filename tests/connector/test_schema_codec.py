@@ -180,6 +180,7 @@ def record(*fields: tuple[Any, ...]) -> str:
 
 
 COLOURS = {"type": "enum", "name": "c", "symbols": ["RED", "BLUE"], "default": "RED"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal"}
 EVOLVED: list[tuple[tuple[Any, ...], tuple[Any, ...], Any, Any]] = [
     # the writer's field, the reader's, the value written, the value read
     (("x", "int"), ("x", "long"), 5, 5),
@@ -191,6 +192,10 @@ EVOLVED: list[tuple[tuple[Any, ...], tuple[Any, ...], Any, Any]] = [
     (("x", ["null", "int"]), ("x", "int"), 5, 5),
     (("gone", "int"), ("x", "string", "new"), 5, "new"),
     (("gone", "int"), ("x", ["null", "string"], None), 5, None),
+    (("gone", "int"), ("x", "bytes", "\u00ff"), 5, b"\xff"),
+    (("gone", "int"), ("x", {"type": "array", "items": "bytes"}, ["\u00ff"]), 5, [b"\xff"]),
+    (("gone", "int"), ("x", {"type": "map", "values": "long"}, {"a": 1}), 5, {"a": 1}),
+    (("gone", "int"), ("x", {**DECIMAL, "precision": 4, "scale": 1}, "\u0001"), 5, Decimal("0.1")),
     (("x", ["null", "string"]), ("x", ["null", "string"], None), None, None),
     (("x", {**COLOURS, "symbols": ["RED", "GREEN"]}), ("x", COLOURS), "GREEN", "RED"),
     (("x", {"type": "array", "items": "int"}), ("x", {"type": "array", "items": "long"}),
@@ -227,7 +232,7 @@ def test_what_cannot_be_resolved_is_said(kind: SchemaType) -> None:
 ROW = record(
     ("n", "int"), ("b", ["null", "bytes"], None), ("f", "float", 1), ("l", "boolean", False),
     ("a", {"type": "array", "items": "string"}, []), ("e", COLOURS, "RED"),
-    ("d", {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, "1"),
+    ("d", {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, "\u0001"),
     ("m", {"type": "map", "values": "int"}, {}),
     ("t", {"type": "long", "logicalType": "timestamp-millis"}, 0),
     ("r", ["null", {"type": "record", "name": "in", "fields": [{"name": "z", "type": "int"}]}],

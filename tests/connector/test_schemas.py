@@ -174,3 +174,15 @@ def test_a_given_definition_is_registered_as_it_is(spark: SparkSession, root: Pa
     assert ledger_of(root, "t").state.schemas.to_json_value() == [
         {"type": "AVRO", "schema": json.dumps(definition)}
     ]
+
+
+def test_the_example_of_the_page_runs(
+    spark: SparkSession, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parent.parent.parent / "docs" / "schemas.md"
+    _, example = page.read_text(encoding="utf-8").split("```python\n")
+    exec(example.partition("```")[0], {"spark": spark, "root": str(root)})  # noqa: S102
+    shown = capsys.readouterr().out
+    assert [line.split("|")[1:4] for line in shown.splitlines() if "." in line] == [
+        ["  1", "  9.5", "             0"], ["  2", "  3.0", "             0"],
+    ]  # fmt: skip
