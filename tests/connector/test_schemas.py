@@ -181,7 +181,7 @@ def test_the_example_of_the_page_runs(
 ) -> None:
     page = Path(__file__).parent.parent.parent / "docs" / "schemas.md"
     _, example = page.read_text(encoding="utf-8").split("```python\n")
-    exec(example.partition("```")[0], {"spark": spark, "root": str(root)})  # noqa: S102
+    exec(example.partition("```")[0], {"spark": spark, "root": str(root)})
     shown = capsys.readouterr().out
     assert [line.split("|")[1:4] for line in shown.splitlines() if "." in line] == [
         ["  1", "  9.5", "             0"], ["  2", "  3.0", "             0"],
