@@ -15,12 +15,11 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.compacted_reading import ReadView
-from pulsar_spark.connector.message_columns import check_read_schema
-from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition, deal
 from pulsar_spark.connector.start_positions import end_position, start_position
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.options import Options
 
 
@@ -28,12 +27,14 @@ class PulsarliteReader(DataSourceReader):
     """Reads topics from `startingOffsets` (earliest) to `endingOffsets` (latest)."""
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
-        check_read_schema(schema)
         self._options, self._root, self._schema = options, root, schema
+        self._values = TypedValues.of(options, root, schema)
         self._start = start_position(options, default="earliest")
         self._end = end_position(options)
         self._topics = SubscribedTopics(options, root)
         self._view = ReadView(options)
+        topics = SubscribedTopics(options, root)  # of its own: open topics don't pickle
+        check_typed_schema(options, schema, topics.typed_ledgers())
 
     def partitions(self) -> list[MessageInputPartition]:
         self._topics.refresh()
@@ -58,4 +59,4 @@ class PulsarliteReader(DataSourceReader):
         return tasks or [MessageInputPartition(self._root, ())]
 
     def read(self, partition: MessageInputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        return read_messages(partition, self._schema)
+        return read_values(partition, self._schema, self._values)

@@ -11,7 +11,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pulsar_spark.errors import PulsarliteError
@@ -41,6 +41,12 @@ _DEDUPLICATION_HELP = (
 )
 _SYSTEM_HELP = "also those that Pulsarlite makes and writes itself, such as __commands"
 _NULL_KEY_HELP = "keep messages without a key, which are dropped otherwise"
+_STRATEGY_HELP = (
+    "Say which schema may follow those of a topic. Pulsar: set-schema-compatibility-strategy."
+)
+_AUTO_UPDATE_HELP = (
+    "Say whether producers may add schemas. Pulsar: set-is-allow-auto-update-schema."
+)
 _EPILOG = """\
 examples:
   pulsarlite demo
@@ -186,24 +192,42 @@ def _add_switch(command: argparse.ArgumentParser) -> None:
     switch = command.add_mutually_exclusive_group(required=True)
     for name, value in (("enable", True), ("disable", False), ("remove", None)):
         switch.add_argument(
-            f"--{name}", dest="deduplication", action="store_const", const=value, help=f"{name} it"
+            f"--{name}", dest="enabled", action="store_const", const=value, help=f"{name} it"
         )
     # A required group looks at what differs from the default, and --remove is None.
-    command.set_defaults(deduplication="unsaid")
+    command.set_defaults(enabled="unsaid")
+
+
+def _add_strategy(command: argparse.ArgumentParser) -> None:
+    from pulsar_spark.schema_registry import STRATEGIES
+
+    chosen = command.add_mutually_exclusive_group(required=True)
+    chosen.add_argument(
+        "-c", "--compatibility", choices=STRATEGIES, metavar="STRATEGY",
+        help=f"one of {', '.join(STRATEGIES)}; FULL where nobody says",
+    )  # fmt: skip
+    chosen.add_argument("--remove", action="store_true", help="have it unsaid")
+
+
+def _add_schema_policies(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """What a topic and its namespace both say of schemas."""
+    _add_switch(add("set-is-allow-auto-update-schema", _AUTO_UPDATE_HELP))
+    _add_strategy(add("set-schema-compatibility-strategy", _STRATEGY_HELP))
 
 
 def _add_namespaces(namespaces: argparse.ArgumentParser) -> None:
     commands = namespaces.add_subparsers(title="commands", metavar="COMMAND")
-    for name, text in (
-        ("policies", "Print the policies of a namespace. Pulsar: policies."),
-        ("set-deduplication", _DEDUPLICATION_HELP),
-    ):
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
         summary = text.split(". ", maxsplit=1)[0].rstrip(".")
         command = commands.add_parser(name, parents=[_store()], help=summary, description=text)
         command.add_argument("namespace", metavar="TENANT/NAMESPACE")
         command.set_defaults(run=_namespaces, command=name)
-        if name == "set-deduplication":
-            _add_switch(command)
+        return command
+
+    add("policies", "Print the policies of a namespace. Pulsar: policies.")
+    _add_switch(add("set-deduplication", _DEDUPLICATION_HELP))
+    _add_schema_policies(add)
 
 
 def _add_topics(topics: argparse.ArgumentParser) -> None:
@@ -231,6 +255,9 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
             "topicPolicies set-deduplication.",
         )
     )
+    schemas = add("schemas", "List the schemas of a topic, by version. Pulsar: schemas get.")
+    schemas.add_argument("--definition", action="store_true", help="print the definitions too")
+    _add_schema_policies(add)
     add("stats", "Count ledgers, messages and bytes by partition. Pulsar: partitioned-stats.")
     peek = add("peek", "Print the oldest messages. Pulsar: peek-messages.")
     peek.add_argument("-n", "--count", type=int, default=5, help="of each partition; default: 5")

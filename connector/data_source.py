@@ -18,6 +18,7 @@ from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.start_positions import end_position, start_position
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.typed_values import value_type
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
 
@@ -59,9 +60,12 @@ class PulsarliteDataSource(DataSource):
         topics.refresh()
         for position in (start_position(self.parsed, default="latest"), end_position(self.parsed)):
             position.check_topics(topics.partitions())
+        typed = bool(self.parsed["valueSchema"])
         return read_schema(
             include_properties=self.parsed["includeProperties"],
             consumer=self.parsed.has("subscriptionName"),
+            value=value_type(topics.typed_ledgers()) if typed else None,
+            schema_errors=typed and self.parsed["onSchemaMismatch"] == "null",
         )
 
     def reader(self, schema: StructType) -> PulsarliteReader:

@@ -9,6 +9,7 @@ Does what Pulsar's `ConsumerImpl` does with a producer of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from pulsar_spark.connector.message_columns import READ_COLUMNS
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition, TopicRows, row_ranges
+from pulsar_spark.connector.namespace_policies import SchemaPolicies
+from pulsar_spark.connector.schema_registration import SinkSchema
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.dead_letter import letter_properties
 from pulsar_spark.ledger_info import LedgerList
@@ -25,6 +28,7 @@ from pulsar_spark.message_id import MessageId
 from pulsar_spark.options import Options
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Letter
+from pulsar_spark.schema_registry import SchemaCompatibilityStrategy
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 
@@ -33,10 +37,14 @@ SETTINGS: Final = {"policies": {"keep_without_subscription": True}}
 LARGEST: Final = 1 << 31
 """A message that was published once may be published again, however large."""
 
+ANY_SCHEMA: Final = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE)
+"""A letter topic takes letters of whatever topic and version, so that none is lost."""
+
 _IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 _COPIED: Final = ("key", "ordering_key", "value", "event_time", "properties")
+_VERSION: Final = "schema_version"
 _SCHEMA: Final = StructType(
-    [column.field for column in READ_COLUMNS if column.name in (*_IDS, *_COPIED)]
+    [column.field for column in READ_COLUMNS if column.name in (*_IDS, *_COPIED, _VERSION)]
 )
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 _TIME: Final = pa.timestamp("us", "UTC")
@@ -54,8 +62,24 @@ def write_letters(
             {"serviceUrl": root.service_url, "topic": letter.topic, "maxMessageSize": str(LARGEST)}
             | {f"storage.{key}": value for key, value in root.storage.items()}
         )
-        written += write_messages(_copies(root, about, letter), options, root)
+        for schema, copies in _by_schema(root, about, letter):
+            written += write_messages(copies, options, root, schema)
     return written
+
+
+def _by_schema(
+    root: Root, about: TopicPartition, letter: Letter
+) -> Iterator[tuple[SinkSchema | None, Iterator[pa.RecordBatch]]]:
+    """What is of one version, in order, with that version's schema, and values as they are.
+
+    Pulsar's dead letter producer has `AutoProduceBytesSchema` of the message's own schema.
+    """
+    schemas = root.open(TopicName.parse(about.topic)).state.schemas
+    copies = _copies(root, about, letter)
+    for version, batches in groupby(copies, key=lambda batch: batch.column(_VERSION)[0].as_py()):
+        info = None if version is None else schemas.get(version)
+        schema = None if info is None else SinkSchema(info, ANY_SCHEMA, encoded=True)
+        yield schema, (batch.drop_columns([_VERSION]) for batch in batches)
 
 
 def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.RecordBatch]:
@@ -71,8 +95,15 @@ def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.Re
     rows = tuple(row_ranges(messages, ledgers))
     partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
     for batch in read_messages(partition, _SCHEMA):
-        if batch.num_rows:
-            yield _copy(batch, letter, ledgers)
+        for first, stop in _runs(batch.column(_VERSION)):
+            yield _copy(batch.slice(first, stop - first), letter, ledgers)
+
+
+def _runs(versions: pa.Array) -> Iterator[tuple[int, int]]:
+    """Where rows of the same version begin and end."""
+    known = versions.to_pylist()
+    starts = [row for row in range(len(known)) if not row or known[row] != known[row - 1]]
+    yield from pairwise([*starts, len(known)] if starts else [])
 
 
 def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:
@@ -89,6 +120,7 @@ def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.Reco
         columns["deliver_at"] = pa.repeat(at, batch.num_rows)
     kept = {name: array for name, array in columns.items() if array.null_count < len(array)}
     kept["value"] = columns["value"]
+    kept[_VERSION] = batch.column(_VERSION)
     return pa.RecordBatch.from_pydict(kept)
 
 

@@ -17,9 +17,11 @@ from pulsar_spark.ledger_commit import LOG_FOLDER, canonical_json, check_version
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.ledger_log import TopicState
 
-SNAPSHOT_VERSION = 2
-"""Of one with a field of _SINCE_VERSION_2, which an older version must not overlook; else 1."""
-_SINCE_VERSION_2 = {"chunks", "compacted", "producers", "sequence_ranges", "sequence_floors"}
+SNAPSHOT_VERSION = 3
+"""Of one with a field of _SINCE_VERSION_3; 2 with one of _SINCE_VERSION_2, else 1: an older
+Pulsarlite must not overlook what it does not know."""
+_SINCE_VERSION_2 = {"chunks", "producers", "sequence_ranges", "sequence_floors"}
+_SINCE_VERSION_3 = {"compacted", "schemas"}
 REST_KEY = "pulsarlite.topic"
 
 _SCHEMA = pa.schema(
@@ -58,8 +60,7 @@ def encode_snapshot(state: TopicState) -> bytes:
         write_page_checksum=True,
     ) as writer:
         writer.write_table(table)
-        plain = not any(_SINCE_VERSION_2 & set(each) for each in (rest, *rest["partitions"]))
-        record = canonical_json({"version": 1 if plain else SNAPSHOT_VERSION, **rest})
+        record = canonical_json({"version": _version_of(rest), **rest})
         writer.add_key_value_metadata({REST_KEY: record.decode()})
     return bytes(sink.getvalue())
 
@@ -90,6 +91,13 @@ def decode_snapshot(data: bytes, topic: str, name: str, number: int) -> TopicSta
             f"{state.number}. Restore the file from a copy."
         )
     return state
+
+
+def _version_of(rest: dict[str, Any]) -> int:
+    fields = set(rest).union(*rest["partitions"])
+    if fields & _SINCE_VERSION_3:
+        return SNAPSHOT_VERSION
+    return 2 if fields & _SINCE_VERSION_2 else 1
 
 
 class _Rows:

@@ -65,8 +65,10 @@ READ_COLUMNS: Final = (
     ReadColumn("attempt", IntegerType(), False, False, "which grant of it this is; consumers only"),
     ReadColumn("first_chunk_message_id", StringType(), True, False,
                "only by schema: the id of a chunked message's first chunk, as text"),
+    ReadColumn("schema_error", StringType(), True, False,
+               "with onSchemaMismatch null: why the message does not fit its schema"),
 )  # fmt: skip
-ONLY_BY_SCHEMA: Final = frozenset({"first_chunk_message_id"})
+ONLY_BY_SCHEMA: Final = frozenset({"first_chunk_message_id", "schema_error"})
 _READ_BY_NAME: Final = {column.name: column for column in READ_COLUMNS}
 
 _TEXT_OR_BYTES: Final = (BinaryType(), StringType())
@@ -87,15 +89,31 @@ WRITE_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
 """Column of a sink -> the types that it may have."""
 
 
-def read_schema(*, include_properties: bool, consumer: bool = False) -> StructType:
-    """The schema of a source to which the user gave none."""
+def read_schema(
+    *,
+    include_properties: bool,
+    consumer: bool = False,
+    value: DataType | None = None,
+    schema_errors: bool = False,
+) -> StructType:
+    """The schema of a source to which the user gave none; `value` is the type of its values."""
     left_out = ONLY_BY_SCHEMA if include_properties else ONLY_BY_SCHEMA | {"properties"}
     left_out = left_out if consumer else left_out | {"attempt"}
-    return StructType([each.field for each in READ_COLUMNS if each.name not in left_out])
+    left_out = left_out - {"schema_error"} if schema_errors else left_out
+    fields = [each.field for each in READ_COLUMNS if each.name not in left_out]
+    if value is not None:
+        typed = StructField("value", value, True)
+        fields = [typed if field.name == "value" else field for field in fields]
+    return StructType(fields)
 
 
-def check_read_schema(schema: StructType) -> None:
-    """InvalidOptionError if a user's schema names what a message does not have."""
+def check_read_schema(
+    schema: StructType, *, typed: bool = False, schema_errors: bool = False
+) -> None:
+    """InvalidOptionError if a user's schema names what a message does not have.
+
+    `typed` values have the type of one of their topic's schemas.
+    """
     if not schema.fields:
         raise InvalidOptionError("The schema is empty: name at least one column.")
     for field in schema.fields:
@@ -106,6 +124,12 @@ def check_read_schema(schema: StructType) -> None:
                 f"The schema's column {field.name} is none of a message's."
                 f"{_nearest(field.name, _READ_BY_NAME)} There are {known}."
             )
+        if field.name == "schema_error" and not schema_errors:
+            raise InvalidOptionError(
+                "The schema's column schema_error needs valueSchema auto and onSchemaMismatch null."
+            )
+        if field.name == "value" and typed:
+            continue
         if field.dataType != column.type:
             raise InvalidOptionError(
                 f"The schema's column {field.name} is {field.dataType.simpleString()}, and "
@@ -118,10 +142,16 @@ def stored_columns(schema: StructType) -> list[str]:
     return [name for name in schema.fieldNames() if _READ_BY_NAME[name].stored]
 
 
-def check_write_schema(schema: StructType) -> None:
-    """InvalidMessageError if rows of this schema can't become messages."""
+def check_write_schema(schema: StructType, *, typed: bool = False) -> None:
+    """InvalidMessageError if rows of this schema can't become messages.
+
+    `typed` values have a schema, which says what their column may be.
+    """
     remedy = "rename the column, drop it, or put it into value (for instance with to_json)"
-    check_columns(schema, WRITE_COLUMNS, "a message", remedy)
+    known = dict(WRITE_COLUMNS)
+    if typed and "value" in schema.fieldNames():
+        known["value"] = (schema["value"].dataType,)
+    check_columns(schema, known, "a message", remedy)
     if "value" not in schema.fieldNames():
         raise InvalidMessageError(
             f"There is no column value, the payload. The rows have {schema.fieldNames()}; a "

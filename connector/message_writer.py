@@ -23,6 +23,8 @@ from pulsar_spark.connector.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.message_routing import MessageRouting
 from pulsar_spark.connector.namespace_policies import deduplicates
 from pulsar_spark.connector.outgoing_messages import as_messages, payload_sizes
+from pulsar_spark.connector.schema_codec import encode_values, encoder
+from pulsar_spark.connector.schema_registration import SinkSchema, register
 from pulsar_spark.connector.sequence_ids import sequence_ranges
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
@@ -46,23 +48,30 @@ class WrittenTopic:
 
 
 def write_messages(
-    batches: Iterable[pa.RecordBatch], options: Options, root: Root
+    batches: Iterable[pa.RecordBatch],
+    options: Options,
+    root: Root,
+    schema: SinkSchema | None = None,
 ) -> list[WrittenTopic]:
     """Write the rows of one task; what the driver then commits.
 
-    InvalidMessageError if a row can't be a message: nothing of its batch is kept, and what the
-    task has written before is left to the clean-up of orphans.
+    InvalidMessageError if a row can't be a message, IncompatibleSchemaError if its topic refuses
+    the values' `schema`: nothing of its batch is kept, and what the task has written before is
+    left to the clean-up of orphans.
     """
     writers: dict[str, _TopicWriter] = {}
+    encode = encoder(schema.info) if schema and not schema.encoded else None
     try:
         for batch in batches:
             if batch.num_rows:
-                for topic, rows in _by_topic(batch, options["topic"]):
+                values = encode_values(batch, encode) if encode else batch
+                for topic, rows in _by_topic(values, options["topic"]):
                     name = TopicName.parse(topic)
                     whole = str(name.partitioned_topic)
                     messages = as_messages(rows, options, whole)
                     if whole not in writers:
-                        writers[whole] = _TopicWriter(name.partitioned_topic, options, root)
+                        parsed = name.partitioned_topic
+                        writers[whole] = _TopicWriter(parsed, options, root, schema)
                     writers[whole].add(messages, name.partition_index)
         written = [writer.close() for writer in writers.values()]
     except BaseException:
@@ -76,17 +85,19 @@ def write_messages(
 class _TopicWriter:
     """The messages of one task for one topic."""
 
-    def __init__(self, topic: TopicName, options: Options, root: Root) -> None:
+    def __init__(
+        self, topic: TopicName, options: Options, root: Root, schema: SinkSchema | None
+    ) -> None:
         self._options, self._root, self._topic = options, root, topic
         settings = {"deduplication": True} if options["enableDeduplication"] else None
         self._ledger: ManagedLedger = root.open_or_create(topic, options["numPartitions"], settings)
+        self._schema_version = None if schema is None else register(self._ledger, topic, schema)
         self._partitions = self._ledger.state.partitions
         self._router = MessageRouting(options, self._partitions, str(topic))
         self._deduplicate = deduplicates(self._ledger, topic, options["enableDeduplication"])
         self._buffers: dict[int, list[pa.Table]] = {}
         self._buffered_bytes = 0
         self._written: list[NewLedger] = []
-        self._schema: pa.Schema | None = None
 
     def add(self, messages: pa.Table, partition: int = -1) -> None:
         """Take in messages; `partition` is where they go, -1 lets the router choose."""
@@ -95,6 +106,9 @@ class _TopicWriter:
                 f"A row names {self._topic}-partition-{partition}, and the topic has "
                 f"{self._partitions} partitions, numbered from 0."
             )
+        if self._schema_version is not None:
+            version = pa.scalar(self._schema_version, pa.int64())
+            messages = messages.append_column("schema_version", pa.repeat(version, len(messages)))
         chosen = self._router.partitions(messages) if partition < 0 else partition
         for number, rows in _split(messages, chosen):
             part = in_chunks(rows, self._options) if self._options["chunkingEnabled"] else rows

@@ -7,12 +7,19 @@ Pulsar's `Policies` and `TopicPolicies`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.ledger_commit import canonical_json, check_version, read_json
+from pulsar_spark.schema_registry import (
+    DEFAULT_STRATEGY,
+    STRATEGIES,
+    SchemaCompatibilityStrategy,
+)
 from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName
 
 POLICIES_VERSION = 1
@@ -25,9 +32,11 @@ class NamespacePolicies:
     """None means that nothing was said."""
 
     deduplication: bool | None = None
+    schema_compatibility_strategy: str | None = None
+    is_allow_auto_update_schema: bool | None = None
 
     def to_json(self) -> bytes:
-        known = {"deduplication": self.deduplication}
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
         given = {name: value for name, value in known.items() if value is not None}
         return canonical_json({"version": POLICIES_VERSION, **given})
 
@@ -36,18 +45,26 @@ class NamespacePolicies:
         """CorruptFileError if they are damaged, FutureVersionError if they are too new."""
         record = read_json(data, name)
         check_version(record, POLICIES_VERSION, name)
-        if unknown := sorted(set(record) - {"version", "deduplication"}):
+        del record["version"]
+        if unknown := sorted(set(record) - _ALLOWED.keys()):
             raise FutureVersionError(
                 f"File {name} has policies that this version of Pulsarlite does not know: "
                 f"{', '.join(unknown)}. Update Pulsarlite."
             )
-        deduplication = record.get("deduplication")
-        if deduplication not in (None, True, False):
-            raise CorruptFileError(
-                f"File {name} is damaged: deduplication is {deduplication!r}. Restore it from a "
-                "copy, or delete it to be without policies."
-            )
-        return NamespacePolicies(deduplication)
+        for policy, value in record.items():
+            if value not in _ALLOWED[policy]:
+                raise CorruptFileError(
+                    f"File {name} is damaged: {policy} is {value!r}. Restore it from a copy, or "
+                    "delete it to be without policies."
+                )
+        return NamespacePolicies(**record)
+
+
+_ALLOWED: Final[Mapping[str, tuple[object, ...]]] = {
+    "deduplication": (None, True, False),
+    "schema_compatibility_strategy": (None, *STRATEGIES),
+    "is_allow_auto_update_schema": (None, True, False),
+}
 
 
 def read_policies(store: ObjectStore, namespace: NamespaceName) -> NamespacePolicies:
@@ -57,20 +74,27 @@ def read_policies(store: ObjectStore, namespace: NamespaceName) -> NamespacePoli
     return NamespacePolicies() if data is None else NamespacePolicies.from_json(data, path)
 
 
-def set_deduplication(
-    store: ObjectStore, namespace: NamespaceName, enabled: bool | None
+def set_policy(
+    store: ObjectStore, namespace: NamespaceName, **policy: str | bool | None
 ) -> NamespacePolicies:
-    """Have it on, off, or (None) unsaid for topics that don't say; the policies then."""
+    """Say it, or (None) leave it unsaid, for topics that don't say; the policies then."""
     path = _path(namespace)
     while True:
         found = store.get_versioned(path)
         known = NamespacePolicies()
         if found is not None:
             known = NamespacePolicies.from_json(found.data, path)
-        wanted = replace(known, deduplication=enabled)
+        wanted = replace(known, **policy)  # type: ignore[arg-type]
         token = None if found is None else found.token
         if wanted == known or store.compare_and_swap(path, token, wanted.to_json()):
             return wanted
+
+
+def set_deduplication(
+    store: ObjectStore, namespace: NamespaceName, enabled: bool | None
+) -> NamespacePolicies:
+    """Have it on, off, or (None) unsaid for topics that don't say; the policies then."""
+    return set_policy(store, namespace, deduplication=enabled)
 
 
 def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
@@ -80,6 +104,28 @@ def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -
     if option is None:
         option = read_policies(ledger.store, topic.namespace).deduplication
     return bool(option)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPolicies:
+    """What a topic asks of a new schema."""
+
+    strategy: SchemaCompatibilityStrategy = DEFAULT_STRATEGY
+    allow_auto_update: bool = True
+
+
+def schema_policies(ledger: ManagedLedger, topic: TopicName) -> SchemaPolicies:
+    """As the topic says, else its namespace, else Pulsar's defaults."""
+    strategy = ledger.state.settings.get("schema_compatibility_strategy")
+    allowed = ledger.state.settings.get("is_allow_auto_update_schema")
+    if strategy is None or allowed is None:
+        policies = read_policies(ledger.store, topic.namespace)
+        strategy = strategy or policies.schema_compatibility_strategy
+        allowed = policies.is_allow_auto_update_schema if allowed is None else allowed
+    return SchemaPolicies(
+        SchemaCompatibilityStrategy(strategy) if strategy else DEFAULT_STRATEGY,
+        allowed is not False,
+    )
 
 
 def _path(namespace: NamespaceName) -> str:

@@ -26,8 +26,6 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.admission import Admission, Waiting
 from pulsar_spark.connector.compacted_reading import ReadView
-from pulsar_spark.connector.message_columns import check_read_schema
-from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition, deal
 from pulsar_spark.connector.offset_store import OffsetStore
 from pulsar_spark.connector.start_positions import (
@@ -37,6 +35,7 @@ from pulsar_spark.connector.start_positions import (
 )
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options, Scope
@@ -56,6 +55,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         self._options, self._root, self._schema = options, root, schema
+        self._values = TypedValues.of(options, root, schema)
         self._start = start_position(options, default="latest")
         self._admission = Admission(
             options["maxMessagesPerTrigger"],
@@ -148,7 +148,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         )
 
     def read(self, partition: MessageInputPartition) -> Any:  # type: ignore[override]
-        return _read(partition, self._schema)
+        return _read(partition, self._schema, self._values)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._offsets.release(end)
@@ -169,8 +169,8 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """
         if not self._checked:
             self._options.check_scope(Scope.STREAM_READ)
-            check_read_schema(self._schema)
             self._topics.refresh()
+            check_typed_schema(self._options, self._schema, self._topics.typed_ledgers())
             self._checked = True
 
     def _plan(self, begun: StreamOffset) -> StreamOffset | None:
@@ -216,7 +216,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._view.check_present(ledger, partition, cursor)
 
 
-def _read(partition: MessageInputPartition, schema: StructType) -> Any:
-    batches = read_messages(partition, schema)
+def _read(partition: MessageInputPartition, schema: StructType, values: TypedValues | None) -> Any:
+    batches = read_values(partition, schema, values)
     # Without a single batch Spark would take the empty iterator for rows, which is as well.
     return (batch for batch in batches if isinstance(batch, pa.RecordBatch))

@@ -25,11 +25,13 @@ from pulsar_spark.connector.message_columns import check_write_schema
 from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.producer_connection import claim_of, connect, disconnect, told
+from pulsar_spark.connector.schema_registration import SinkSchema, look_ahead
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options
 from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import NewLedger
+from pulsar_spark.schema_info import SchemaType
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -52,11 +54,12 @@ class PulsarliteWriter(DataSourceArrowWriter):
     def __init__(
         self, options: Options, root: Root, schema: StructType, *, overwrite: bool
     ) -> None:
-        _check(options, schema, overwrite=overwrite)
+        self._schema = _check(options, root, schema, overwrite=overwrite)
         self._options, self._root = options, root
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        return WrittenFiles(tuple(write_messages(iterator, self._options, self._root)))
+        written = write_messages(iterator, self._options, self._root, self._schema)
+        return WrittenFiles(tuple(written))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         application = None
@@ -76,14 +79,14 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
     def __init__(
         self, options: Options, root: Root, schema: StructType, *, overwrite: bool
     ) -> None:
-        _check(options, schema, overwrite=overwrite)
+        self._schema = _check(options, root, schema, overwrite=overwrite)
         self._options, self._root = options, root
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
         run_id = context.getLocalProperty(RUN_ID_PROPERTY) if context else None
-        written = tuple(write_messages(iterator, self._options, self._root))
+        written = tuple(write_messages(iterator, self._options, self._root, self._schema))
         return WrittenFiles(written, query_id, run_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -152,13 +155,16 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFile
     return [message for message in messages if isinstance(message, WrittenFiles)]
 
 
-def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
+def _check(
+    options: Options, root: Root, schema: StructType, *, overwrite: bool
+) -> SinkSchema | None:
+    """What can be seen before anything runs; the schema of the values, if they have one."""
     if overwrite:
         raise InvalidOptionError(
             'Messages are only ever appended. Use mode("append") for write, and '
             'outputMode("append") for writeStream.'
         )
-    check_write_schema(schema)
+    check_write_schema(schema, typed=options["schemaType"] != SchemaType.BYTES.value)
     if options["topics"] or options["topicsPattern"]:
         raise InvalidOptionError(
             "A sink takes one topic. For several, give the rows a column named topic."
@@ -170,3 +176,7 @@ def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
         raise InvalidOptionError(
             'Which topic? Give .option("topic", "flights"), or a column named topic.'
         )
+    sink_schema = SinkSchema.of(options, schema)
+    if sink_schema is not None and options["topic"]:
+        look_ahead(root, TopicName.parse(options["topic"]), sink_schema)
+    return sink_schema

@@ -78,6 +78,16 @@ class SubscribedTopics:
         """A topic that is open."""
         return self._ledgers[topic]
 
+    def typed_ledgers(self) -> list[ManagedLedger]:
+        """The topics whose schemas `valueSchema` takes: all but a retry letter topic.
+
+        None are opened without that option, so that a user's schema alone costs nothing.
+        """
+        if not self._options["valueSchema"]:
+            return []
+        self.refresh()
+        return [each for name, each in self._ledgers.items() if name != self.retry_topic]
+
     def partitions(self) -> dict[TopicPartition, ManagedLedger]:
         """All partitions that there are now, by topic and number."""
         chosen: dict[str, set[int]] = {}

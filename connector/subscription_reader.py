@@ -30,8 +30,6 @@ from pulsar_spark.commands import Report
 from pulsar_spark.connector import stream_reader
 from pulsar_spark.connector.chunk_reading import TopicChunks
 from pulsar_spark.connector.data_loss import check_present
-from pulsar_spark.connector.message_columns import check_read_schema
-from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition
 from pulsar_spark.connector.offset_store import OffsetStore
 from pulsar_spark.connector.start_positions import last_position
@@ -42,6 +40,7 @@ from pulsar_spark.connector.subscription_client import (
     new_consumer_name,
 )
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.withheld import WithheldBatches, what_remains
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import BrokerAbsentError, InvalidOptionError
@@ -62,6 +61,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         self._options, self._root, self._schema = options, root, schema
+        self._values = TypedValues.of(options, root, schema)
         self._admission = Admission(
             options["maxMessagesPerTrigger"],
             options["maxBytesPerTrigger"],
@@ -165,7 +165,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         )
 
     def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
-        return _read(partition, self._schema)
+        return _read(partition, self._schema, self._values)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._offsets.release(end)
@@ -183,8 +183,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """That the user's schema, the options and the topics will do, before all else."""
         if not self._checked:
             self._options.check_scope(Scope.STREAM_READ)
-            check_read_schema(self._schema)
             self._topics.refresh()
+            check_typed_schema(self._options, self._schema, self._topics.typed_ledgers())
             self._topics.open_retry_topic()
             self._checked = True
 
@@ -406,6 +406,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return end is None or step.last_position >= end
 
 
-def _read(partition: MessageInputPartition, schema: StructType) -> Iterator[Any]:
-    batches = read_messages(partition, schema)
+def _read(
+    partition: MessageInputPartition, schema: StructType, values: TypedValues | None
+) -> Iterator[Any]:
+    batches = read_values(partition, schema, values)
     return (batch for batch in batches if isinstance(batch, pa.RecordBatch))

@@ -18,7 +18,8 @@ from typing import Any
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespaces_command import set_topic_deduplication
+from pulsar_spark.connector.namespace_policies import schema_policies
+from pulsar_spark.connector.namespaces_command import set_topic_policy
 from pulsar_spark.connector.start_positions import StartPosition
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -42,7 +43,10 @@ def run(arguments: Namespace) -> Iterator[str]:
         "list": _list,
         "create": _create,
         "update": _update,
-        "set-deduplication": set_topic_deduplication,
+        "set-deduplication": set_topic_policy,
+        "set-schema-compatibility-strategy": set_topic_policy,
+        "set-is-allow-auto-update-schema": set_topic_policy,
+        "schemas": _schemas,
         "stats": _stats,
         "peek": _peek,
         "trim": _trim,
@@ -119,6 +123,26 @@ def _update(root: Root, arguments: Namespace) -> Iterator[str]:
     yield f"{ledger.topic} has {ledger.state.partitions} partitions now, and had {before}."
     if ledger.state.partitions > before:
         yield "Keys go to other partitions from now on: their order does not reach across this."
+
+
+def _schemas(root: Root, arguments: Namespace) -> Iterator[str]:
+    topic = TopicName.parse(arguments.name)
+    ledger = root.open(topic)
+    policies = schema_policies(ledger, topic)
+    update = "" if policies.allow_auto_update else ", and no producer may add one"
+    yield f"{ledger.topic}: compatibility {policies.strategy.value}{update}"
+    rows = []
+    for version, schema in enumerate(ledger.state.schemas.schemas):
+        fields = [each.name for each in schema.avro().fields] if schema.definition else []
+        rows.append([str(version), schema.type.value, ", ".join(fields) or "-"])
+    if not rows:
+        yield "no schemas: values are bytes"
+        return
+    yield from table(["version", "type", "fields"], rows)
+    if arguments.definition:
+        for version, schema in enumerate(ledger.state.schemas.schemas):
+            if schema.definition:
+                yield f"version {version}: {schema.definition}"
 
 
 def _stats(root: Root, arguments: Namespace) -> Iterator[str]:

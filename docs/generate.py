@@ -31,14 +31,16 @@ READ = """
 
 A schema given by the user (`.schema("value binary, key string")`) picks among these, in any order,
 and only those are read: by far the cheapest way to read less. Without one there are all but
-`properties` and `first_chunk_message_id`.
+`properties`, `first_chunk_message_id` and `schema_error`. With `valueSchema` the column `value` has
+the type of the topic's schema.
 
 """
 WRITE = """
 ## Columns of a sink
 
 Only `value` has to be there. Any other column is an error: put it into `value`, with `to_json` for
-instance. `deliver_after` is an interval, or a number of milliseconds.
+instance. With `schemaType`, `value` has the type that it says. `deliver_after` is an interval, or a
+number of milliseconds.
 
 """
 ACKNOWLEDGE = """

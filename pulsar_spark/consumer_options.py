@@ -81,6 +81,20 @@ def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> N
         raise InvalidOptionError("Option leaseTimeout is too short: give 1s or more.")
 
 
+def check_schema_options(options: GivenOptions) -> None:
+    """InvalidOptionError if `onSchemaMismatch` says what can't be."""
+    if not options.has("onSchemaMismatch"):
+        return
+    if not options["valueSchema"]:
+        raise InvalidOptionError("Option onSchemaMismatch needs valueSchema.")
+    dead_letters = options.has("subscriptionName") and dead_letter_policy(options) is not None
+    if options["onSchemaMismatch"] == "deadLetter" and not dead_letters:
+        raise InvalidOptionError(
+            "onSchemaMismatch deadLetter needs a subscription with a dead letter topic: give "
+            "subscriptionName, and maxRedeliverCount or deadLetterTopic."
+        )
+
+
 def subscribe_command(
     options: GivenOptions,
     consumer: str,

@@ -7,6 +7,9 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── InvalidOptionError            an option is unknown, missing or has a bad value
     ├── InvalidTopicNameError         a topic, namespace or subscription name is malformed
     ├── InvalidMessageError           a row can't become a message (column type, size)
+    ├── InvalidSchemaDataError        a schema's definition is none, or not one for its type
+    ├── IncompatibleSchemaError       a schema may not follow those of its topic
+    ├── SchemaMismatchError           a stored value does not fit its topic's schema
     ├── InvalidCursorPositionError    what is to be acknowledged is consumed already, or not there
     ├── TopicNotFoundError            nothing stands at that name
     ├── TopicExistsError              a topic is to be created that is there already
@@ -70,6 +73,24 @@ class InvalidMessageError(PulsarliteError, ValueError):
     """A row can't become a message (Pulsar's InvalidMessageException)."""
 
     condition = "INVALID_MESSAGE"
+
+
+class InvalidSchemaDataError(PulsarliteError, ValueError):
+    """A schema's definition is no Avro schema, or not one for its type (InvalidSchemaData)."""
+
+    condition = "INVALID_SCHEMA_DATA"
+
+
+class IncompatibleSchemaError(PulsarliteError, ValueError):
+    """A schema may not follow those of its topic (Pulsar's IncompatibleSchemaException)."""
+
+    condition = "INCOMPATIBLE_SCHEMA"
+
+
+class SchemaMismatchError(PulsarliteError, ValueError):
+    """A stored value does not fit its topic's schema (Pulsar's SchemaSerializationException)."""
+
+    condition = "SCHEMA_MISMATCH"
 
 
 class InvalidCursorPositionError(PulsarliteError, ValueError):

@@ -18,6 +18,7 @@ from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.producer_registry import ProducerRegistry
+from pulsar_spark.schema_info import SchemaInfo
 from pulsar_spark.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
 
 LOG_VERSION = 1
@@ -51,8 +52,9 @@ class Commit:
     set that readers subtract, `sequence_ids` to each producer's highest. `sequence_ranges` and
     `chunks` map ids of ledgers of this commit to what they hold, by producer and by entry id.
     `producers` is the JSON of a ProducerRegistry, when it changes; `compacted` maps partitions to
-    the JSON of CompactedLedgers, which take the place of earlier ones. `reclaimed` are data files
-    that no commit named and none may name later, `forgotten` such as are deleted.
+    the JSON of CompactedLedgers, which take the place of earlier ones. `schemas` are schemas added,
+    by version. `reclaimed` are data files that no commit named and none may name later, `forgotten`
+    such as are deleted.
     """
 
     number: int
@@ -71,6 +73,7 @@ class Commit:
     chunks: Mapping[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
     producers: Mapping[str, Any] | None = None
     compacted: Mapping[int, Any] = field(default_factory=dict)
+    schemas: Mapping[int, SchemaInfo] = field(default_factory=dict)
     reclaimed: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
 
@@ -105,6 +108,7 @@ class Commit:
             "sequence_ranges": ranges_to_json(self.sequence_ranges),
             "chunks": _keyed({k: [run.to_json() for run in v] for k, v in self.chunks.items()}),
             "compacted": _keyed(self.compacted),
+            "schemas": _keyed({k: schema.to_json_value() for k, schema in self.schemas.items()}),
             "reclaimed": sorted(self.reclaimed),
             "forgotten": sorted(self.forgotten),
         }
@@ -142,7 +146,7 @@ class Commit:
 _FIELDS = {
     "version", "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
     "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
-    "sequence_ranges", "chunks", "producers", "compacted", "reclaimed", "forgotten",
+    "sequence_ranges", "chunks", "producers", "compacted", "schemas", "reclaimed", "forgotten",
 }  # fmt: skip
 
 
@@ -228,6 +232,10 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
         producers=None if producers is None else dict(producers),
         compacted={
             int(partition): value for partition, value in record.get("compacted", {}).items()
+        },
+        schemas={
+            int(version): SchemaInfo.from_json_value(value)
+            for version, value in record.get("schemas", {}).items()
         },
         reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
         forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),

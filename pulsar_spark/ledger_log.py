@@ -23,6 +23,7 @@ from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_fil
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.schema_registry import SchemaRegistry
 from pulsar_spark.sequence_ranges import PublishedSequences
 
 SnapshotRow = Callable[[int], LedgerInfo]
@@ -83,6 +84,7 @@ class TopicState:
         self.applications: dict[str, int] = {}
         self.sequence_ids: dict[int, dict[str, int]] = {}
         self.producers: dict[str, Any] | None = None
+        self.schemas = SchemaRegistry()
         self.files: dict[str, int] = {}
         self.tombstones: dict[str, Tombstone] = {}
         self._partitions: list[_Partition] = []
@@ -191,9 +193,15 @@ class TopicState:
                 raise self._refuse(commit, f"it has no such chunks in ledger {ledger_id}")
         if not commit.sequence_ranges.keys() <= entries.keys():
             raise self._refuse(commit, "it has sequence ids of ledgers that it does not add")
+        if sorted(commit.schemas) != self._next_schema_versions(len(commit.schemas)):
+            raise self._refuse(commit, f"it adds schemas of versions {sorted(commit.schemas)}")
         named = (*commit.sequence_ids, *commit.hidden)
         if not all(0 <= partition < partitions for partition in named):
             raise self._refuse(commit, "it names a partition that is not there")
+
+    def _next_schema_versions(self, count: int) -> list[int]:
+        known = len(self.schemas.schemas)
+        return list(range(known, known + count))
 
     def _check_trimmed(self, commit: Commit) -> dict[int, dict[int, LedgerInfo]]:
         """By partition, the places of the ledgers to trim, and those ledgers."""
@@ -268,6 +276,9 @@ class TopicState:
             self.settings = dict(commit.settings)
         if commit.producers is not None:
             self.producers = dict(commit.producers)
+        if commit.schemas:
+            added = (schema for _, schema in sorted(commit.schemas.items()))
+            self.schemas = SchemaRegistry((*self.schemas.schemas, *added))
         while self.partitions < (commit.partitions or 0):
             self._partitions.append(_Partition())
         for partition, hidden in commit.hidden.items():
@@ -413,6 +424,8 @@ class TopicState:
         }
         if self.producers is not None:
             rest["producers"] = self.producers
+        if self.schemas.schemas:
+            rest["schemas"] = self.schemas.to_json_value()
         return columns, rest
 
     @staticmethod
@@ -437,6 +450,7 @@ class TopicState:
             for file, (since_ms, reclaimed) in rest["tombstones"].items()
         }
         state.producers = rest.get("producers")
+        state.schemas = SchemaRegistry.from_json_value(rest.get("schemas", ()))
         state.files = dict(files)
         first = 0
         for number, part in enumerate(rest["partitions"]):

@@ -16,11 +16,12 @@ from enum import Flag
 from typing import Any, Final
 
 from pulsar_spark.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
-from pulsar_spark.consumer_options import check_consumer_options
+from pulsar_spark.consumer_options import check_consumer_options, check_schema_options
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.producer_options import check_producer_options
 from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.schema_info import SCHEMA_TYPES
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
@@ -290,6 +291,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("expireTimeOfIncompleteChunkedMessage", parse_duration_ms, DEFAULT_EXPIRE_MS, Scope.READ,
            _DURATION, "A message is given up whose next chunk was published longer than this "
            "after its first; 0 for never."),
+    Option("valueSchema", _one_of("auto"), None, Scope.READ, "auto",
+           "auto: `value` is of the type of the topic's newest schema, a struct for JSON and AVRO, "
+           "decoded by the schema of each message's version. Without it `value` is bytes."),
+    Option("onSchemaMismatch", _one_of("fail", "null", "deadLetter"), "fail", Scope.READ,
+           "fail, null or deadLetter",
+           "With valueSchema: a message that does not fit ends the query, is null with its reason "
+           "in the column `schema_error`, or becomes a dead letter of the subscription."),
     Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
     Option("messageRoutingMode",
@@ -329,6 +337,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Most bytes of a chunk, where that is less than maxMessageSize."),
     Option("compressionType", _one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
            Scope.WRITE, "ZSTD, LZ4, ZLIB, SNAPPY or NONE", "Compression of the data files."),
+    Option("schemaType", _one_of(*SCHEMA_TYPES), "BYTES", Scope.WRITE, ", ".join(SCHEMA_TYPES),
+           "What the values are. All but BYTES are registered with the topic, and `value` is of "
+           "the type: for JSON and AVRO (with pulsarlite[avro]) a struct."),
+    Option("schema", _text, None, Scope.WRITE, "an Avro definition of a record, as JSON",
+           "schemaType JSON or AVRO: the definition to write by. Without it, it is derived from "
+           "the type of `value`."),
     Option("producerName", _text, None, Scope.WRITE, "a name",
            "producer_name of rows that have none of their own."),
     Option("accessMode",
@@ -441,6 +455,7 @@ class Options:
         if self.has("maxTriggerDelay") and not self.has("minMessagesPerTrigger"):
             raise InvalidOptionError("Option maxTriggerDelay needs minMessagesPerTrigger.")
         check_consumer_options(self, CONSUMERS)
+        check_schema_options(self)
         least, most = self["minMessagesPerTrigger"], self["maxMessagesPerTrigger"]
         if least and most and least > most:
             raise InvalidOptionError(

@@ -45,3 +45,8 @@ def check_producer_options(options: GivenOptions) -> None:
             "batcherBuilder KEY_BASED says how messages share entries, and batchingEnabled is "
             "false: leave one of them out."
         )
+    if options.has("schema") and options["schemaType"] not in ("JSON", "AVRO"):
+        raise InvalidOptionError(
+            "Option schema is the definition of a record: set schemaType to JSON or AVRO, or leave "
+            "it out."
+        )

@@ -12,10 +12,13 @@ import pytest
 
 from pulsar_spark.connector.command_line import main, pulsarlite_message
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
+from pulsar_spark.connector.namespace_policies import SchemaPolicies
+from pulsar_spark.connector.schema_registration import register_info
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.ledger_info import BatchSizes
 from pulsar_spark.publication import NewLedger
+from pulsar_spark.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 from tests.connector.topics import files_below
@@ -279,3 +282,37 @@ def test_a_namespace_s_policies_are_printed_and_a_bad_name_is_refused(
     status, lines, error = run(capsys, "namespaces", "policies", "public")
     assert (status, lines) == (1, [])
     assert "[INVALID_TOPIC_NAME]" in error
+
+
+@pytest.mark.parametrize("group", ["topics", "namespaces"])
+def test_what_may_follow_a_schema_is_said_for_a_topic_and_for_its_namespace(
+    topics: Root, capsys: pytest.CaptureFixture[str], group: str
+) -> None:
+    name = "orders" if group == "topics" else "public/default"
+    command = "set-schema-compatibility-strategy"
+    for given, said in ((["-c", "BACKWARD"], "BACKWARD"), (["--remove"], "unsaid")):
+        status, lines, _ = run(capsys, group, command, name, *given)
+        assert status == 0
+        assert f": schema compatibility strategy {said}" in lines[0]
+    for switch, said in (("disable", "off"), ("enable", "on"), ("remove", "unsaid")):
+        lines = run(capsys, group, "set-is-allow-auto-update-schema", name, f"--{switch}")[1]
+        assert f": schema auto update {said}" in lines[0]
+    for bad in (["-c", "SOMETIMES"], [], ["-c", "FULL", "--remove"]):
+        with pytest.raises(SystemExit):
+            run(capsys, group, command, name, *bad)
+
+
+def test_a_topic_s_schemas_are_listed(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines, _ = run(capsys, "topics", "schemas", "orders")
+    assert (status, lines[1]) == (0, "no schemas: values are bytes")
+    assert lines[0].endswith("compatibility FULL")
+    definition = '{"type":"record","name":"r","fields":[{"name":"id","type":"long"}]}'
+    ledger = topics.open(TopicName.parse("orders"))
+    register_info(ledger, SchemaInfo(SchemaType.AVRO, definition), SchemaPolicies())
+    run(capsys, "topics", "set-is-allow-auto-update-schema", "orders", "--disable")
+    lines = run(capsys, "topics", "schemas", "orders", "--definition")[1]
+    assert lines[0].endswith("FULL, and no producer may add one")
+    assert [line.split() for line in lines[1:3]] == [
+        ["version", "type", "fields"], ["0", "AVRO", "id"],
+    ]  # fmt: skip
+    assert lines[3] == f"version 0: {definition}"

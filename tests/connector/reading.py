@@ -13,7 +13,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
 from pulsar_spark.connector.subscription_reader import SubscriptionStreamReader
 from pulsar_spark.connector.topics import Root
@@ -81,7 +80,7 @@ class Run:
         tasks = self.reader.partitions(through_json(batch.start), through_json(batch.end))
         batch.messages = []
         for task in tasks:
-            for each in read_messages(pickle.loads(pickle.dumps(task)), self.schema):
+            for each in self.reader.read(pickle.loads(pickle.dumps(task))):
                 assert isinstance(each, pa.RecordBatch)
                 batch.messages += each.to_pylist()
         return batch.messages

@@ -207,3 +207,23 @@ def test_the_table_of_the_docs_has_a_row_for_each_option() -> None:
 
 def test_option_names_differ_in_more_than_case() -> None:
     assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"schemaType": "XML"}, "it takes BYTES, STRING"),
+        ({"schema": "{}"}, "set schemaType to JSON or AVRO"),
+        ({"schema": "{}", "schemaType": "STRING"}, "set schemaType to JSON or AVRO"),
+        ({"valueSchema": "on"}, "it takes auto"),
+        ({"onSchemaMismatch": "null"}, "needs valueSchema"),
+        ({"onSchemaMismatch": "deadLetter", "valueSchema": "auto"}, "needs a subscription"),
+        (
+            {"onSchemaMismatch": "deadLetter", "valueSchema": "auto", "subscriptionName": "s"},
+            "maxRedeliverCount or deadLetterTopic",
+        ),
+    ],
+)
+def test_options_of_schemas_that_cannot_be_are_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidOptionError, match=why):
+        Options.parse({"serviceUrl": "/x", "topic": "t", **given})

@@ -117,8 +117,8 @@ def test_a_snapshot_of_the_future_is_refused(golden: Path) -> None:
     rest = json.loads(pq.read_metadata(snapshot).metadata[b"pulsarlite.topic"])
     with pq.ParquetWriter(snapshot, table.schema) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({"pulsarlite.topic": json.dumps({**rest, "version": 3})})
-    with pytest.raises(FutureVersionError, match=f"{snapshot.name} has format version 3"):
+        writer.add_key_value_metadata({"pulsarlite.topic": json.dumps({**rest, "version": 4})})
+    with pytest.raises(FutureVersionError, match=f"{snapshot.name} has format version 4"):
         ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
 
 

@@ -1,0 +1,42 @@
+"""What commits say of schemas is read for ever, as it was written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.namespace_policies import NamespacePolicies, read_policies
+from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.ledger_commit import Commit
+from pulsar_spark.topic_name import NamespaceName
+from tests.store.make_golden_schemas import SCHEMAS
+from tests.store.stores import FOLDER
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "schemas-v3"
+COMMITS = sorted((GOLDEN / FOLDER / "_log").glob("0*[0-9].json"))
+
+
+@pytest.mark.parametrize("from_snapshot", [True, False])
+def test_schemas_and_policies_are_read(tmp_path: Path, from_snapshot: bool) -> None:
+    golden = tmp_path / "golden"
+    shutil.copytree(GOLDEN, golden)
+    if not from_snapshot:
+        (golden / FOLDER / "_log" / "pointer.json").unlink()
+    store = open_store(str(golden))
+    state = ManagedLedger.open(store, FOLDER, cached=False).state
+    assert list(state.schemas.schemas) == SCHEMAS
+    assert [info.definition for info in state.schemas.schemas] == [
+        info.definition for info in SCHEMAS
+    ]
+    assert read_policies(store, NamespaceName("public", "default")) == NamespacePolicies(
+        None, "BACKWARD_TRANSITIVE", is_allow_auto_update_schema=False
+    )
+
+
+@pytest.mark.parametrize("path", COMMITS, ids=lambda path: path.stem.lstrip("0") or "0")
+def test_a_commit_is_written_as_it_was(path: Path) -> None:
+    data = path.read_bytes()
+    assert Commit.from_json(data, path.name, int(path.stem)).to_json() == data
