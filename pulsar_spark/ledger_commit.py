@@ -19,6 +19,7 @@ from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.producer_registry import ProducerRegistry
 from pulsar_spark.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
+from pulsar_spark.transaction import Transaction, unknown_fields
 
 LOG_VERSION = 1
 LOG_FOLDER = "_log"
@@ -51,7 +52,8 @@ class Commit:
     set that readers subtract, `sequence_ids` to each producer's highest. `sequence_ranges` and
     `chunks` map ids of ledgers of this commit to what they hold, by producer and by entry id.
     `producers` is the JSON of a ProducerRegistry, when it changes. `reclaimed` are data files that
-    no commit named and none may name later, `forgotten` such as are deleted.
+    no commit named and none may name later, `forgotten` such as are deleted. All that a commit of
+    a `transaction` says holds once that is committed, and never if it is aborted.
     """
 
     number: int
@@ -71,6 +73,11 @@ class Commit:
     producers: Mapping[str, Any] | None = None
     reclaimed: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
+    transaction: Transaction | None = None
+
+    def aborted(self) -> Commit:
+        """What is left of it when its transaction is aborted: its place in the log."""
+        return Commit(self.number, self.commit_id, self.timestamp_ms, transaction=self.transaction)
 
     def to_json(self) -> bytes:
         """The canonical bytes of the log file."""
@@ -79,7 +86,7 @@ class Commit:
             "number": self.number,
             "commit_id": self.commit_id,
             "timestamp_ms": self.timestamp_ms,
-            "transaction": None,
+            "transaction": self.transaction.to_json_value() if self.transaction else None,
             "term": self.term,
             "application": None,
         }
@@ -122,10 +129,11 @@ class Commit:
                 f"Log file {name} has fields that this version of Pulsarlite does not know: "
                 f"{', '.join(unknown)}. Update Pulsarlite to read this topic."
             )
-        if record.get("transaction") is not None:
+        if unknown := unknown_fields(record.get("transaction")):
             raise FutureVersionError(
-                f"Log file {name} belongs to a transaction, which this version of Pulsarlite "
-                "does not support. Update Pulsarlite to read this topic."
+                f"Log file {name} belongs to a transaction with fields that this version of "
+                f"Pulsarlite does not know: {', '.join(unknown)}. Update Pulsarlite to read this "
+                "topic."
             )
         try:
             commit = _commit_of(record)
@@ -190,7 +198,7 @@ def checked_file(file: str) -> str:
 def _commit_of(record: Mapping[str, Any]) -> Commit:
     application = record["application"]
     partitions, settings, term = record.get("partitions"), record.get("settings"), record["term"]
-    producers = record.get("producers")
+    producers, transaction = record.get("producers"), record.get("transaction")
     if producers is not None:
         ProducerRegistry.from_json_value(producers)
     return Commit(
@@ -225,6 +233,7 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
         producers=None if producers is None else dict(producers),
         reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
         forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),
+        transaction=None if transaction is None else Transaction.from_json_value(transaction),
     )
 
 

@@ -21,6 +21,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.producer_options import check_producer_options
 from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.transaction import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
@@ -346,6 +347,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "With txnVersion: a write with the same two is published once, however often it runs."),
     Option("txnVersion", _count(0), None, Scope.BATCH_WRITE, "a whole number, 0 or more",
            "Rises with each write of one txnAppId, for instance foreachBatch's batch id."),
+    Option("transactional", _boolean, False, Scope.WRITE, _BOOLEAN,
+           "Whether all topics that a write, or a micro-batch, publishes to show it at the same "
+           "instant, or never. Otherwise each topic shows its part as soon as it has it."),
+    Option("transactionTimeout", parse_duration_ms, DEFAULT_TRANSACTION_TIMEOUT_MS, Scope.WRITE,
+           _DURATION,
+           "After so long a transaction that is not decided may be aborted by whoever waits for "
+           "its topics."),
 )  # fmt: skip
 
 _NAMES: Final = tuple(option.name for option in OPTIONS)

@@ -1,0 +1,104 @@
+"""A transactional sink that is killed at every change of the disk, without Spark.
+
+    python -m tests.connector.killed_transactions FOLDER [EVERY [FIRST]]
+
+With EVERY it kills at every so-manieth change only, from the FIRST on.
+After each kill, what is visible is the same micro-batches in all topics, and at least those that
+were confirmed; after a restart all of them are there, once. Prints one line, `ok` and what was
+done, or fails with an assertion.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from pulsar_spark.connector import local_store, managed_ledger
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.transaction_commit import begin
+from pulsar_spark.options import Scope
+from pulsar_spark.topic_name import TopicName
+from tests.connector.killed_queries import KilledAtChange, Log
+from tests.connector.topics import options_of, written
+from tests.store.killed_writers import fork
+from tests.store.stores import values_of
+
+BATCHES = 3
+TOPICS = ("a", "b", "c")
+
+
+def sink(folder: Path) -> None:
+    """Publish micro-batches over the topics from where the log says; as `writeStream` would."""
+    log = Log(folder / "sink")
+    options = options_of(folder / "root", Scope.STREAM_WRITE)
+    for batch in range(BATCHES):
+        if log.get(f"commit-{batch}") is not None:
+            continue
+        rows = [(topic, f"{batch}{row}") for row in range(2) for topic in TOPICS]
+        columns = {"topic": [topic for topic, _ in rows]}
+        tasks = written(options, [value for _, value in rows], columns)
+        application = ("query", batch)
+        transaction = begin(application)
+        publish(Root.of(options), tasks, application, transaction=transaction)
+        log.put(f"commit-{batch}", True)
+
+
+def seen(folder: Path) -> dict[str, list[str]]:
+    """By topic, what a process sees that has not seen it before."""
+    store = open_store(str(folder / "root"))
+    found: dict[str, list[str]] = {}
+    for topic in TOPICS:
+        path = Root.folder_of(TopicName.parse(topic))
+        found[topic] = []
+        if store.exists(f"{path}/_log/{0:020d}.json"):
+            ledger = ManagedLedger.open(store, path, cached=False)
+            ledger.state.check()
+            found[topic] = values_of(ledger)
+    return found
+
+
+def kill_at_steps(folder: Path, every: int, first: int) -> int:
+    """Kill the sink at its n-th change of the disk, look, restart it, look; how many kills."""
+    expected = [f"{batch}{row}" for batch in range(BATCHES) for row in range(2)]
+    step, kills = first, 0
+    while True:
+        mine = folder / str(step)
+
+        def killed(step: int = step, mine: Path = mine) -> None:
+            setattr(local_store, "os", KilledAtChange(step))  # noqa: B010 - mypy minds it otherwise
+            sink(mine)
+
+        _, status = os.waitpid(fork(killed), 0)
+        finished = os.WIFEXITED(status)
+        assert not finished or os.WEXITSTATUS(status) == 0, f"the run failed at step {step}"
+        found = seen(mine)
+        done = len(list((mine / "sink").glob("commit-*")))
+        assert len({tuple(values) for values in found.values()}) == 1, f"{found} at step {step}"
+        assert found["a"] in (expected[: 2 * done], expected[: 2 * done + 2]), f"step {step}"
+        for _ in range(2):
+            _, status = os.waitpid(fork(lambda mine=mine: sink(mine)), 0)  # type: ignore[misc]
+            assert status == 0, f"the restart after step {step} failed"
+        found = seen(mine)
+        assert all(values == expected for values in found.values()), f"{found} after step {step}"
+        shutil.rmtree(mine)
+        if finished:
+            return kills
+        kills += 1
+        step += every
+
+
+def main() -> None:
+    folder, *rest = sys.argv[1:]
+    every = int(rest[0]) if rest else 1
+    managed_ledger.SNAPSHOT_EVERY = 2
+    kills = kill_at_steps(Path(folder), every, int(rest[1]) if len(rest) > 1 else 0)
+    print(f"ok: killed the sink at {kills} steps")
+
+
+if __name__ == "__main__":
+    main()
