@@ -142,7 +142,7 @@ def _say(
     application: str | None,
     options: Mapping[str, str] | None,
 ) -> DataFrame | None:
-    rows = _rows(df, ack_type, details, topic)
+    rows = rows_that_acknowledge(df, ack_type, details, topic)
     if df.isStreaming:
         if batch_id is not None or application is not None:
             raise InvalidOptionError(
@@ -155,7 +155,7 @@ def _say(
     if url:
         given["serviceUrl"] = url
     if batch_id is not None:
-        who = application or _query_of(df)
+        who = application or query_of_batch(df)
         given |= {"txnAppId": f"{who}/{subscription}/{ack_type}", "txnVersion": str(batch_id)}
     elif application is not None:
         raise InvalidOptionError("application needs batch_id: the number of this write.")
@@ -166,7 +166,7 @@ def _say(
     return None
 
 
-def _rows(
+def rows_that_acknowledge(
     df: DataFrame, ack_type: str, details: Mapping[str, Column], topic: str | None
 ) -> DataFrame:
     """The rows that the sink takes."""
@@ -241,7 +241,7 @@ def milliseconds_of(delay: Delay) -> int:
     return value
 
 
-def _query_of(df: DataFrame) -> str:
+def query_of_batch(df: DataFrame) -> str:
     """The query whose micro-batch this thread works on."""
     from pyspark.errors import PySparkException
 

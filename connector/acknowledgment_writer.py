@@ -122,15 +122,20 @@ def tell(
     application: tuple[str, int] | None,
 ) -> None:
     """Tell the brokers: one commit, or none if there is nothing to say."""
+    records = records_of(root, subscription, found)
+    if records:
+        SystemTopic(root, COMMANDS).append(records, application=application)
+
+
+def records_of(root: Root, subscription: str, found: Iterable[FoldedRows]) -> list[Record]:
+    """What to tell the brokers. BrokerRefusedError as `check_cumulative`."""
     joined = join_all(each.folded for each in found)
     check_cumulative(root, subscription, joined)
-    records = [
+    return [
         Record.of(about, subscription, command)
         for about, said in sorted(joined.items(), key=lambda item: item[0])
         for command in said.commands(subscription)
     ]
-    if records:
-        SystemTopic(root, COMMANDS).append(records, application=application)
 
 
 def check_cumulative(root: Root, subscription: str, joined: Folded) -> None:

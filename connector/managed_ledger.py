@@ -39,7 +39,7 @@ from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import AlreadyCommitted, NewLedger, Publication, check_term
-from pulsar_spark.transaction import Transaction, TxnStatus
+from pulsar_spark.transaction_attempt import Transaction, TxnStatus
 
 SNAPSHOT_EVERY = 64
 """Commits between snapshots, at least."""

@@ -30,14 +30,14 @@ from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.producer_connection import claim_of, connect, disconnect, told
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_commit import begin, commit_together
+from pulsar_spark.connector.transaction_commit import Prepare, begin, commit_together
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import AlreadyCommitted, NewLedger
 from pulsar_spark.topic_name import TopicName
-from pulsar_spark.transaction import Transaction
+from pulsar_spark.transaction_attempt import Transaction
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 RUN_ID_PROPERTY = "spark.jobGroup.id"
@@ -59,7 +59,7 @@ class PulsarliteWriter(DataSourceArrowWriter):
     def __init__(
         self, options: Options, root: Root, schema: StructType, *, overwrite: bool
     ) -> None:
-        _check(options, schema, overwrite=overwrite)
+        check_messages(options, schema, overwrite=overwrite)
         self._options, self._root = options, root
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
@@ -86,7 +86,7 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
     def __init__(
         self, options: Options, root: Root, schema: StructType, *, overwrite: bool
     ) -> None:
-        _check(options, schema, overwrite=overwrite)
+        check_messages(options, schema, overwrite=overwrite)
         self._options, self._root = options, root
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
@@ -136,11 +136,7 @@ def publish(
     A `producer` gets each topic first, as its access mode says, and `leaves` it again if it is
     done. ProducerFencedError or ProducerBusyError if it may not have it.
     """
-    parts = (
-        _TopicPart(root.open(TopicName.parse(name)), ledgers, deduplicate, application, producer,
-                   leaves)
-        for name, (ledgers, deduplicate) in sorted(_by_topic(written).items())
-    )  # fmt: skip
+    parts = _parts(root, written, application, producer, leaves=leaves)
     with ExitStack() as connected:
         prepares = []
         for part in parts:
@@ -152,6 +148,13 @@ def publish(
                 prepares.append(part.publish)
         if transaction is not None:
             commit_together(root.store, transaction, prepares)
+
+
+def prepares_of(
+    root: Root, written: Iterable[WrittenFiles], application: tuple[str, int] | None
+) -> list[Prepare]:
+    """How a transaction publishes the files, topic by topic."""
+    return [part.publish for part in _parts(root, written, application, None, leaves=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,19 @@ class _TopicPart:
             )
 
 
+def _parts(
+    root: Root,
+    written: Iterable[WrittenFiles],
+    application: tuple[str, int] | None,
+    producer: ProducerClaim | None,
+    *,
+    leaves: bool,
+) -> Iterator[_TopicPart]:
+    for name, (ledgers, deduplicate) in sorted(_by_topic(written).items()):
+        ledger = root.open(TopicName.parse(name))
+        yield _TopicPart(ledger, ledgers, deduplicate, application, producer, leaves)
+
+
 def _by_topic(written: Iterable[WrittenFiles]) -> dict[str, tuple[list[NewLedger], bool]]:
     """(ledgers, whether duplicates are dropped) of each topic that gets something."""
     topics: dict[str, list[WrittenTopic]] = {}
@@ -214,7 +230,8 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFile
     return [message for message in messages if isinstance(message, WrittenFiles)]
 
 
-def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
+def check_messages(options: Options, schema: StructType, *, overwrite: bool) -> None:
+    """InvalidOptionError or InvalidMessageError if rows of this schema can't be published."""
     if overwrite:
         raise InvalidOptionError(
             'Messages are only ever appended. Use mode("append") for write, and '

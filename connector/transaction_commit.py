@@ -14,7 +14,7 @@ from pulsar_spark.connector.object_store import ObjectStore
 from pulsar_spark.connector.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import InvalidTxnStatusError
 from pulsar_spark.ledger_commit import Commit
-from pulsar_spark.transaction import DEFAULT_TRANSACTION_TIMEOUT_MS, Transaction, TxnStatus
+from pulsar_spark.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS, Transaction, TxnStatus
 
 Prepare = Callable[[Transaction], object]
 """Makes one topic's commit, which names the transaction; returns it, or why there is none."""

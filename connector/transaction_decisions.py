@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.ledger_commit import canonical_json, check_version, read_json
-from pulsar_spark.transaction import TxnStatus
+from pulsar_spark.transaction_attempt import TxnStatus
 
 TRANSACTIONS_FOLDER = "_transactions"
 DECISION_VERSION = 1

@@ -19,7 +19,7 @@ from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.producer_registry import ProducerRegistry
 from pulsar_spark.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
-from pulsar_spark.transaction import Transaction, unknown_fields
+from pulsar_spark.transaction_attempt import Transaction, unknown_fields
 
 LOG_VERSION = 1
 LOG_FOLDER = "_log"

@@ -21,7 +21,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.producer_options import check_producer_options
 from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
-from pulsar_spark.transaction import DEFAULT_TRANSACTION_TIMEOUT_MS
+from pulsar_spark.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""

@@ -1,11 +1,11 @@
-"""A transactional sink that is killed at every change of the disk, without Spark.
+"""Transactions that publish and acknowledge, killed at every change of the disk, without Spark.
 
     python -m tests.connector.killed_transactions FOLDER [EVERY [FIRST]]
 
 With EVERY it kills at every so-manieth change only, from the FIRST on.
-After each kill, what is visible is the same micro-batches in all topics, and at least those that
-were confirmed; after a restart all of them are there, once. Prints one line, `ok` and what was
-done, or fails with an assertion.
+After each kill, what is visible is the same micro-batches in all topics and in `__commands`, and
+at least those that were confirmed, before a broker looks and after it; after a restart all of them
+are there, once. Prints one line, `ok` and what was done, or fails with an assertion.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import sys
 from pathlib import Path
 
 from pulsar_spark.connector import local_store, managed_ledger
+from pulsar_spark.connector.batch_transaction import commit_batch
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_commit import begin
 from pulsar_spark.options import Scope
+from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 from tests.connector.killed_queries import KilledAtChange, Log
 from tests.connector.topics import options_of, written
@@ -29,11 +30,12 @@ from tests.store.killed_writers import fork
 from tests.store.stores import values_of
 
 BATCHES = 3
-TOPICS = ("a", "b", "c")
+TOPICS = ("a", "b")
+ABOUT = TopicPartition("persistent://public/default/a", 0)
 
 
 def sink(folder: Path) -> None:
-    """Publish micro-batches over the topics from where the log says; as `writeStream` would."""
+    """Publish and acknowledge from where the log says; as `transaction` in `foreachBatch` would."""
     log = Log(folder / "sink")
     options = options_of(folder / "root", Scope.STREAM_WRITE)
     for batch in range(BATCHES):
@@ -43,8 +45,8 @@ def sink(folder: Path) -> None:
         columns = {"topic": [topic for topic, _ in rows]}
         tasks = written(options, [value for _, value in rows], columns)
         application = ("query", batch)
-        transaction = begin(application)
-        publish(Root.of(options), tasks, application, transaction=transaction)
+        records = [Record(ABOUT, "s", f"{batch}{row}".encode()) for row in range(2)]
+        commit_batch(Root.of(options), tasks, records, application, 60_000)
         log.put(f"commit-{batch}", True)
 
 
@@ -52,7 +54,7 @@ def seen(folder: Path) -> dict[str, list[str]]:
     """By topic, what a process sees that has not seen it before."""
     store = open_store(str(folder / "root"))
     found: dict[str, list[str]] = {}
-    for topic in TOPICS:
+    for topic in (*TOPICS, str(COMMANDS)):
         path = Root.folder_of(TopicName.parse(topic))
         found[topic] = []
         if store.exists(f"{path}/_log/{0:020d}.json"):
@@ -60,6 +62,23 @@ def seen(folder: Path) -> dict[str, list[str]]:
             ledger.state.check()
             found[topic] = values_of(ledger)
     return found
+
+
+def taken_in(folder: Path) -> list[str]:
+    """What a broker reads, which finishes the transactions that it meets."""
+    commands = SystemTopic(Root(str(folder / "root"), {}), COMMANDS)
+    stop = commands.refresh()
+    return [each.record.data.decode() for each in commands.read(0, stop)] if stop else []
+
+
+def check(folder: Path, *allowed: list[str]) -> None:
+    """All topics show the same, and the broker takes in the same."""
+    found = seen(folder)
+    assert len({tuple(values) for values in found.values()}) == 1, found
+    assert found["a"] in allowed, found
+    broker = taken_in(folder)
+    assert all(values == broker for values in seen(folder).values()), f"{seen(folder)}, {broker}"
+    assert broker in allowed, broker
 
 
 def kill_at_steps(folder: Path, every: int, first: int) -> int:
@@ -76,15 +95,13 @@ def kill_at_steps(folder: Path, every: int, first: int) -> int:
         _, status = os.waitpid(fork(killed), 0)
         finished = os.WIFEXITED(status)
         assert not finished or os.WEXITSTATUS(status) == 0, f"the run failed at step {step}"
-        found = seen(mine)
         done = len(list((mine / "sink").glob("commit-*")))
-        assert len({tuple(values) for values in found.values()}) == 1, f"{found} at step {step}"
-        assert found["a"] in (expected[: 2 * done], expected[: 2 * done + 2]), f"step {step}"
+        print(f"killed at step {step}", file=sys.stderr)
+        check(mine, expected[: 2 * done], expected[: 2 * done + 2])
         for _ in range(2):
             _, status = os.waitpid(fork(lambda mine=mine: sink(mine)), 0)  # type: ignore[misc]
             assert status == 0, f"the restart after step {step} failed"
-        found = seen(mine)
-        assert all(values == expected for values in found.values()), f"{found} after step {step}"
+        check(mine, expected)
         shutil.rmtree(mine)
         if finished:
             return kills

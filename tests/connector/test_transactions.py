@@ -21,7 +21,7 @@ from pulsar_spark.connector.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import CorruptFileError, FutureVersionError, InvalidTxnStatusError
 from pulsar_spark.options import Scope
 from pulsar_spark.topic_name import TopicName
-from pulsar_spark.transaction import Transaction, TxnStatus
+from pulsar_spark.transaction_attempt import Transaction, TxnStatus
 from tests.connector.topics import files_below, ledger_of, options_of, send, written
 from tests.store.stores import Clock, values_of
 
