@@ -240,8 +240,7 @@ class ManagedLedger:
                 if not isinstance(proposal, Commit):
                     return proposal
                 if self._try(proposal):
-                    if proposal.transaction is None:
-                        self._snapshot_if_due()
+                    self._snapshot_if_due()
                     return proposal
                 waits = not self._settle(proposal.transaction)
             lost += 1
@@ -323,6 +322,8 @@ class ManagedLedger:
             return commit
         decisions = TransactionDecisions(self.store, commit.transaction.id)
         status = decisions.status(commit.transaction.attempt)
+        if status is TxnStatus.FORGOTTEN and self._pointer().removed >= commit.number:
+            return None  # So was the commit; what looks again finds it in a snapshot.
         if status is TxnStatus.OPEN:
             return None
         return commit if status is TxnStatus.COMMITTED else commit.aborted()

@@ -36,7 +36,7 @@ def commit_together(
     The order is the same for everybody who uses the topics, so that no two wait for each other.
     """
     decisions = TransactionDecisions(store, transaction.id)
-    if decisions.committed() is not None:
+    if decisions.committed():
         return
     prepared = False
     try:
@@ -49,7 +49,7 @@ def commit_together(
     except BaseException:
         decisions.abort(transaction.attempt)
         raise
-    if status is not TxnStatus.COMMITTED and decisions.committed() is None:
+    if status is not TxnStatus.COMMITTED and not decisions.committed():
         raise InvalidTxnStatusError(
             f"Transaction {transaction.id} is aborted: a newer run of its application began it "
             f"again, or it took more than {transaction.timeout_ms} ms while another writer waited "

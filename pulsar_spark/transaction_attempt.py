@@ -1,6 +1,6 @@
 """A transaction as the commits of its topics name it: which one it is, and which try at it.
 
-Invariants: an id is the folder of the transaction's decisions and can't lead out of it; the tries
+Invariants: an id is what the names of the decisions begin with and can't lead elsewhere; the tries
 at one (application, version) share the id, so that at most one of them is ever committed; while a
 transaction is open its commit is the last of the topic's log.
 
@@ -25,11 +25,15 @@ _FIELDS = {"id", "attempt", "timeout_ms", "complete"}
 
 
 class TxnStatus(Enum):
-    """What is known of one try at a transaction (Pulsar's `TxnStatus`)."""
+    """What is known of one try at a transaction (Pulsar's `TxnStatus`).
+
+    FORGOTTEN: another try, or this one, was committed so long ago that no log refers to it.
+    """
 
     OPEN = "open"
     COMMITTED = "committed"
     ABORTED = "aborted"
+    FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@
 With EVERY it kills at every so-manieth change only, from the FIRST on.
 After each kill, what is visible is the same micro-batches in all topics and in `__commands`, and
 at least those that were confirmed, before a broker looks and after it; after a restart all of them
-are there, once. Prints one line, `ok` and what was done, or fails with an assertion.
+are there, once. Decisions are cleaned up meanwhile. Prints one line, `ok` and what was
+done, or fails with an assertion.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from pulsar_spark.connector import local_store, managed_ledger
 from pulsar_spark.connector.batch_transaction import commit_batch
+from pulsar_spark.connector.log_pointer import PointerFile
 from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.object_store import ObjectStore, open_store
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.transaction_cleanup import forget_decisions
+from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.options import Scope
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
@@ -29,9 +34,16 @@ from tests.connector.topics import options_of, written
 from tests.store.killed_writers import fork
 from tests.store.stores import values_of
 
-BATCHES = 3
+BATCHES = 5
 TOPICS = ("a", "b")
 ABOUT = TopicPartition("persistent://public/default/a", 0)
+
+
+class Impatient(PointerFile):
+    """Gives a log up as soon as it can, so that decisions are forgotten too."""
+
+    def __init__(self, store: ObjectStore, folder: str, _: int = 0) -> None:
+        super().__init__(store, folder, 0)
 
 
 def sink(folder: Path) -> None:
@@ -48,6 +60,7 @@ def sink(folder: Path) -> None:
         records = [Record(ABOUT, "s", f"{batch}{row}".encode()) for row in range(2)]
         commit_batch(Root.of(options), tasks, records, application, 60_000)
         log.put(f"commit-{batch}", True)
+        forget_decisions(Root.of(options))
 
 
 def seen(folder: Path) -> dict[str, list[str]]:
@@ -57,7 +70,7 @@ def seen(folder: Path) -> dict[str, list[str]]:
     for topic in (*TOPICS, str(COMMANDS)):
         path = Root.folder_of(TopicName.parse(topic))
         found[topic] = []
-        if store.exists(f"{path}/_log/{0:020d}.json"):
+        with suppress(TopicNotFoundError):
             ledger = ManagedLedger.open(store, path, cached=False)
             ledger.state.check()
             found[topic] = values_of(ledger)
@@ -102,6 +115,8 @@ def kill_at_steps(folder: Path, every: int, first: int) -> int:
             _, status = os.waitpid(fork(lambda mine=mine: sink(mine)), 0)  # type: ignore[misc]
             assert status == 0, f"the restart after step {step} failed"
         check(mine, expected)
+        kept = len(list((mine / "root" / "_transactions").glob("*/*.*.json")))
+        assert kept < BATCHES, "no decision was forgotten"
         shutil.rmtree(mine)
         if finished:
             return kills
@@ -112,7 +127,9 @@ def kill_at_steps(folder: Path, every: int, first: int) -> int:
 def main() -> None:
     folder, *rest = sys.argv[1:]
     every = int(rest[0]) if rest else 1
-    managed_ledger.SNAPSHOT_EVERY = 2
+    managed_ledger.SNAPSHOT_EVERY = 1
+    managed_ledger.IDLE_POINTER_LOOK_S = 0.0
+    setattr(managed_ledger, "PointerFile", Impatient)  # noqa: B010 - mypy minds it otherwise
     kills = kill_at_steps(Path(folder), every, int(rest[1]) if len(rest) > 1 else 0)
     print(f"ok: killed the sink at {kills} steps")
 

@@ -17,7 +17,8 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.connector.stream_writer import publish
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_decisions import TransactionDecisions
+from pulsar_spark.connector.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.transaction_decisions import Decision, TransactionDecisions
 from pulsar_spark.errors import CorruptFileError, FutureVersionError, InvalidTxnStatusError
 from pulsar_spark.options import Scope
 from pulsar_spark.topic_name import TopicName
@@ -250,6 +251,16 @@ def test_a_snapshot_holds_only_what_is_decided(tmp_path: Path) -> None:
     assert values_of(fresh(tmp_path, "a")) == ["first", "a0"]
 
 
+def test_a_topic_that_only_transactions_feed_gets_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_spark.connector.managed_ledger.SNAPSHOT_EVERY", 2)
+    for batch in range(4):
+        send_both(tmp_path, batch, begin(batch))
+    assert list(tmp_path.glob("persistent/public/default/b/_log/*.snapshot.parquet"))
+    assert seen(tmp_path)["b"] == ["b0", "b1", "b2", "b3"]
+
+
 def test_files_of_an_open_transaction_are_no_orphans(tmp_path: Path) -> None:
     transaction = begin(0)
     left_open(tmp_path, transaction, prepared=2)
@@ -260,7 +271,7 @@ def test_files_of_an_open_transaction_are_no_orphans(tmp_path: Path) -> None:
 def test_a_damaged_decision_is_an_error_that_names_it(tmp_path: Path) -> None:
     transaction = begin(0)
     send_both(tmp_path, 0, transaction)
-    path = tmp_path / "_transactions" / transaction.id / f"{0:020d}.json"
+    path = tmp_path / "_transactions" / f"{transaction.id}.{0:020d}.json"
     for data in (b"", b"{}", b'{"version":1,"status":"open","attempt":"x"}'):
         path.write_bytes(data)
         with pytest.raises(CorruptFileError, match=transaction.id):
@@ -290,9 +301,117 @@ def test_a_bad_row_leaves_no_trace_in_any_topic(tmp_path: Path) -> None:
     assert files_below(tmp_path) == before
 
 
+# -- cleaning up -----------------------------------------------------------------------------------
+
+
+def decisions_left(root: Path) -> int:
+    return len(list(root.glob("_transactions/*/*.*.json")))
+
+
+def give_up_the_log(root: Path, *topics: str) -> None:
+    """Have the log files of the topics removed, as snapshots do after the grace period."""
+    for topic in topics or TOPICS:
+        name = TopicName.parse(topic)
+        ledger = ManagedLedger.open(
+            open_store(str(root)), Root.folder_of(name), cached=False, log_grace_ms=0
+        )
+        for _ in range(2):
+            ledger.write_snapshot()
+            send(root, topic, ["more"])
+            ledger.refresh()
+        ledger.write_snapshot()
+
+
+def forget(root: Path) -> int:
+    return forget_decisions(Root(str(root), {}))
+
+
+def test_a_decision_is_forgotten_when_no_log_refers_to_it(tmp_path: Path) -> None:
+    assert forget(tmp_path) == 0
+    send_both(tmp_path, 0, begin(0))
+    send_both(tmp_path, 1, begin(1))
+    assert forget(tmp_path) == 0
+    give_up_the_log(tmp_path, "a")
+    assert forget(tmp_path) == 0
+    assert decisions_left(tmp_path) == 2
+    give_up_the_log(tmp_path, "b")
+    assert (forget(tmp_path), decisions_left(tmp_path), forget(tmp_path)) == (2, 0, 0)
+    expected = {topic: [f"{topic}0", f"{topic}1", "more", "more"] for topic in TOPICS}
+    assert seen(tmp_path) == expected
+
+
+def test_a_repetition_after_its_decision_was_forgotten_adds_nothing(tmp_path: Path) -> None:
+    send_both(tmp_path, 0, begin(0))
+    give_up_the_log(tmp_path)
+    assert forget(tmp_path) == 1
+    send_both(tmp_path, 0, begin(0), "c")
+    assert values_of(fresh(tmp_path, "c")) == []
+
+
+@pytest.mark.parametrize(("forgets_before", "forgotten"), [("prepare", 1), ("decide", 0)])
+def test_a_sink_that_slept_through_the_clean_up_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets_before: str, forgotten: int
+) -> None:
+    sleeper = begin(0)
+
+    def others() -> None:
+        monkeypatch.undo()
+        send_both(tmp_path, 0, begin(0))
+        give_up_the_log(tmp_path)
+        assert forget(tmp_path) == forgotten  # not what the log of c names already
+
+    owner: Any = ManagedLedger if forgets_before == "prepare" else TransactionDecisions
+    method = "append" if forgets_before == "prepare" else "commit"
+    real = getattr(owner, method)
+
+    def slept(self: Any, *args: Any, **named: Any) -> Any:
+        others()
+        return real(self, *args, **named)
+
+    monkeypatch.setattr(owner, method, slept)
+    send_both(tmp_path, 0, sleeper, "c")
+    assert values_of(fresh(tmp_path, "c")) == []
+    assert seen(tmp_path)["a"][0] == "a0"
+    send(tmp_path, "c", ["goes on"])
+    assert values_of(fresh(tmp_path, "c")) == ["goes on"]
+
+
+def test_a_decision_in_an_emptied_place_does_not_count(tmp_path: Path) -> None:
+    send_both(tmp_path, 0, begin(0))
+    give_up_the_log(tmp_path)
+    assert forget(tmp_path) == 1
+    sleeper = begin(0)
+    left_open_in_c = options_of(tmp_path, Scope.STREAM_WRITE)
+    tasks = written(left_open_in_c, ["c0"], {"topic": ["c"]})
+    ledger = fresh(tmp_path, "c")
+    ledger.append(tasks[0].topics[0].ledgers, application=("query", 0), transaction=sleeper)
+    path = tmp_path / "_transactions" / f"{sleeper.id}.{0:020d}.json"
+    path.write_bytes(Decision(TxnStatus.COMMITTED, sleeper.attempt).to_json())
+    assert values_of(fresh(tmp_path, "c")) == []
+    assert seen(tmp_path)["a"][0] == "a0"
+
+
+def test_what_is_only_aborted_is_kept(tmp_path: Path) -> None:
+    transaction = begin(0, timeout_ms=0)
+    left_open(tmp_path, transaction)
+    send(tmp_path, "a", ["other"])
+    give_up_the_log(tmp_path)
+    assert (forget(tmp_path), decisions_left(tmp_path)) == (0, 1)
+
+
+def test_a_damaged_list_of_closed_versions_is_an_error(tmp_path: Path) -> None:
+    send_both(tmp_path, 0, begin(0))
+    application = begin(0).application
+    path = tmp_path / "_transactions" / application / "closed.json"
+    for data in (b"", b'{"version":1}', b'{"version":1,"closed":[3]}'):
+        path.write_bytes(data)
+        with pytest.raises(CorruptFileError, match="closed"):
+            fresh(tmp_path, "a")
+
+
 @pytest.mark.slow
 def test_a_kill_at_a_change_of_the_disk_leaves_all_or_nothing(tmp_path: Path) -> None:
-    every = 3
+    every = 16
     first = random.randrange(every)
     command = [sys.executable, "-m", "tests.connector.killed_transactions"]
     done = subprocess.run(
