@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,16 +15,26 @@ from pulsar_spark.connector import transaction_commit
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.producer_connection import claim_of, connect
 from pulsar_spark.connector.stream_writer import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.transaction_decisions import Decision, TransactionDecisions
-from pulsar_spark.errors import CorruptFileError, FutureVersionError, InvalidTxnStatusError
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
+    InvalidOptionError,
+    InvalidTxnStatusError,
+)
 from pulsar_spark.options import Scope
 from pulsar_spark.topic_name import TopicName
 from pulsar_spark.transaction_attempt import Transaction, TxnStatus
 from tests.connector.topics import files_below, ledger_of, options_of, send, written
+from tests.store.conftest import S3Root
 from tests.store.stores import Clock, values_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 REPOSITORY = Path(__file__).parent.parent.parent
 TOPICS = ("a", "b")
@@ -299,6 +309,66 @@ def test_a_bad_row_leaves_no_trace_in_any_topic(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="partition"):
         written(options, ["x", "y"], {"topic": ["a", "b-partition-7"]})
     assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_producer_of_an_access_mode_has_its_topics_until_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    options = options_of(tmp_path, Scope.STREAM_WRITE, {"accessMode": "Exclusive"})
+    claim = claim_of(options, "query", "run")
+
+    def publish_all(batch: int, timeout_ms: int = 60_000) -> None:
+        tasks = written(options, [f"a{batch}", f"b{batch}"], {"topic": list(TOPICS)})
+        publish(
+            Root.of(options), tasks, ("query", batch), claim,
+            leaves=True, transaction=begin(batch, timeout_ms),
+        )  # fmt: skip
+
+    if fails:
+        with monkeypatch.context() as patch:
+            patch.setattr(TransactionDecisions, "commit", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                publish_all(0)
+        assert seen(tmp_path) == {"a": [], "b": []}
+    publish_all(1)
+    assert seen(tmp_path) == {"a": ["a1"], "b": ["b1"]}
+    other = claim_of(options, "other", "run")
+    assert other is not None
+    for topic in TOPICS:
+        connect(fresh(tmp_path, topic), other)  # the first has left
+
+
+def test_options_that_say_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match="transactionTimeout needs transactional"):
+        options_of(tmp_path, Scope.WRITE, {"transactionTimeout": "5s"})
+    with pytest.raises(InvalidOptionError, match="transactional has no meaning here"):
+        options_of(tmp_path, Scope.READ, {"transactional": True})
+
+
+def test_on_an_object_store_a_transaction_is_the_same(s3_root: S3Root) -> None:
+    url, storage = s3_root.root, s3_root.options
+    given = {f"storage.{name}": value for name, value in storage.items()}
+    options = options_of(url, Scope.STREAM_WRITE, given)
+    root = Root.of(options)
+    for batch in (0, 0, 1):
+        tasks = written(options, [f"a{batch}", f"b{batch}"], {"topic": list(TOPICS)})
+        publish(root, tasks, ("query", batch), transaction=begin(batch))
+    for topic in TOPICS:
+        folder = Root.folder_of(TopicName.parse(topic))
+        ledger = ManagedLedger.open(root.store, folder, cached=False)
+        assert values_of(ledger) == [f"{topic}0", f"{topic}1"]
+    assert forget_decisions(root) == 0
+
+
+def test_a_sink_on_spark_is_transactional(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql("select 'x' as value, explode(array('a', 'b')) as topic")
+    options = {"transactional": "true", "transactionTimeout": "10s", "txnAppId": "app"}
+    for version in (0, 0, 1):
+        writer = frame.write.format("pulsarlite").mode("append").options(**options)
+        writer.option("txnVersion", str(version)).save(str(tmp_path))
+    assert seen(tmp_path) == {"a": ["x", "x"], "b": ["x", "x"]}
+    assert decisions_left(tmp_path) == 2
 
 
 # -- cleaning up -----------------------------------------------------------------------------------
