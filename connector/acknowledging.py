@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pulsar_spark.dead_letter import RECONSUMETIMES
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
-from pulsar_spark.options import parse_duration_ms
+from pulsar_spark.option_values import parse_duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -118,7 +118,7 @@ def _say(
 ) -> DataFrame | None:
     if unknown := how.keys() - Writing.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-    rows = _rows(df, ack_type, details, how.get("topic"))
+    rows = rows_that_acknowledge(df, ack_type, details, how.get("topic"))
     batch_id, application = how.get("batch_id"), how.get("application")
     if df.isStreaming:
         if batch_id is not None or application is not None:
@@ -132,7 +132,7 @@ def _say(
     if url:
         given["serviceUrl"] = url
     if batch_id is not None:
-        who = application or _query_of(df)
+        who = application or query_of_batch(df)
         given |= {"txnAppId": f"{who}/{subscription}/{ack_type}", "txnVersion": str(batch_id)}
     elif application is not None:
         raise InvalidOptionError("application needs batch_id: the number of this write.")
@@ -143,7 +143,7 @@ def _say(
     return None
 
 
-def _rows(
+def rows_that_acknowledge(
     df: DataFrame, ack_type: str, details: Mapping[str, Column], topic: str | None
 ) -> DataFrame:
     """The rows that the sink takes."""
@@ -218,7 +218,7 @@ def milliseconds_of(delay: Delay) -> int:
     return value
 
 
-def _query_of(df: DataFrame) -> str:
+def query_of_batch(df: DataFrame) -> str:
     """The query whose micro-batch this thread works on."""
     from pyspark.errors import PySparkException
 

@@ -26,7 +26,7 @@ from pulsar_spark.dead_letter import ERROR
 from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.ledger_log import TopicState
-from pulsar_spark.options import parse_duration_ms
+from pulsar_spark.option_values import parse_duration_ms
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition

@@ -130,15 +130,20 @@ def tell(
     application: tuple[str, int] | None,
 ) -> None:
     """Tell the brokers: one commit, or none if there is nothing to say."""
+    records = records_of(root, subscription, found)
+    if records:
+        SystemTopic(root, COMMANDS).append(records, application=application)
+
+
+def records_of(root: Root, subscription: str, found: Iterable[FoldedRows]) -> list[Record]:
+    """What to tell the brokers. BrokerRefusedError as `check_subscription`."""
     joined = join_all(each.folded for each in found)
     check_subscription(root, subscription, joined)
-    records = [
+    return [
         Record.of(about, subscription, command)
         for about, said in sorted(joined.items(), key=lambda item: item[0])
         for command in said.commands(subscription)
     ]
-    if records:
-        SystemTopic(root, COMMANDS).append(records, application=application)
 
 
 def check_subscription(root: Root, subscription: str, joined: Folded) -> None:

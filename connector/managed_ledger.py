@@ -3,7 +3,8 @@
 Invariants: a commit takes effect at the instant its log file comes into being, and once; what was
 confirmed is durable; the state moves forward only; a log file in a place that was emptied before
 (left by a writer that slept through a clean-up) is never applied. See `log_pointer` for how that
-is known.
+is known. A commit of a transaction that is open ends the log: nobody sees it, and who wants to
+commit behind it waits until it is decided, or decides (`_settle`).
 
 Follows Pulsar's `ManagedLedgerImpl`; the log stands where Pulsar has ZooKeeper and a bookie quorum.
 """
@@ -17,12 +18,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pulsar_spark.connector.log_pointer import LOG_GRACE_MS, LogPointer, PointerFile
 from pulsar_spark.connector.log_snapshot import decode_snapshot, encode_snapshot, snapshot_file
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.connector.sequence_ids import read_sequence_ids
+from pulsar_spark.connector.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import (
     CorruptFileError,
     FileReclaimedError,
@@ -36,6 +39,7 @@ from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import AlreadyCommitted, NewLedger, Publication, check_term
+from pulsar_spark.transaction_attempt import Transaction, TxnStatus
 
 SNAPSHOT_EVERY = 64
 """Commits between snapshots, at least."""
@@ -47,6 +51,10 @@ TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
 LOST_RACE_PAUSE_S = 0.02
 """Longest pause on an object store after each lost race; times the races lost, up to 50."""
+POLL_S = 0.02
+"""Between two looks at an open transaction, on a local disk, ..."""
+REMOTE_POLL_S = 0.5
+"""... and on an object store."""
 
 Build = Callable[[TopicState, str, int], Commit | AlreadyCommitted | None]
 
@@ -75,6 +83,7 @@ class ManagedLedger:
         self._pointer_file = PointerFile(store, folder, log_grace_ms)
         self._pointer_looked_s = 0.0
         self._snapshot = -1
+        self._undecided: tuple[Commit, int] | None = None  # and since when it is known here
         self._lock = threading.RLock()
 
     @classmethod
@@ -157,6 +166,7 @@ class ManagedLedger:
         deduplicate: bool | None = None,
         producer: ProducerClaim | None = None,
         leaves: bool = False,
+        transaction: Transaction | None = None,
     ) -> Commit | AlreadyCommitted:
         """Publish ledgers whose files are written; AlreadyCommitted if they had been before.
 
@@ -165,7 +175,7 @@ class ManagedLedger:
         its producer has used before is hidden. `producer` is registered already, and `leaves` with
         this if it is done. FencedError if a higher term has committed, ProducerFencedError or
         ProducerBusyError if the producer may not publish, FileReclaimedError if a file was given
-        up meanwhile.
+        up meanwhile. With `transaction` they are only prepared: visible once that is committed.
         """
         if isinstance(application, tuple):
             application = Application(*application)
@@ -184,6 +194,7 @@ class ManagedLedger:
             proposal = publication.commit_on(state, commit_id, now_ms)
             if isinstance(proposal, Commit):
                 self._check_files(files)
+                return replace(proposal, transaction=transaction)
             return proposal
 
         committed = self.commit(build)
@@ -218,22 +229,32 @@ class ManagedLedger:
         """Commit what `build(state, commit_id, now_ms)` proposes, on the state as it is by then.
 
         `build` is called again after every lost race. What it returns other than a Commit is
-        returned as it is: there is nothing to do.
+        returned as it is: there is nothing to do. Behind an open transaction it waits until that
+        is decided, or its time is over.
         """
-        with self._lock:
-            commit_id = uuid.uuid4().hex
-            lost = 0
-            while True:
+        commit_id = uuid.uuid4().hex
+        lost = 0
+        while True:
+            with self._lock:
                 proposal = build(self._state, commit_id, self.clock())
                 if not isinstance(proposal, Commit):
                     return proposal
                 if self._try(proposal):
                     self._snapshot_if_due()
                     return proposal
-                lost += 1
-                if self.store.remote:
-                    pause_s = LOST_RACE_PAUSE_S * min(lost, 50)
-                    time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
+                waits = not self._settle(proposal.transaction)
+            lost += 1
+            if waits:
+                time.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
+            elif self.store.remote:
+                pause_s = LOST_RACE_PAUSE_S * min(lost, 50)
+                time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
+
+    def settle(self) -> None:
+        """Finish, or abort, the open transaction at the log's end, if it is time; never wait."""
+        with self._lock:
+            self._follow()
+            self._settle(None)
 
     def commits(self, first: int, last: int) -> list[Commit] | None:
         """The commits of these numbers, both included; None if some were cleaned up already."""
@@ -243,7 +264,10 @@ class ManagedLedger:
         for number, data in zip(numbers, found, strict=True):
             if data is None or self._pointer_file.read().removed >= number:
                 return None
-            commits.append(Commit.from_json(data, self._path(number), number))
+            commit = self._decided(Commit.from_json(data, self._path(number), number))
+            if commit is None:  # its decision was cleaned up, behind the log
+                return None
+            commits.append(commit)
         return commits
 
     def write_snapshot(self) -> None:
@@ -266,11 +290,13 @@ class ManagedLedger:
             if self.store.get(path) == data:
                 self.store.delete(path)
             return False
-        self._state.apply(proposal)
+        if proposal.transaction is None:
+            self._state.apply(proposal)
         return True
 
     def _follow(self) -> None:
         """Apply the commits after the state, or load anew where the log was cleaned up past it."""
+        known, self._undecided = self._undecided, None
         while True:
             found = self._tail(self._state.number + 1)
             if not found and not self._pointer_due():
@@ -280,9 +306,50 @@ class ManagedLedger:
                 return
             for data in found:
                 number = self._state.number + 1
-                self._state.apply(Commit.from_json(data, self._path(number), number))
+                commit = Commit.from_json(data, self._path(number), number)
+                decided = self._decided(commit)
+                if decided is None:
+                    known_before = known is not None and known[0] == commit
+                    self._undecided = known if known_before else (commit, self.clock())
+                    return
+                self._state.apply(decided)
             if len(found) < TAIL_AT_ONCE:
                 return
+
+    def _decided(self, commit: Commit) -> Commit | None:
+        """The commit as it counts; None while its transaction is open."""
+        if commit.transaction is None:
+            return commit
+        decisions = TransactionDecisions(self.store, commit.transaction.id)
+        status = decisions.status(commit.transaction.attempt)
+        if status is TxnStatus.FORGOTTEN and self._pointer().removed >= commit.number:
+            return None  # So was the commit; what looks again finds it in a snapshot.
+        if status is TxnStatus.OPEN:
+            return None
+        return commit if status is TxnStatus.COMMITTED else commit.aborted()
+
+    def _settle(self, mine: Transaction | None) -> bool:
+        """Whether nothing keeps a commit of the transaction `mine` from being tried again.
+
+        A transaction that only lacks the decision is committed; one that is out of time, or an
+        earlier try of the same application, is aborted; any other is left to its owner.
+        """
+        if self._undecided is None:
+            return True
+        commit, since_ms = self._undecided
+        open_ = commit.transaction
+        assert open_ is not None
+        if self._pointer().removed >= commit.number:
+            self._load()  # The log was cleaned up past it, and its decision with it.
+            return True
+        decisions = TransactionDecisions(self.store, open_.id)
+        out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= open_.timeout_ms
+        if open_.complete:
+            decisions.commit(open_.attempt)
+        elif out_of_time or (mine is not None and mine.application == open_.application):
+            decisions.abort(open_.attempt)
+        self._follow()
+        return self._undecided is None
 
     def _tail(self, number: int) -> list[bytes]:
         """The log files from `number` on, up to the first that is not there."""

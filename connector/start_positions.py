@@ -20,7 +20,8 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.message_id import MessageId
-from pulsar_spark.options import Options, parse_time_ms
+from pulsar_spark.option_values import parse_time_ms
+from pulsar_spark.options import Options
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName

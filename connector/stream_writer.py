@@ -1,5 +1,7 @@
 """The sinks: tasks write files, the driver publishes them in one commit a topic, once.
 
+With `transactional` these commits take effect together, by one decision on all of them.
+
 Invariants: what a task wrote is visible only through the commit, and the commit of one (query,
 micro-batch), or of one (txnAppId, txnVersion), takes effect once, however often Spark repeats it;
 `abort` removes nothing, since it may come after a commit that took effect.
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,18 +24,22 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_columns import check_write_schema
 from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.producer_connection import claim_of, connect, disconnect, told
 from pulsar_spark.connector.schema_registration import SinkSchema, look_ahead
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.transaction_commit import Prepare, begin, commit_together
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.producer_registry import ProducerClaim
-from pulsar_spark.publication import NewLedger
+from pulsar_spark.publication import AlreadyCommitted, NewLedger
 from pulsar_spark.schema_info import SchemaType
 from pulsar_spark.topic_name import TopicName, check_user_topic
+from pulsar_spark.transaction_attempt import Transaction
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 RUN_ID_PROPERTY = "spark.jobGroup.id"
@@ -54,7 +61,7 @@ class PulsarliteWriter(DataSourceArrowWriter):
     def __init__(
         self, options: Options, root: Root, schema: StructType, *, overwrite: bool
     ) -> None:
-        self._schema = _check(options, root, schema, overwrite=overwrite)
+        self._schema = check_messages(options, root, schema, overwrite=overwrite)
         self._options, self._root = options, root
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
@@ -67,7 +74,10 @@ class PulsarliteWriter(DataSourceArrowWriter):
             application = (self._options["txnAppId"], self._options["txnVersion"])
         name = self._options["txnAppId"] or uuid.uuid4().hex
         claim = claim_of(self._options, name, uuid.uuid4().hex)
-        publish(self._root, _written(messages), application, claim, leaves=True)
+        transaction = _transaction(self._options, application)
+        publish(
+            self._root, _written(messages), application, claim, leaves=True, transaction=transaction
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files to the clean-up of orphans."""
@@ -79,7 +89,7 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
     def __init__(
         self, options: Options, root: Root, schema: StructType, *, overwrite: bool
     ) -> None:
-        self._schema = _check(options, root, schema, overwrite=overwrite)
+        self._schema = check_messages(options, root, schema, overwrite=overwrite)
         self._options, self._root = options, root
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
@@ -95,7 +105,9 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
             query_id = query_of((each.query_id for each in written), batchId)
             run_ids = {each.run_id for each in written if each.run_id}
             claim = claim_of(self._options, query_id, min(run_ids, default=query_id))
-            publish(self._root, written, (query_id, batchId), claim)
+            application = (query_id, batchId)
+            transaction = _transaction(self._options, application)
+            publish(self._root, written, application, claim, transaction=transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave the files to the clean-up of orphans: the commit may have taken effect."""
@@ -120,45 +132,115 @@ def publish(
     producer: ProducerClaim | None = None,
     *,
     leaves: bool = False,
+    transaction: Transaction | None = None,
 ) -> None:
-    """Make the files' messages visible, topic by topic.
+    """Make the files' messages visible, topic by topic, or all of them in one `transaction`.
 
     A `producer` gets each topic first, as its access mode says, and `leaves` it again if it is
     done. ProducerFencedError or ProducerBusyError if it may not have it.
     """
+    parts = _parts(root, written, application, producer, leaves=leaves)
+    with ExitStack() as connected:
+        prepares = []
+        for part in parts:
+            if transaction is None:
+                with part.connected():
+                    part.publish(None)
+            else:
+                connected.enter_context(part.connected())
+                prepares.append(part.publish)
+        if transaction is not None:
+            commit_together(root.store, transaction, prepares)
+
+
+def prepares_of(
+    root: Root, written: Iterable[WrittenFiles], application: tuple[str, int] | None
+) -> list[Prepare]:
+    """How a transaction publishes the files, topic by topic."""
+    return [part.publish for part in _parts(root, written, application, None, leaves=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicPart:
+    """What goes into one topic."""
+
+    ledger: ManagedLedger
+    new: Sequence[NewLedger]
+    deduplicate: bool
+    application: tuple[str, int] | None
+    producer: ProducerClaim | None
+    leaves: bool
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """As long as the producer has the topic."""
+        if self.producer is not None:
+            connect(self.ledger, self.producer)
+        try:
+            yield
+        finally:
+            if self.producer is not None and self.leaves:  # also if nothing was published
+                disconnect(self.ledger, self.producer)
+
+    def publish(self, transaction: Transaction | None) -> Commit | AlreadyCommitted:
+        with told(self.ledger, self.producer):
+            return self.ledger.append(
+                self.new,
+                application=self.application,
+                deduplicate=self.deduplicate,
+                producer=self.producer,
+                leaves=self.leaves,
+                transaction=transaction,
+            )
+
+
+def _parts(
+    root: Root,
+    written: Iterable[WrittenFiles],
+    application: tuple[str, int] | None,
+    producer: ProducerClaim | None,
+    *,
+    leaves: bool,
+) -> Iterator[_TopicPart]:
+    for name, (ledgers, deduplicate) in sorted(_by_topic(written).items()):
+        ledger = root.open(TopicName.parse(name))
+        yield _TopicPart(ledger, ledgers, deduplicate, application, producer, leaves)
+
+
+def _by_topic(written: Iterable[WrittenFiles]) -> dict[str, tuple[list[NewLedger], bool]]:
+    """(ledgers, whether duplicates are dropped) of each topic that gets something."""
     topics: dict[str, list[WrittenTopic]] = {}
     for task in written:
         for topic in task.topics:
-            topics.setdefault(topic.topic, []).append(topic)
-    for name, parts in sorted(topics.items()):
-        new: list[NewLedger] = [ledger for part in parts for ledger in part.ledgers]
-        if new:
-            deduplicate = any(part.deduplicate for part in parts)
-            ledger = root.open(TopicName.parse(name))
-            if producer is not None:
-                connect(ledger, producer)
-            try:
-                with told(ledger, producer):
-                    ledger.append(
-                        new,
-                        application=application,
-                        deduplicate=deduplicate,
-                        producer=producer,
-                        leaves=leaves,
-                    )
-            finally:
-                if producer is not None and leaves:  # also if there was nothing to publish
-                    disconnect(ledger, producer)
+            if topic.ledgers:
+                topics.setdefault(topic.topic, []).append(topic)
+    return {
+        name: (
+            [ledger for part in parts for ledger in part.ledgers],
+            any(part.deduplicate for part in parts),
+        )
+        for name, parts in topics.items()
+    }
+
+
+def _transaction(options: Options, application: tuple[str, int] | None) -> Transaction | None:
+    if not options["transactional"]:
+        return None
+    return begin(application, options["transactionTimeout"])
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:
     return [message for message in messages if isinstance(message, WrittenFiles)]
 
 
-def _check(
+def check_messages(
     options: Options, root: Root, schema: StructType, *, overwrite: bool
 ) -> SinkSchema | None:
-    """What can be seen before anything runs; the schema of the values, if they have one."""
+    """The schema of the values, if they have one.
+
+    InvalidOptionError, InvalidMessageError or IncompatibleSchemaError if rows of this type can't be
+    published, as far as can be seen before anything runs.
+    """
     if overwrite:
         raise InvalidOptionError(
             'Messages are only ever appended. Use mode("append") for write, and '

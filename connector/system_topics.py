@@ -87,11 +87,14 @@ class SystemTopic:
         return True
 
     def refresh(self) -> int:
-        """Look for news; the id that its next ledger will have. 0 while there is no such topic."""
+        """Look for news; the id that its next ledger will have. 0 while there is no such topic.
+
+        A transaction that only lacks its decision is finished: nobody stops here for another.
+        """
         if not self.exists():
             return 0
         ledger = self.open()
-        ledger.refresh()
+        ledger.settle()
         return ledger.state.next_ledger_id
 
     def append(

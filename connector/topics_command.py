@@ -22,10 +22,12 @@ from pulsar_spark.connector.namespace_policies import schema_policies
 from pulsar_spark.connector.namespaces_command import set_topic_policy
 from pulsar_spark.connector.start_positions import StartPosition
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.transaction_cleanup import forget_decisions
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.message_id import MessageId
-from pulsar_spark.options import Options, parse_duration_ms
+from pulsar_spark.option_values import parse_duration_ms
+from pulsar_spark.options import Options
 from pulsar_spark.topic_name import NamespaceName, TopicName, check_user_topic
 
 LONGEST_VALUE = 200
@@ -305,6 +307,7 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     grace_ms = _duration("--grace", arguments.grace)
     orphan_ms = _duration("--orphan-age", arguments.orphan_age)
     ledger = _open(root, arguments)
+    ledger.settle()
     store = LedgerStore(ledger, grace_ms=grace_ms)
     if not arguments.no_merge:
         before = len(ledger.state.files)
@@ -316,6 +319,7 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     deleted = store.sweep(temporary_age_ms=orphan_ms)
     yield f"deleted    {len(deleted):,} files given up {arguments.grace} ago or earlier"
     yield f"waiting    {len(ledger.state.tombstones):,} files, given up since"
+    yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
 
 
 def _duration(name: str, text: str) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         negative_acknowledge,
         reconsume_later,
     )
+    from pulsar_spark.connector.batch_transaction import transaction
     from pulsar_spark.connector.broker_query import standalone
     from pulsar_spark.connector.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.registration import register
@@ -45,6 +46,7 @@ __all__ = [
     "register",
     "session",
     "standalone",
+    "transaction",
 ]
 
 _HOME_OF = {
@@ -61,6 +63,7 @@ _HOME_OF = {
     "register": "pulsar_spark.connector.registration",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker_query",
+    "transaction": "pulsar_spark.connector.batch_transaction",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 

@@ -22,6 +22,7 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── ConsumerNotConnectedError     a consumer is to leave that is not there
     ├── ProducerBusyError             the topic's producers exclude this one for now
     ├── ProducerFencedError           another producer owns the topic, and this one must stop
+    ├── InvalidTxnStatusError         a transaction was aborted before it could be committed
     ├── DataLossError                 an offset names messages that were trimmed away
     ├── FencedError                   a newer owner has taken over; this writer must stop
     │   └── BrokerFencedError         another broker has taken over the root; this one must stop
@@ -163,6 +164,12 @@ class ProducerFencedError(PulsarliteError):
     """Another producer owns the topic, and this one must stop (ProducerFencedException)."""
 
     condition = "PRODUCER_FENCED"
+
+
+class InvalidTxnStatusError(PulsarliteError):
+    """A transaction was aborted before it could be committed (InvalidTxnStatusException)."""
+
+    condition = "INVALID_TXN_STATUS"
 
 
 class DataLossError(PulsarliteError):

@@ -20,6 +20,7 @@ from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.producer_registry import ProducerRegistry
 from pulsar_spark.schema_info import SchemaInfo
 from pulsar_spark.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
+from pulsar_spark.transaction_attempt import Transaction, unknown_fields
 
 LOG_VERSION = 1
 LOG_FOLDER = "_log"
@@ -54,7 +55,8 @@ class Commit:
     `producers` is the JSON of a ProducerRegistry, when it changes; `compacted` maps partitions to
     the JSON of CompactedLedgers, which take the place of earlier ones. `schemas` are schemas added,
     by version. `reclaimed` are data files that no commit named and none may name later, `forgotten`
-    such as are deleted.
+    such as are deleted. All that a commit of a `transaction` says holds once that is committed, and
+    never if it is aborted.
     """
 
     number: int
@@ -76,6 +78,11 @@ class Commit:
     schemas: Mapping[int, SchemaInfo] = field(default_factory=dict)
     reclaimed: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
+    transaction: Transaction | None = None
+
+    def aborted(self) -> Commit:
+        """What is left of it when its transaction is aborted: its place in the log."""
+        return Commit(self.number, self.commit_id, self.timestamp_ms, transaction=self.transaction)
 
     def to_json(self) -> bytes:
         """The canonical bytes of the log file."""
@@ -84,7 +91,7 @@ class Commit:
             "number": self.number,
             "commit_id": self.commit_id,
             "timestamp_ms": self.timestamp_ms,
-            "transaction": None,
+            "transaction": self.transaction.to_json_value() if self.transaction else None,
             "term": self.term,
             "application": None,
         }
@@ -129,10 +136,11 @@ class Commit:
                 f"Log file {name} has fields that this version of Pulsarlite does not know: "
                 f"{', '.join(unknown)}. Update Pulsarlite to read this topic."
             )
-        if record.get("transaction") is not None:
+        if unknown := unknown_fields(record.get("transaction")):
             raise FutureVersionError(
-                f"Log file {name} belongs to a transaction, which this version of Pulsarlite "
-                "does not support. Update Pulsarlite to read this topic."
+                f"Log file {name} belongs to a transaction with fields that this version of "
+                f"Pulsarlite does not know: {', '.join(unknown)}. Update Pulsarlite to read this "
+                "topic."
             )
         try:
             commit = _commit_of(record)
@@ -197,7 +205,7 @@ def checked_file(file: str) -> str:
 def _commit_of(record: Mapping[str, Any]) -> Commit:
     application = record["application"]
     partitions, settings, term = record.get("partitions"), record.get("settings"), record["term"]
-    producers = record.get("producers")
+    producers, transaction = record.get("producers"), record.get("transaction")
     if producers is not None:
         ProducerRegistry.from_json_value(producers)
     return Commit(
@@ -239,6 +247,7 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
         },
         reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
         forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),
+        transaction=None if transaction is None else Transaction.from_json_value(transaction),
     )
 
 

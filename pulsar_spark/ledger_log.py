@@ -11,7 +11,7 @@ Follows Pulsar's `ManagedLedgerImpl`, without its input and output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,7 @@ from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
+from pulsar_spark.partition_state import PartitionState
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.schema_registry import SchemaRegistry
@@ -43,33 +44,6 @@ class Tombstone:
     reclaimed: bool
 
 
-@dataclass(slots=True)
-class _Partition:
-    """The ledgers of one partition: the places start to stop of a column that only grows."""
-
-    column: LedgerColumn = field(default_factory=LedgerColumn)
-    start: int = 0
-    messages: int = 0
-    size_bytes: int = 0
-    trimmed_up_to: Position = EARLIEST
-    hidden: list[Any] = field(default_factory=list)
-    hidden_set: PositionSet | None = None
-    chunks: dict[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
-    sequences: PublishedSequences = field(default_factory=PublishedSequences)
-    compacted: CompactedLedgers | None = None
-
-    def view(self) -> LedgerList:
-        return LedgerList.window(self.column, self.start, len(self.column.ids))
-
-    @property
-    def compacted_files(self) -> set[str]:
-        return self.compacted.files if self.compacted else set()
-
-    def place(self, ledger_id: int) -> int | None:
-        """Where the ledger stands in the column."""
-        return self.view().place(ledger_id)
-
-
 class TopicState:
     """A topic as of one commit. Mutable, but the lists of ledgers it hands out are not."""
 
@@ -87,7 +61,7 @@ class TopicState:
         self.schemas = SchemaRegistry()
         self.files: dict[str, int] = {}
         self.tombstones: dict[str, Tombstone] = {}
-        self._partitions: list[_Partition] = []
+        self._partitions: list[PartitionState] = []
 
     @property
     def partitions(self) -> int:
@@ -280,7 +254,7 @@ class TopicState:
             added = (schema for _, schema in sorted(commit.schemas.items()))
             self.schemas = SchemaRegistry((*self.schemas.schemas, *added))
         while self.partitions < (commit.partitions or 0):
-            self._partitions.append(_Partition())
+            self._partitions.append(PartitionState())
         for partition, hidden in commit.hidden.items():
             part = self._partitions[partition]
             part.hidden.append(hidden)
@@ -457,7 +431,7 @@ class TopicState:
             last = first + int(part["ledgers"])
             column = LedgerColumn(ids[first:last], range(first, last), row)
             state._partitions.append(
-                _Partition(
+                PartitionState(
                     column, 0, int(part["messages"]), int(part["size_bytes"]),
                     Position.parse(part["trimmed_up_to"]), list(part["hidden"]),
                     chunks=chunks_from_json(part.get("chunks", {})),

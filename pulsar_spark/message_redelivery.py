@@ -137,9 +137,8 @@ def take_from(
         consumer.forget(given)
     else:
         given = consumer.take_back(attempt, messages)
-    if whole and given:  # its batches come again whole, acknowledged indexes included
-        entries = _entries_of(given)
-        subscription.partial_acks = subscription.partial_acks.difference(entries)
+    if whole:  # they come again, those included that were acknowledged in part of a batch
+        subscription.partial_acks = subscription.partial_acks.difference(given)
     return given
 
 

@@ -7,21 +7,20 @@ Follows Kafka's `ConfigDef`; names are Pulsar's client's, or those of Spark's Ka
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Flag
 from typing import Any, Final
 
+from pulsar_spark import option_values as values
 from pulsar_spark.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
 from pulsar_spark.consumer_options import check_consumer_options, check_schema_options
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.producer_options import check_producer_options
 from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.schema_info import SCHEMA_TYPES
+from pulsar_spark.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
@@ -53,105 +52,6 @@ class Option:
     meaning: str
 
 
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError
-    return value
-
-
-def _boolean(value: str) -> bool:
-    known = {"true": True, "false": False}
-    if value.strip().lower() not in known:
-        raise ValueError
-    return known[value.strip().lower()]
-
-
-def _count(least: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        number = int(value)
-        if number < least:
-            raise ValueError
-        return number
-
-    return parse
-
-
-def _size(value: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())
-    if not found or not int(found[1]):
-        raise ValueError
-    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
-
-
-def parse_duration_ms(value: str) -> int:
-    """`500ms`, `30s`, `5m`, `1h`, `2d`, or a number of milliseconds; else ValueError."""
-    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d|)\s*", value.lower())
-    if not found:
-        raise ValueError
-    unit_ms = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-    return int(found[1]) * unit_ms[found[2]]
-
-
-def parse_time_ms(value: str) -> int:
-    """Milliseconds since 1970, or ISO 8601 (UTC without a zone); else ValueError."""
-    if value.strip().lstrip("-").isdecimal():
-        return int(value)
-    moment = dt.datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.timezone.utc)
-    return round(moment.timestamp() * 1000)
-
-
-def _topics(value: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in value.split(","))
-    if not all(names):
-        raise ValueError
-    return names
-
-
-def _pattern(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(str(error)) from error
-    return _text(value)
-
-
-def _import_path(value: str) -> str:
-    if not re.fullmatch(r"\s*\w+(\.\w+)*:\w+(\.\w+)*\s*", value):
-        raise ValueError
-    return value.strip()
-
-
-def _one_of(*names: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        for name in names:
-            if value.strip().lower() == name.lower():
-                return name
-        raise ValueError
-
-    return parse
-
-
-def _ranges(value: str) -> tuple[tuple[int, int], ...]:
-    found = []
-    for part in value.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not dash or int(low) > int(high):
-            raise ValueError
-        found.append((int(low), int(high)))
-    return tuple(found)
-
-
-def _backoff(value: str) -> MultiplierRedeliveryBackoff:
-    shortest, longest, *factor = (part.strip() for part in value.split(","))
-    if len(factor) > 1:
-        raise ValueError
-    return MultiplierRedeliveryBackoff(
-        parse_duration_ms(shortest), parse_duration_ms(longest), float(factor[0]) if factor else 2.0
-    )
-
-
 _NUMBER = "a whole number, 1 or more"
 _BYTES = "a number of bytes, such as 131072, 128k or 5m"
 _DURATION = "a duration, such as 500ms, 30s, 5m or 1h (a number alone counts milliseconds)"
@@ -160,208 +60,218 @@ _BOOLEAN = "true or false"
 _BACKOFF = "shortest and longest delay and a factor, such as 1s,60s,2"
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    Option("serviceUrl", _text, None, Scope.ANY, "a folder, file://, s3://, gs:// or az://",
+    Option("serviceUrl", values.text, None, Scope.ANY, "a folder, file://, s3://, gs:// or az://",
            "The root below which the topics lie. Without it, the environment's "
            "`PULSARLITE_SERVICE_URL`."),
-    Option("path", _text, None, Scope.ANY, "as serviceUrl", "The same as `serviceUrl`, for "
+    Option("path", values.text, None, Scope.ANY, "as serviceUrl", "The same as `serviceUrl`, for "
            "`load(path)` and `start(path)`."),
-    Option("topic", _text, None, Scope.ANY, "a topic's name",
+    Option("topic", values.text, None, Scope.ANY, "a topic's name",
            "The topic: `flights`, `tenant/namespace/flights` or "
            "`persistent://tenant/namespace/flights`; to read one partition of it, "
            "`flights-partition-3`. A writer's rows may name another in a column `topic`."),
-    Option("topics", _topics, (), Scope.READ, "topic names, separated by commas",
+    Option("topics", values.topic_names, (), Scope.READ, "topic names, separated by commas",
            "Several topics."),
-    Option("topicsPattern", _pattern, None, Scope.READ, "a regular expression",
+    Option("topicsPattern", values.pattern, None, Scope.READ, "a regular expression",
            "All topics whose whole name `persistent://tenant/namespace/name` matches; a pattern "
            "without `://` is taken in the namespace `public/default`, as Pulsar takes it. "
            "System topics never match. New topics are found while the query runs."),
-    Option("startingOffsets", _text, "latest", Scope.READ,
+    Option("startingOffsets", values.text, "latest", Scope.READ,
            "earliest, latest, or JSON of message ids by topic and partition",
            "Where a new query begins (a batch: `earliest` by default). As JSON: "
            '`{"flights": {"0": "7:12:0", "1": "earliest"}}`; the message named is the first '
            "that is read, unless startMessageIdInclusive is false. Partitions not named begin "
            "at the earliest."),
-    Option("startMessageIdInclusive", _boolean, True, Scope.READ, _BOOLEAN,
+    Option("startMessageIdInclusive", values.boolean, True, Scope.READ, _BOOLEAN,
            "Whether a message id in startingOffsets is itself read."),
-    Option("startingTime", _text, None, Scope.READ, _TIME,
+    Option("startingTime", values.text, None, Scope.READ, _TIME,
            "Begin at the first entry that was published at this time or later."),
-    Option("endingOffsets", _text, "latest", Scope.BATCH_READ,
+    Option("endingOffsets", values.text, "latest", Scope.BATCH_READ,
            "latest, or JSON of message ids by topic and partition",
            "Where a batch ends; the message named is the last that is read. Partitions not named "
            "end at the latest."),
-    Option("endingTime", _text, None, Scope.BATCH_READ, _TIME,
+    Option("endingTime", values.text, None, Scope.BATCH_READ, _TIME,
            "End before the first entry that was published at this time or later."),
-    Option("maxMessagesPerTrigger", _count(1), None, Scope.STREAM_READ, _NUMBER,
+    Option("maxMessagesPerTrigger", values.count(1), None, Scope.STREAM_READ, _NUMBER,
            "Most messages of a micro-batch, over all partitions. It may end inside an entry."),
-    Option("maxBytesPerTrigger", _size, None, Scope.STREAM_READ, _BYTES,
+    Option("maxBytesPerTrigger", values.size_bytes, None, Scope.STREAM_READ, _BYTES,
            "About how many payload bytes a micro-batch may have; one message always passes."),
-    Option("minMessagesPerTrigger", _count(1), None, Scope.STREAM_READ, _NUMBER,
+    Option("minMessagesPerTrigger", values.count(1), None, Scope.STREAM_READ, _NUMBER,
            "Wait until so many messages are there, but at most maxTriggerDelay. "
            "Trigger.AvailableNow does not wait."),
-    Option("maxTriggerDelay", parse_duration_ms, 15 * 60_000, Scope.STREAM_READ, _DURATION,
+    Option("maxTriggerDelay", values.parse_duration_ms, 15 * 60_000, Scope.STREAM_READ, _DURATION,
            "Longest wait for minMessagesPerTrigger."),
-    Option("minPartitions", _count(1), None, Scope.READ, _NUMBER,
+    Option("minPartitions", values.count(1), None, Scope.READ, _NUMBER,
            "At least so many tasks for a batch that is worth splitting; by default the "
            "processors of the driver's machine."),
-    Option("includeProperties", _boolean, False, Scope.READ, _BOOLEAN,
+    Option("includeProperties", values.boolean, False, Scope.READ, _BOOLEAN,
            "Whether the column `properties` is among those of a source without a user schema."),
-    Option("failOnDataLoss", _boolean, True, Scope.READ, _BOOLEAN,
+    Option("failOnDataLoss", values.boolean, True, Scope.READ, _BOOLEAN,
            "Whether a query stops when messages that it has not read were trimmed away; "
            "otherwise it goes on behind them, and says so in its log."),
-    Option("readCompacted", _boolean, False, Scope.READ, _BOOLEAN,
+    Option("readCompacted", values.boolean, False, Scope.READ, _BOOLEAN,
            "Whether of a compacted topic (`pulsarlite topics compact`) only the latest message of "
            "each key is read, up to the compaction's horizon, and all that was published since. "
            "Of Readers only so far."),
-    Option("topicDiscoveryInterval", parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
+    Option("topicDiscoveryInterval", values.parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
-    Option("subscriptionName", _text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
+    Option("subscriptionName", values.text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
            "Read as a consumer of this subscription, with a broker (`pulsarlite standalone`); "
            "without it, as a Reader. A sink with it does not publish its rows: each acknowledges "
            "a message (see the columns below)."),
-    Option("subscriptionType", _one_of("Exclusive", "Failover", "Shared", "Key_Shared"),
+    Option("subscriptionType", values.one_of("Exclusive", "Failover", "Shared", "Key_Shared"),
            "Exclusive", Scope.STREAM_READ, "Exclusive, Failover, Shared or Key_Shared",
            "How the consumers of a subscription share its messages."),
-    Option("subscriptionMode", _one_of("Durable", "NonDurable"), "Durable", Scope.STREAM_READ,
+    Option("subscriptionMode", values.one_of("Durable", "NonDurable"), "Durable", Scope.STREAM_READ,
            "Durable or NonDurable",
            "Whether the subscription stays when its last consumer has gone."),
-    Option("subscriptionInitialPosition", _one_of("Latest", "Earliest"), "Latest",
+    Option("subscriptionInitialPosition", values.one_of("Latest", "Earliest"), "Latest",
            Scope.STREAM_READ, "Latest or Earliest", "Where a subscription begins that is new."),
-    Option("startMessageId", _text, None, Scope.STREAM_READ, "a message id, such as 7:12:0:3",
+    Option("startMessageId", values.text, None, Scope.STREAM_READ, "a message id, such as 7:12:0:3",
            "Where a new subscription begins in the partition that the id names, or in all. "
            "startMessageIdInclusive says whether it is itself delivered."),
-    Option("consumerName", _text, None, Scope.STREAM_READ, "a name",
+    Option("consumerName", values.text, None, Scope.STREAM_READ, "a name",
            "The consumer's name in the subscription. Without it one is made up, and kept in the "
            "checkpoint. A newer run under the same name replaces an older, which stops."),
-    Option("priorityLevel", _count(0), 0, Scope.STREAM_READ, "a whole number, 0 or more",
+    Option("priorityLevel", values.count(0), 0, Scope.STREAM_READ, "a whole number, 0 or more",
            "Lower ones are served first (Shared), or become active first (Failover)."),
-    Option("keySharedMode", _one_of("AUTO_SPLIT", "STICKY"), "AUTO_SPLIT", Scope.STREAM_READ,
+    Option("keySharedMode", values.one_of("AUTO_SPLIT", "STICKY"), "AUTO_SPLIT", Scope.STREAM_READ,
            "AUTO_SPLIT or STICKY", "Key_Shared: whether the broker deals out the keys, or each "
            "consumer names its own by keySharedRanges."),
-    Option("keySharedRanges", _ranges, (), Scope.STREAM_READ, "ranges, such as 0-999,2000-65535",
+    Option("keySharedRanges", values.hash_ranges, (), Scope.STREAM_READ,
+           "ranges, such as 0-999,2000-65535",
            "Key_Shared with STICKY: the hash ranges of this consumer, both ends included."),
-    Option("allowOutOfOrderDelivery", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
+    Option("allowOutOfOrderDelivery", values.boolean, False, Scope.STREAM_READ, _BOOLEAN,
            "Key_Shared: whether a key may go to another consumer before what of it is in process "
            "was acknowledged."),
-    Option("ackMode", _one_of("auto", "manual"), "auto", Scope.STREAM_READ, "auto or manual",
+    Option("ackMode", values.one_of("auto", "manual"), "auto", Scope.STREAM_READ, "auto or manual",
            "auto: what a micro-batch delivered is acknowledged once it is committed. manual: the "
            "user acknowledges, by rows that a sink takes."),
-    Option("ackTimeout", parse_duration_ms, 0, Scope.STREAM_READ, _DURATION,
+    Option("ackTimeout", values.parse_duration_ms, 0, Scope.STREAM_READ, _DURATION,
            "With ackMode manual: what was not acknowledged for so long is delivered again; 0 for "
            "never, else 1s or more."),
-    Option("ackTimeoutRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
+    Option("ackTimeoutRedeliveryBackoff", values.backoff, None, Scope.STREAM_READ, _BACKOFF,
            "Added to ackTimeout, by how often a message was delivered before."),
-    Option("negativeAckRedeliveryDelay", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
+    Option("negativeAckRedeliveryDelay", values.parse_duration_ms, 60_000,
+           Scope.STREAM_READ, _DURATION,
            "When a negatively acknowledged message is delivered again."),
-    Option("negativeAckRedeliveryBackoff", _backoff, None, Scope.STREAM_READ, _BACKOFF,
+    Option("negativeAckRedeliveryBackoff", values.backoff, None, Scope.STREAM_READ, _BACKOFF,
            "In place of negativeAckRedeliveryDelay: by how often it was delivered before."),
-    Option("maxRedeliverCount", _count(1), 16, Scope.STREAM_READ, _NUMBER,
+    Option("maxRedeliverCount", values.count(1), 16, Scope.STREAM_READ, _NUMBER,
            "Gives the subscription a dead letter topic: where a message goes that was delivered "
            "so many times again."),
-    Option("deadLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
+    Option("deadLetterTopic", values.text, None, Scope.STREAM_READ, "a topic's name",
            "By default TOPIC-SUBSCRIPTION-DLQ. Gives the subscription a dead letter topic too."),
-    Option("retryLetterTopic", _text, None, Scope.STREAM_READ, "a topic's name",
+    Option("retryLetterTopic", values.text, None, Scope.STREAM_READ, "a topic's name",
            "Where messages wait that are to be consumed later; by default "
            "TOPIC-SUBSCRIPTION-RETRY."),
-    Option("initialSubscriptionName", _text, None, Scope.STREAM_READ, "a name",
+    Option("initialSubscriptionName", values.text, None, Scope.STREAM_READ, "a name",
            "A subscription that the dead letter topic gets when it is made."),
-    Option("enableRetry", _boolean, False, Scope.STREAM_READ, _BOOLEAN,
+    Option("enableRetry", values.boolean, False, Scope.STREAM_READ, _BOOLEAN,
            "Whether the retry letter topic is read too; it is made if it is not there."),
-    Option("maxBatchAttempts", _count(1), 3, Scope.STREAM_READ, _NUMBER,
+    Option("maxBatchAttempts", values.count(1), 3, Scope.STREAM_READ, _NUMBER,
            "With maxRedeliverCount: how often a micro-batch may be begun whose query ends before "
            "it does. Then its messages are tried apart, and the one that ends the query every "
            "time becomes a dead letter."),
-    Option("receiverQueueSize", _count(1), None, Scope.STREAM_READ, _NUMBER,
+    Option("receiverQueueSize", values.count(1), None, Scope.STREAM_READ, _NUMBER,
            "Most messages of a partition that are granted to this consumer and not acknowledged. "
            "By default twice maxMessagesPerTrigger, so that one micro-batch is granted while "
            "another runs; without that 1000000."),
-    Option("maxTotalReceiverQueueSizeAcrossPartitions", _count(1), None, Scope.STREAM_READ,
+    Option("maxTotalReceiverQueueSizeAcrossPartitions", values.count(1), None, Scope.STREAM_READ,
            _NUMBER, "The same over all partitions: each has its share of it at most. By default "
            "four times receiverQueueSize."),
-    Option("leaseTimeout", parse_duration_ms, 30_000, Scope.STREAM_READ, _DURATION,
+    Option("leaseTimeout", values.parse_duration_ms, 30_000, Scope.STREAM_READ, _DURATION,
            "How long the consumer may show no life before what it holds goes to others; 1s or "
            "more."),
-    Option("drainTimeout", parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
+    Option("drainTimeout", values.parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
            "How long a Trigger.AvailableNow run waits for a broker that is silent."),
-    Option("maxPendingChunkedMessage", _count(1), DEFAULT_MAX_PENDING, Scope.READ, _NUMBER,
+    Option("maxPendingChunkedMessage", values.count(1), DEFAULT_MAX_PENDING, Scope.READ, _NUMBER,
            "How many chunked messages may be in the making at one place of a partition; matters "
            "with autoAckOldestChunkedMessageOnQueueFull."),
-    Option("autoAckOldestChunkedMessageOnQueueFull", _boolean, False, Scope.READ, _BOOLEAN,
+    Option("autoAckOldestChunkedMessageOnQueueFull", values.boolean, False, Scope.READ, _BOOLEAN,
            "Whether the oldest chunked message that is not complete is given up when there are "
            "more than maxPendingChunkedMessage. Otherwise it stays: no chunk is held in memory."),
-    Option("expireTimeOfIncompleteChunkedMessage", parse_duration_ms, DEFAULT_EXPIRE_MS, Scope.READ,
-           _DURATION, "A message is given up whose next chunk was published longer than this "
-           "after its first; 0 for never."),
-    Option("valueSchema", _one_of("auto"), None, Scope.READ, "auto",
+    Option("expireTimeOfIncompleteChunkedMessage", values.parse_duration_ms, DEFAULT_EXPIRE_MS,
+           Scope.READ, _DURATION, "A message is given up whose next chunk was published longer "
+           "than this after its first; 0 for never."),
+    Option("valueSchema", values.one_of("auto"), None, Scope.READ, "auto",
            "auto: `value` is of the type of the topic's newest schema, a struct for JSON and AVRO, "
            "decoded by the schema of each message's version. Without it `value` is bytes."),
-    Option("onSchemaMismatch", _one_of("fail", "null", "deadLetter"), "fail", Scope.READ,
+    Option("onSchemaMismatch", values.one_of("fail", "null", "deadLetter"), "fail", Scope.READ,
            "fail, null or deadLetter",
            "With valueSchema: a message that does not fit ends the query, is null with its reason "
            "in the column `schema_error`, or becomes a dead letter of the subscription."),
-    Option("numPartitions", _count(1), 1, Scope.WRITE, _NUMBER,
+    Option("numPartitions", values.count(1), 1, Scope.WRITE, _NUMBER,
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
     Option("messageRoutingMode",
-           _one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
+           values.one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
            "RoundRobinPartition", Scope.WRITE,
            "RoundRobinPartition, SinglePartition or CustomPartition",
            "Where messages without a key go: in turn, batch by batch; to one partition; or, as "
            "those with a key then, where messageRouter says. Those with a key go by its hash."),
-    Option("messageRouter", _import_path, None, Scope.WRITE, "package.module:function",
+    Option("messageRouter", values.import_path, None, Scope.WRITE, "package.module:function",
            "A function of (messages, partitions), an Arrow table with the columns of a message "
            "and a number, that gives each message's partition: "
            "`[len(m['key']) % partitions for m in messages.to_pylist()]`."),
-    Option("hashingScheme", _one_of("JavaStringHash", "Murmur3_32Hash"), "JavaStringHash",
+    Option("hashingScheme", values.one_of("JavaStringHash", "Murmur3_32Hash"), "JavaStringHash",
            Scope.WRITE, "JavaStringHash or Murmur3_32Hash",
            "How the key chooses the partition."),
-    Option("batchingEnabled", _boolean, True, Scope.WRITE, _BOOLEAN,
+    Option("batchingEnabled", values.boolean, True, Scope.WRITE, _BOOLEAN,
            "Whether messages share entries. Without it each is an entry of its own."),
-    Option("batchingMaxMessages", _count(1), 1000, Scope.WRITE, _NUMBER,
+    Option("batchingMaxMessages", values.count(1), 1000, Scope.WRITE, _NUMBER,
            "Most messages of an entry."),
-    Option("batchingMaxBytes", _size, 128 * 1024, Scope.WRITE, _BYTES,
+    Option("batchingMaxBytes", values.size_bytes, 128 * 1024, Scope.WRITE, _BYTES,
            "Most payload bytes of an entry, unless a single message has more."),
-    Option("batcherBuilder", _one_of("DEFAULT", "KEY_BASED"), "DEFAULT", Scope.WRITE,
+    Option("batcherBuilder", values.one_of("DEFAULT", "KEY_BASED"), "DEFAULT", Scope.WRITE,
            "DEFAULT or KEY_BASED",
            "Which messages share an entry: any, or only those of one ordering key, else key, as "
            "Key_Shared consumers of Pulsar need it."),
-    Option("deliverAt", parse_time_ms, None, Scope.WRITE, _TIME,
+    Option("deliverAt", values.parse_time_ms, None, Scope.WRITE, _TIME,
            "When messages are delivered that have neither deliver_at nor deliver_after. A message "
            "with a delivery time is an entry of its own."),
-    Option("deliverAfter", parse_duration_ms, None, Scope.WRITE, _DURATION,
+    Option("deliverAfter", values.parse_duration_ms, None, Scope.WRITE, _DURATION,
            "The same, as a time after the message's publish_time."),
-    Option("maxMessageSize", _size, 5 * 1024 * 1024, Scope.WRITE, _BYTES,
+    Option("maxMessageSize", values.size_bytes, 5 * 1024 * 1024, Scope.WRITE, _BYTES,
            "Most bytes of a message's value; a larger one is refused, or cut into chunks."),
-    Option("chunkingEnabled", _boolean, False, Scope.WRITE, _BOOLEAN,
+    Option("chunkingEnabled", values.boolean, False, Scope.WRITE, _BOOLEAN,
            "Whether a message over maxMessageSize is cut into chunks, each an entry, which readers "
            "put together again. Needs batchingEnabled false."),
-    Option("chunkMaxMessageSize", _size, None, Scope.WRITE, _BYTES,
+    Option("chunkMaxMessageSize", values.size_bytes, None, Scope.WRITE, _BYTES,
            "Most bytes of a chunk, where that is less than maxMessageSize."),
-    Option("compressionType", _one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
+    Option("compressionType", values.one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
            Scope.WRITE, "ZSTD, LZ4, ZLIB, SNAPPY or NONE", "Compression of the data files."),
-    Option("schemaType", _one_of(*SCHEMA_TYPES), "BYTES", Scope.WRITE, ", ".join(SCHEMA_TYPES),
+    Option("schemaType", values.one_of(*SCHEMA_TYPES), "BYTES", Scope.WRITE,
+           ", ".join(SCHEMA_TYPES),
            "What the values are. All but BYTES are registered with the topic, and `value` is of "
            "the type: for JSON and AVRO (with pulsarlite[avro]) a struct."),
-    Option("schema", _text, None, Scope.WRITE, "an Avro definition of a record, as JSON",
+    Option("schema", values.text, None, Scope.WRITE, "an Avro definition of a record, as JSON",
            "schemaType JSON or AVRO: the definition to write by. Without it, it is derived from "
            "the type of `value`."),
-    Option("producerName", _text, None, Scope.WRITE, "a name",
+    Option("producerName", values.text, None, Scope.WRITE, "a name",
            "producer_name of rows that have none of their own."),
     Option("accessMode",
-           _one_of("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"), "Shared",
-           Scope.WRITE, "Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing",
+           values.one_of("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"),
+           "Shared", Scope.WRITE, "Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing",
            "How this query, as a producer, shares its topic with others. The topic's log knows "
            "who has it, and refuses every commit of one who was fenced out. An Exclusive producer "
            "is refused while one that says Shared is there, not for sinks that say nothing."),
-    Option("producerLease", parse_duration_ms, DEFAULT_LEASE_MS, Scope.WRITE, _DURATION,
+    Option("producerLease", values.parse_duration_ms, DEFAULT_LEASE_MS, Scope.WRITE, _DURATION,
            "After so long without a commit a query that said its accessMode counts as gone, and "
            "others may have the topic. Longer than the trigger's interval."),
-    Option("enableDeduplication", _boolean, None, Scope.WRITE, _BOOLEAN,
+    Option("enableDeduplication", values.boolean, None, Scope.WRITE, _BOOLEAN,
            "Whether a message is dropped whose sequence_id its producer_name has used before "
            "in that partition, in whatever order they come. Without it the topic's setting holds, "
            "else its namespace's policy; off if none says."),
-    Option("txnAppId", _text, None, Scope.BATCH_WRITE, "any text",
+    Option("txnAppId", values.text, None, Scope.BATCH_WRITE, "any text",
            "With txnVersion: a write with the same two is published once, however often it runs."),
-    Option("txnVersion", _count(0), None, Scope.BATCH_WRITE, "a whole number, 0 or more",
+    Option("txnVersion", values.count(0), None, Scope.BATCH_WRITE, "a whole number, 0 or more",
            "Rises with each write of one txnAppId, for instance foreachBatch's batch id."),
+    Option("transactional", values.boolean, False, Scope.WRITE, _BOOLEAN,
+           "Whether all topics that a write, or a micro-batch, publishes to show it at the same "
+           "instant, or never. Otherwise each topic shows its part as soon as it has it."),
+    Option("transactionTimeout", values.parse_duration_ms, DEFAULT_TRANSACTION_TIMEOUT_MS,
+           Scope.WRITE, _DURATION,
+           "After so long a transaction that is not decided may be aborted by whoever waits for "
+           "its topics."),
 )  # fmt: skip
 
 _NAMES: Final = tuple(option.name for option in OPTIONS)
@@ -478,7 +388,7 @@ def _parse(option: Option, value: str) -> Any:
     try:
         return option.parse(str(value))
     except ValueError as error:
-        detail = f" ({error})" if option.parse is _pattern else ""
+        detail = f" ({error})" if option.parse is values.pattern else ""
         raise InvalidOptionError(
             f"Option {option.name} can't be {value!r}{detail}: it takes {option.expects}."
         ) from None

@@ -33,6 +33,8 @@ def check_producer_options(options: GivenOptions) -> None:
         )
     if options.has("producerLease") and not options.has("accessMode"):
         raise InvalidOptionError("Option producerLease needs accessMode.")
+    if options.has("transactionTimeout") and not options["transactional"]:
+        raise InvalidOptionError("Option transactionTimeout needs transactional true.")
     if options["chunkingEnabled"] and options["batchingEnabled"]:
         raise InvalidOptionError(
             "Batching and chunking of messages can't be enabled together: chunkingEnabled needs "

@@ -351,31 +351,24 @@ def test_a_sink_acknowledges_cumulatively_within_a_batch(place: Root, tmp_path: 
     assert backlog(place) == 15
 
 
-def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_refused(
-    place: Root, tmp_path: Path
-) -> None:
-    send(place.service_url, "t", "ab", batchingEnabled=False)
-    subscribe(place)
-    BrokerLoop(place, tmp_path / "c").until_quiet()
-    before = len(said(place))
-    with pytest.raises(BrokerRefusedError, match=r"which is Shared: .* Nothing was acknowledged"):
-        write(place, ids(0, 1, ack_type=["Individual", "Cumulative"]))
-    assert len(said(place)) == before
-
-
-def test_a_subscription_that_the_topic_does_not_have_is_refused_with_the_nearest_name(
-    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("s", "Cumulative", r"which is Shared: .* Nothing was acknowledged"),
+        ("ss", "Individual", r"no subscription ss\. Did you mean s\? Nothing"),
+        ("other", "Individual", r"no subscription other\. There is s\."),
+    ],
+)
+def test_what_a_topic_has_not_or_a_subscription_does_not_allow_is_refused(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, told: str
 ) -> None:
     monkeypatch.setattr(acknowledgment_writer, "KNOWN_WITHIN_S", 0.0)
     send(place.service_url, "t", "ab", batchingEnabled=False)
     subscribe(place)
-    write(place, ids(0), subscriptionName="early")  # there is no broker yet that could know
     BrokerLoop(place, tmp_path / "c").until_quiet()
     before = len(said(place))
-    with pytest.raises(BrokerRefusedError, match=r"no subscription ss\. Did you mean s\? Nothing"):
-        write(place, ids(0), subscriptionName="ss")
-    with pytest.raises(BrokerRefusedError, match=r"no subscription other\. There is s\."):
-        write(place, ids(0), subscriptionName="other")
+    with pytest.raises(BrokerRefusedError, match=told):
+        write(place, ids(0, 1, ack_type=["Individual", kind]), subscriptionName=name)
     assert len(said(place)) == before
 
 

@@ -191,3 +191,20 @@ def test_a_cumulative_acknowledgement_in_a_batch_counts_towards_the_whole_batch(
     rest = report("a", PositionSet.of_batch((0, 1), 2, 0b10))
     state, _ = step(state, [rest], 5)
     assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 1)
+
+
+def test_what_is_acknowledged_of_a_batch_stays_so_if_only_others_of_it_come_again() -> None:
+    policies = TopicPolicies(batch_index_acknowledgment=False)
+    first, second = (PositionSet.of_batch((0, 0), 2, bit) for bit in (0b01, 0b10))
+    delayed = ledger(0, [2], deliver_at_ms=[6_000, 0])
+    again = report("a", rejected=(Rejection(0, second, 0),))
+    state, ready = run([[delayed, subscribe("a")], [again]], policies)
+    assert [(each.attempt, each.messages) for each in ready.grants] == [(1, second)]
+    state, ready = step(state, [], 7_000)
+    assert [(each.attempt, each.messages) for each in ready.grants] == [(0, first)]
+    state, _ = step(state, [report("a", first, sequence=2)], 7_001)
+    once_more = report("a", first, sequence=3, rejected=(Rejection(1, second, 0),))
+    state, ready = step(state, [once_more], 7_002)
+    assert [(each.attempt, each.messages) for each in ready.grants] == [(2, second)]
+    state, _ = step(state, [report("a", second, sequence=4)], 7_003)
+    assert state.subscriptions["s"].cursor.contains(Position(0, 0))

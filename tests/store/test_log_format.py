@@ -89,7 +89,7 @@ def test_the_pointer_is_written_as_version_1_wrote_it() -> None:
     "change",
     [
         {"version": 2},
-        {"transaction": {"id": 1}},
+        {"transaction": {"coordinator": 1}},
         {"invented": 1},
     ],
     ids=["version", "transaction", "unknown field"],

@@ -1,0 +1,92 @@
+"""A transaction as the commits of its topics name it: which one it is, and which try at it.
+
+Invariants: an id is what the names of the decisions begin with and can't lead elsewhere; the tries
+at one (application, version) share the id, so that at most one of them is ever committed; while a
+transaction is open its commit is the last of the topic's log.
+
+Takes the place of Pulsar's `TxnID` and of what `TransactionBuffer` has in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
+"""Pulsar's `TransactionBuilder` has the same."""
+
+_ID = re.compile(r"[0-9a-f]{32}/\d{20}")
+_FLAGS = (False, True)
+_FIELDS = {"id", "attempt", "timeout_ms", "complete"}
+
+
+class TxnStatus(Enum):
+    """What is known of one try at a transaction (Pulsar's `TxnStatus`).
+
+    FORGOTTEN: another try, or this one, was committed so long ago that no log refers to it.
+    """
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One try. Whoever waits for its end may abort it `timeout_ms` after its commit.
+
+    `complete` says that the commit is the last that the try makes: whoever meets it may finish
+    the transaction, as nothing is missing but the decision.
+    """
+
+    id: str
+    attempt: str
+    timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    complete: bool = False
+
+    @staticmethod
+    def of(
+        application: tuple[str, int], attempt: str, timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    ) -> Transaction:
+        """The try called `attempt` at what the application publishes as its `version`."""
+        name, version = application
+        of_application = hashlib.sha256(name.encode()).hexdigest()[:32]
+        return Transaction(f"{of_application}/{version:020d}", attempt, timeout_ms)
+
+    @property
+    def application(self) -> str:
+        """What all transactions of one application have in common."""
+        return self.id.partition("/")[0]
+
+    def completed(self) -> Transaction:
+        """As the last commit names it."""
+        return replace(self, complete=True)
+
+    def to_json_value(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "attempt": self.attempt,
+            "timeout_ms": self.timeout_ms,
+            "complete": self.complete,
+        }
+
+    @staticmethod
+    def from_json_value(value: Mapping[str, Any]) -> Transaction:
+        """KeyError, TypeError or ValueError if it is none."""
+        named, attempt = value["id"], value["attempt"]
+        timeout_ms, complete = value["timeout_ms"], value["complete"]
+        if not isinstance(named, str) or not _ID.fullmatch(named):
+            raise ValueError(f"{named!r} is no transaction id")
+        if not isinstance(attempt, str) or type(timeout_ms) is not int or complete not in _FLAGS:
+            raise TypeError(f"{value!r} is no transaction")
+        return Transaction(named, attempt, timeout_ms, complete=complete)
+
+
+def unknown_fields(value: Any) -> list[str]:
+    """The fields of a transaction's JSON that this version does not know."""
+    return sorted(set(value) - _FIELDS) if isinstance(value, dict) else []

@@ -1,0 +1,208 @@
+"""`pulsar_spark.transaction`: what a block publishes and acknowledges takes effect together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pulsar_spark
+from pulsar_spark.commands import InitialPosition, Report, Subscribe, SubscriptionType
+from pulsar_spark.connector.batch_transaction import commit_batch
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.transaction_decisions import TransactionDecisions
+from pulsar_spark.cursor import Cursor
+from pulsar_spark.dispatch import Stepped
+from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
+from pulsar_spark.options import Scope
+from pulsar_spark.policies import ConsumerOptions
+from pulsar_spark.position_set import PositionSet
+from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.transaction_attempt import TxnStatus
+from tests.connector.broker_loop import BrokerLoop, impatient
+from tests.connector.reading import Run
+from tests.connector.topics import files_below, numbers, options_of, send, written
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ABOUT = TopicPartition("persistent://public/default/t", 0)
+
+
+class Died(BaseException):
+    """Stands for a process that is gone."""
+
+
+def values(root: Path, topic: str) -> list[str]:
+    return Run(root, topic=topic, startingOffsets="earliest").values()
+
+
+def said(root: Path) -> list[Any]:
+    commands = SystemTopic(Root(str(root), {}), COMMANDS)
+    stop = commands.refresh()
+    return [each.record.item() for each in commands.read(0, stop)] if stop else []
+
+
+def acknowledged(root: Path) -> list[PositionSet]:
+    """What each report acknowledges, one by one."""
+    return [
+        each.acknowledged.individually_deleted for each in said(root) if isinstance(each, Report)
+    ]
+
+
+def messages(*entries: int) -> PositionSet:
+    return PositionSet.of((0, entry) for entry in entries)
+
+
+def backlog(root: Path) -> int:
+    dispatch = SystemTopic(Root(str(root), {}), DISPATCH)
+    stop = dispatch.refresh()
+    found = dispatch.read(0, stop, keep=lambda _, name: not name.startswith("\x00"))
+    stepped = [item for each in found if isinstance(item := each.record.item(), Stepped)]
+    return int(dict(stepped[-1].backlogs)["s"])
+
+
+def publish_and_acknowledge(root: Path, batch: int = 0) -> None:
+    """One micro-batch: a result, and its source acknowledged."""
+    options = options_of(root, Scope.WRITE, {"topic": "results"})
+    report = Report("s", epoch=None, acknowledged=Cursor(individually_deleted=messages(batch)))
+    records = [Record.of(ABOUT, "s", report)]
+    tasks = written(options, [f"result{batch}"])
+    commit_batch(Root.of(options), tasks, records, ("query", batch), 60_000)
+
+
+def test_a_dead_sink_does_not_stop_the_broker(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    place = Root(str(root), {})
+    send(root, "t", numbers(0, 4), batchingEnabled=False)
+    subscribe = Subscribe(
+        "s", "c", 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST,
+        permits=100, options=ConsumerOptions(),
+    )  # fmt: skip
+    SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", subscribe)])
+    loop = BrokerLoop(place, tmp_path / "broker")
+    loop.until_quiet()
+    assert backlog(root) == 4
+
+    def dying(*_: object) -> TxnStatus:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransactionDecisions, "commit", dying)
+        patch.setattr(TransactionDecisions, "abort", lambda *_: TxnStatus.OPEN)
+        with pytest.raises(Died):
+            publish_and_acknowledge(root)
+    assert values(root, "results") == []
+    loop.until_quiet()
+    assert backlog(root) == 3
+    assert values(root, "results") == ["result0"]
+    publish_and_acknowledge(root)
+    loop.until_quiet()
+    assert (backlog(root), values(root, "results")) == (3, ["result0"])
+
+
+def test_a_sink_that_died_earlier_has_told_the_broker_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ManagedLedger.append
+
+    def dying(self: ManagedLedger, *args: Any, **named: Any) -> Any:
+        if self.topic == str(COMMANDS):
+            raise Died
+        return real(self, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ManagedLedger, "append", dying)
+        patch.setattr(TransactionDecisions, "abort", lambda *_: TxnStatus.OPEN)
+        with pytest.raises(Died):
+            publish_and_acknowledge(root)
+    assert (said(root), values(root, "results")) == ([], [])
+    publish_and_acknowledge(root)
+    assert (acknowledged(root), values(root, "results")) == ([messages(0)], ["result0"])
+
+
+# -- on Spark --------------------------------------------------------------------------------------
+
+
+def read(spark: SparkSession, root: Path, *, stream: bool = False) -> DataFrame:
+    reader: Any = spark.readStream if stream else spark.read
+    options = {"topic": "t", "startingOffsets": "earliest"}
+    frame: DataFrame = reader.format("pulsarlite").options(serviceUrl=str(root), **options).load()
+    return frame
+
+
+def test_foreach_batch_publishes_and_acknowledges_once(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    send(root, "t", numbers(0, 8), batchingEnabled=False)
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        for told in (0, 2):
+            with pulsar_spark.transaction(batch_id=batch_id, service_url=str(root)) as txn:
+                txn.write(batch.selectExpr("value"), topic="results")
+                txn.write(batch.selectExpr("value", "'other' as topic"))
+                txn.write(batch.where("entry_id = 1").selectExpr("value"), topic="results")
+                txn.acknowledge(batch.where("entry_id > 2"), "s")
+                txn.acknowledge_cumulative(batch.where("entry_id = 2"), "s2")
+                assert len(said(root)) == told
+
+    writer = read(spark, root, stream=True).writeStream.foreachBatch(twice)
+    writer = writer.option("checkpointLocation", str(tmp_path / "c"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert sorted(values(root, "results")) == sorted([*numbers(0, 8), "1"])
+    assert sorted(values(root, "other")) == numbers(0, 8)
+    first, second = said(root)
+    assert first.acknowledged.individually_deleted == messages(3, 4, 5, 6, 7)
+    assert second.position.entry_id == 2
+
+
+def test_a_block_that_fails_shows_nothing(spark: SparkSession, root: Path) -> None:
+    send(root, "t", numbers(0, 3), batchingEnabled=False)
+    frame = read(spark, root)
+
+    def fail() -> None:
+        with pulsar_spark.transaction(service_url=str(root)) as txn:
+            txn.write(frame.selectExpr("value"), topic="results")
+            txn.acknowledge(frame, "s")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert (values(root, "results"), said(root)) == ([], [])
+
+
+def test_bad_input_is_refused_and_nothing_is_stored(spark: SparkSession, root: Path) -> None:
+    send(root, "t", numbers(0, 3), batchingEnabled=False)
+    frame, stream = read(spark, root), read(spark, root, stream=True)
+    rows = frame.selectExpr("value")
+    before = files_below(root)
+    begin = pulsar_spark.transaction
+    with pytest.raises(InvalidOptionError, match="application needs batch_id"):
+        begin(application="me", service_url=str(root))
+    with pytest.raises(InvalidOptionError, match="batch_id is a whole number"):
+        begin(batch_id=-1, service_url=str(root))
+    with pytest.raises(InvalidOptionError, match="transactionTimeout"):
+        begin(transaction_timeout="soon", service_url=str(root))
+    with pytest.raises(InvalidOptionError, match="not open"):
+        begin(service_url=str(root)).write(rows, topic="results")
+    with begin(service_url=str(root)) as txn:
+        for name in ("accessMode", "txnAppId"):
+            with pytest.raises(InvalidOptionError, match=f"Option.* {name}|{name}"):
+                txn.write(rows, topic="x", options={name: "Exclusive"})
+        with pytest.raises(InvalidOptionError, match="Which topic"):
+            txn.write(rows)
+        with pytest.raises(InvalidOptionError, match="takes batch DataFrames"):
+            txn.write(stream, topic="results")
+        with pytest.raises(InvalidMessageError, match="no column ledger_id"):
+            txn.acknowledge(rows, "s")
+    with (
+        pytest.raises(InvalidOptionError, match="give application="),
+        begin(batch_id=1, service_url=str(root)) as txn,
+    ):
+        txn.write(rows, topic="results")
+    assert files_below(root) == before
