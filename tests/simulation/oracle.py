@@ -305,6 +305,8 @@ class Oracle:
 
     def _note_delays(self, consumer: Consumer, report: Report) -> None:
         options = self.world.setting.consumer_options
+        whole: set[tuple[int, int]] = set()
+        """Batches that an earlier rejection gives back, if they come again whole."""
         for rejection in report.rejected:
             delay_ms = rejection.delay_ms
             if delay_ms is None:
@@ -317,8 +319,10 @@ class Oracle:
                 held = consumer.pending.get(rejection.attempt, PositionSet())
             for message in self.world.plain(rejection.messages):
                 is_held = held.contains(Position(*message[:2]), message[2])
-                if is_held and message not in self.acked:
+                if is_held and message not in self.acked and message[:2] not in whole:
                     self.not_before[message] = self.world.now_ms + delay_ms
+            if not self._by_batch_index:
+                whole |= {message[:2] for message in self.world.plain(rejection.messages)}
 
     def _check_grant(self, grant: Grant) -> None:
         for message in self.world.plain(grant.messages):
