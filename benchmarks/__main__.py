@@ -1,6 +1,6 @@
 """Every benchmark, one after the other, each in a process of its own: `make benchmark`.
 
-Takes about half an hour on two cores. docs/performance.md keeps what it printed, and says when.
+Takes about three quarters of an hour on two cores. docs/performance.md keeps what it printed, and says when.
 With names, only those: `python -m benchmarks broker cursor`.
 """
 
@@ -19,6 +19,7 @@ BENCHMARKS = (
     ("benchmarks.cursor",),
     ("benchmarks.deduplication",),
     ("benchmarks.broker",),
+    ("benchmarks.subscriptions",),
 )
 NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})
 
