@@ -1,6 +1,7 @@
 """Every benchmark, one after the other, each in a process of its own: `make benchmark`.
 
-Takes about three quarters of an hour on two cores. docs/performance.md keeps what it printed, and says when.
+Takes about three quarters of an hour on two cores. docs/performance.md keeps what it printed, and
+says when.
 With names, only those: `python -m benchmarks broker cursor`.
 """
 
