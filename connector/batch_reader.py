@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.compacted_reading import ReadView
 from pulsar_spark.connector.micro_batch import MessageInputPartition, deal
+from pulsar_spark.connector.non_persistent import check_kept
 from pulsar_spark.connector.start_positions import end_position, start_position
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
@@ -42,6 +43,7 @@ class PulsarliteReader(DataSourceReader):
             position.check_topics(self._topics.partitions())
         ranges: dict[tuple[str, str], list[Any]] = {}
         for partition, ledger in self._topics.partitions().items():
+            check_kept(partition.topic)
             number = partition.partition
             start = self._view.cursor(self._start, ledger, number)
             start = self._view.check_present(ledger, partition, start)

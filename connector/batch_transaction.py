@@ -136,6 +136,7 @@ class BatchTransaction:
                     f"Option {name} has no meaning within a transaction, which says itself how "
                     "and as what it is committed. Leave it out."
                 )
+        parsed = Options.parse({**given, "transactional": "true"}, Scope.BATCH_WRITE)
         schema = check_messages(parsed, self._root, df.schema, overwrite=False)
         self._written += _in_tasks(df, _Write(parsed, self._root, schema))
 

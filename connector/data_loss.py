@@ -2,7 +2,8 @@
 
 Invariants: a ledger that was read to its end before it was trimmed is no loss; a loss is an error
 that names topic, partition and range, or, where the user wants to go on, a warning and a cursor
-behind it. Follows the `failOnDataLoss` of Spark's Kafka source.
+behind it; a non-persistent topic has no losses. Follows the `failOnDataLoss` of Spark's Kafka
+source.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pulsar_spark.connector.start_positions import first_position
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import DataLossError
 from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.topic_name import is_persistent
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ def check_present(
         "read: the query was stopped for longer than the topic keeps messages, or its checkpoint, "
         "or the message id to start from, is old"
     )
+    if not is_persistent(ledger.topic):  # nothing was promised
+        return cursor.union(Cursor(trimmed))
     if fail:
         raise DataLossError(
             f"{lost}. Set failOnDataLoss to false to go on from {first}, or start with a new "

@@ -42,7 +42,7 @@ class PulsarliteDataSource(DataSource):
         self.root = Root.of(self.parsed)
         for text in (self.parsed["topic"], *self.parsed["topics"]):
             if text:
-                self.root.folder_of(TopicName.parse(text))
+                _ = TopicName.parse(text).storage_path
         start_position(self.parsed, default="latest")
         end_position(self.parsed)
         _ = self.root.store  # of a kind that is known

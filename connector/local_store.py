@@ -3,6 +3,7 @@
 Invariants: a name appears only by `os.link` of a file that was fsynced, so no reader ever sees a
 part of one, and of several that create a name exactly one succeeds; the folder is fsynced before
 a call returns. What a killed process leaves behind are files called `.tmp-*`, which nobody reads.
+Of non-persistent topics nothing is fsynced: a machine that stops may lose them, and only them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pulsar_spark.connector.object_store import (
     checked_path,
 )
 from pulsar_spark.errors import ObjectNotFoundError, StorageError
+from pulsar_spark.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -65,8 +67,9 @@ class LocalStore(ObjectStore):
         try:
             if os.path.exists(full):
                 return False
-            temporary = _write_temporary(os.path.dirname(full), data)
-            return _link(temporary, full)
+            durable = _is_durable(path)
+            temporary = _write_temporary(os.path.dirname(full), data, durable=durable)
+            return _link(temporary, full, durable=durable)
         except OSError as error:
             raise _refused("write", path, error) from error
 
@@ -81,8 +84,10 @@ class LocalStore(ObjectStore):
                 there = self.get_versioned(path)
                 if (there.token if there else None) != token:
                     return False
-                os.replace(_write_temporary(folder, data), full)
-                _sync_folder(folder)
+                durable = _is_durable(path)
+                os.replace(_write_temporary(folder, data, durable=durable), full)
+                if durable:
+                    _sync_folder(folder)
                 return True
             finally:
                 os.close(lock)
@@ -173,13 +178,15 @@ class _LocalOutput(Output):
             raise StorageError(f"File {self._path} was closed or given up before.")
         try:
             self._sink.close()
+            durable = _is_durable(self._path)
             descriptor = os.open(temporary, os.O_RDONLY)
             try:
-                os.fsync(descriptor)
+                if durable:
+                    os.fsync(descriptor)
                 size = os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
-            created = _link(temporary, self._full)
+            created = _link(temporary, self._full, durable=durable)
         except OSError as error:
             raise _refused("write", self._path, error) from error
         if not created:
@@ -192,6 +199,10 @@ class _LocalOutput(Output):
             self._sink.close()
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def _is_durable(path: str) -> bool:
+    return not path.startswith(f"{NON_PERSISTENT}/")
 
 
 def make_folder(folder: str) -> None:
@@ -225,15 +236,15 @@ def _write_temporary(folder: str, data: bytes, *, durable: bool = True) -> str:
     return temporary
 
 
-def _link(temporary: str, full: str) -> bool:
-    """Give the temporary file its name, durably; False if somebody else has that name."""
+def _link(temporary: str, full: str, *, durable: bool) -> bool:
+    """Give the temporary file its name; False if somebody else has that name."""
     try:
         os.link(temporary, full)
         created = True
     except FileExistsError:
         created = False
     os.unlink(temporary)
-    if created:
+    if created and durable:
         _sync_folder(os.path.dirname(full))
     return created
 

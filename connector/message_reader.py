@@ -27,6 +27,7 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import DataLossError, ObjectNotFoundError
 from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.topic_name import is_persistent
 
 MERGED_AWAY_RETRIES = 3
 
@@ -99,7 +100,7 @@ def _found_again(
     """Where the ledger lies by now; None if it is gone and that is fine, else DataLossError."""
     managed = ManagedLedger.open(root.store, topic.folder, topic=topic.topic)
     found = managed.ledgers(ledger.partition).get(ledger.ledger_id)
-    if found is None:
+    if found is None and is_persistent(topic.topic):
         lost = (
             f"Ledger {ledger.ledger_id} of {topic.topic}, partition {ledger.partition}, was "
             "trimmed while it was being read"

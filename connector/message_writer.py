@@ -22,6 +22,7 @@ from pulsar_spark.connector.message_batching import in_entries
 from pulsar_spark.connector.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.message_routing import MessageRouting
 from pulsar_spark.connector.namespace_policies import deduplicates
+from pulsar_spark.connector.non_persistent import check_publishing
 from pulsar_spark.connector.outgoing_messages import as_messages, payload_sizes
 from pulsar_spark.connector.schema_codec import encode_values, encoder
 from pulsar_spark.connector.schema_registration import SinkSchema, register
@@ -88,6 +89,7 @@ class _TopicWriter:
     def __init__(
         self, topic: TopicName, options: Options, root: Root, schema: SinkSchema | None
     ) -> None:
+        check_publishing(str(topic), options)
         self._options, self._root, self._topic = options, root, topic
         settings = {"deduplication": True} if options["enableDeduplication"] else None
         self._ledger: ManagedLedger = root.open_or_create(topic, options["numPartitions"], settings)

@@ -41,6 +41,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.topic_name import is_persistent
 
 LONGEST_WAIT_S = 0.2
 """How long a look waits for news before it says that there is none: Spark asks 100 times a s."""
@@ -70,6 +71,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._last_batch_s = time.monotonic()
         self._turn = 0
         self._checked = False
+        self._connected: set[TopicPartition] = set()
 
     # -- what Spark calls ----------------------------------------------------------------------
 
@@ -189,6 +191,13 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 origin = self._view.cursor(where, ledger, partition.partition)
                 offsets[partition] = PartitionOffset.beginning(origin)
                 pinned = True
+            if partition not in self._connected and not is_persistent(partition.topic):
+                # What was published before is not for this run, whatever the last one has read.
+                origin = self._view.cursor(StartPosition("latest"), ledger, partition.partition)
+                epoch = offsets[partition].epoch + 1
+                offsets[partition] = PartitionOffset.beginning(origin, epoch)
+                pinned = True
+            self._connected.add(partition)
         waiting: dict[TopicPartition, Waiting] = {}
         for partition, ledger in known.items():
             cursor = self._check_present(partition, offsets[partition].cursor)

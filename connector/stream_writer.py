@@ -28,6 +28,7 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_columns import check_write_schema
 from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.non_persistent import check_publishing, delete_old
 from pulsar_spark.connector.producer_connection import claim_of, connect, disconnect, told
 from pulsar_spark.connector.schema_registration import SinkSchema, look_ahead
 from pulsar_spark.connector.topics import Root
@@ -184,7 +185,7 @@ class _TopicPart:
 
     def publish(self, transaction: Transaction | None) -> Commit | AlreadyCommitted:
         with told(self.ledger, self.producer):
-            return self.ledger.append(
+            published = self.ledger.append(
                 self.new,
                 application=self.application,
                 deduplicate=self.deduplicate,
@@ -192,6 +193,8 @@ class _TopicPart:
                 leaves=self.leaves,
                 transaction=transaction,
             )
+        delete_old(self.ledger)
+        return published
 
 
 def _parts(
@@ -253,7 +256,8 @@ def check_messages(
         )
     message_router(options)
     if options["topic"]:
-        check_user_topic(TopicName.parse(options["topic"]), "written")
+        topic = check_user_topic(TopicName.parse(options["topic"]), "written")
+        check_publishing(str(topic), options)
     elif "topic" not in schema.fieldNames():
         raise InvalidOptionError(
             'Which topic? Give .option("topic", "flights"), or a column named topic.'

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.non_persistent import check_reading
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.consumer_options import retry_topic
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
@@ -54,6 +55,7 @@ class SubscribedTopics:
         """Have these topics open, whether or not they are (still) among those named."""
         for topic in topics:
             if topic not in self._ledgers:
+                check_reading(topic, self._options)
                 self._ledgers[topic] = self._root.open(TopicName.parse(topic))
 
     @cached_property

@@ -17,10 +17,11 @@ from typing import Any
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectStore, join, open_store
-from pulsar_spark.errors import InvalidTopicNameError, TopicExistsError, TopicNotFoundError
+from pulsar_spark.errors import TopicExistsError, TopicNotFoundError
 from pulsar_spark.options import Options
 from pulsar_spark.topic_name import (
     DEFAULT_NAMESPACE,
+    NON_PERSISTENT,
     PERSISTENT,
     PUBLIC_TENANT,
     TopicName,
@@ -47,23 +48,13 @@ class Root:
         """This process's client of it."""
         return open_store(self.service_url, self.storage)
 
-    @staticmethod
-    def folder_of(topic: TopicName) -> str:
-        """The topic's folder below the root; InvalidTopicNameError if it can't have one."""
-        if not topic.is_persistent:
-            raise InvalidTopicNameError(
-                f"Topic {topic} is non-persistent, and Pulsarlite does not have such topics yet: "
-                "name it persistent://..., or without a domain."
-            )
-        return topic.storage_path
-
     def open(self, topic: TopicName) -> ManagedLedger:
         """The topic, brought up to date. TopicNotFoundError offers names that are near."""
         name = topic.partitioned_topic_name
         try:
-            return ManagedLedger.open(self.store, self.folder_of(topic), topic=name)
+            return ManagedLedger.open(self.store, topic.storage_path, topic=name)
         except TopicNotFoundError as error:
-            found = self.find(topic.tenant, topic.namespace.local_name)
+            found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
             present = [str(each) for each in found if not each.is_system]
             raise TopicNotFoundError(
                 f"Topic {name} does not exist in {self.store.root}. "
@@ -76,7 +67,7 @@ class Root:
         """The topic; made now, with so many partitions, if there was none."""
         try:
             return ManagedLedger.open(
-                self.store, self.folder_of(topic), topic=topic.partitioned_topic_name
+                self.store, topic.storage_path, topic=topic.partitioned_topic_name
             )
         except TopicNotFoundError:
             with suppress(TopicExistsError):  # somebody else was as quick
@@ -89,26 +80,31 @@ class Root:
         """A new topic. TopicExistsError if it is there already."""
         name = topic.partitioned_topic_name
         return ManagedLedger.create(
-            self.store, self.folder_of(topic), partitions, settings, topic=name
+            self.store, topic.storage_path, partitions, settings, topic=name
         )
 
-    def find(self, tenant: str | None = None, namespace: str | None = None) -> Iterator[TopicName]:
-        """The topics of a tenant and namespace, or of all, by name."""
+    def find(
+        self,
+        tenant: str | None = None,
+        namespace: str | None = None,
+        domain: str = PERSISTENT,
+    ) -> Iterator[TopicName]:
+        """The topics of a tenant and namespace, or of all, of one domain, by name."""
         store = self.store
-        for found_tenant in store.folders(PERSISTENT):
+        for found_tenant in store.folders(domain):
             if tenant is not None and found_tenant.replace("%2E", ".") != tenant:
                 continue
-            for found in store.folders(join(PERSISTENT, found_tenant)):
+            for found in store.folders(join(domain, found_tenant)):
                 if namespace is not None and found.replace("%2E", ".") != namespace:
                     continue
-                folder = join(PERSISTENT, found_tenant, found)
+                folder = join(domain, found_tenant, found)
                 for encoded in store.folders(folder):
                     yield TopicName.from_persistence_naming(
                         "/".join(
                             (
                                 found_tenant.replace("%2E", "."),
                                 found.replace("%2E", "."),
-                                PERSISTENT,
+                                domain,
                                 encoded,
                             )
                         )
@@ -117,15 +113,16 @@ class Root:
     def matching(self, pattern: str) -> list[TopicName]:
         """The topics whose whole full name matches; a short pattern means `public/default`.
 
-        A pattern with slashes but no domain begins with tenant and namespace, as a name does.
-        System topics never match.
+        A pattern with slashes but no domain begins with tenant and namespace, as a name does; only
+        one that begins with `non-persistent://` matches such topics. System topics never match.
         """
         if "://" not in pattern:
             within = "" if "/" in pattern else f"{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/"
             pattern = f"{PERSISTENT}://{within}{pattern}"
+        domain = NON_PERSISTENT if pattern.startswith(f"{NON_PERSISTENT}://") else PERSISTENT
         return [
             topic
-            for topic in self.find()
+            for topic in self.find(domain=domain)
             if not topic.is_system and re.fullmatch(pattern, str(topic))
         ]
 

@@ -12,6 +12,7 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.namespace_policies import schema_policies
 from pulsar_spark.connector.namespaces_command import set_topic_policy
+from pulsar_spark.connector.non_persistent import check_kept
 from pulsar_spark.connector.start_positions import StartPosition
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_cleanup import forget_decisions
@@ -28,7 +30,13 @@ from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.option_values import parse_duration_ms
 from pulsar_spark.options import Options
-from pulsar_spark.topic_name import NamespaceName, TopicName, check_user_topic
+from pulsar_spark.topic_name import (
+    NON_PERSISTENT,
+    PERSISTENT,
+    NamespaceName,
+    TopicName,
+    check_user_topic,
+)
 
 LONGEST_VALUE = 200
 """Characters of a message that `peek` prints."""
@@ -89,7 +97,8 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         name = NamespaceName.parse(arguments.namespace)
         tenant, namespace = name.tenant, name.local_name
     rows = []
-    for topic in root.find(tenant, namespace):
+    found = (root.find(tenant, namespace, domain) for domain in (PERSISTENT, NON_PERSISTENT))
+    for topic in chain.from_iterable(found):
         if topic.is_system and not arguments.include_system_topics:
             continue
         state = root.open(topic).state
@@ -293,6 +302,7 @@ def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
     from pulsar_spark.connector.compaction import compact  # needs parts of pyspark
 
     ledger = _open_to_change(root, arguments, "compacted")
+    check_kept(ledger.topic)
     done = compact(ledger, retain_null_key=arguments.retain_null_key)
     for each in done:
         yield (

@@ -59,7 +59,7 @@ def _named(root: Root) -> Iterator[str]:
     """The transactions that logs name, in places that were not emptied."""
     store = root.store
     for topic in root.find():
-        folder = Root.folder_of(topic)
+        folder = topic.storage_path
         removed = PointerFile(store, folder).read().removed
         for item in store.files(join(folder, LOG_FOLDER)):
             name, _, kind = item.path.rsplit("/", 1)[-1].partition(".")

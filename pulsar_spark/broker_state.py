@@ -27,6 +27,7 @@ from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.producer_access import TopicProducers
 from pulsar_spark.subscription import Subscription
+from pulsar_spark.topic_name import is_persistent
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ class BrokerState:
         )
         if added.hidden:
             self.hidden = self.hidden.union(added.hidden)
-        if self.policies.delayed_delivery and added.deliver_at_ms is not None:
+        delays = self.policies.delayed_delivery and self.is_persistent
+        if delays and added.deliver_at_ms is not None:
             self._delay(ledger, np.asarray(added.deliver_at_ms, np.int64))
         return True
 
@@ -98,7 +100,7 @@ class BrokerState:
         for ledger in removed:
             del self.columns[ledger.ledger_id]
             messages = messages.union(PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1))
-        self.ledgers = LedgerList(held)
+        before, self.ledgers = self.ledgers, LedgerList(held)
         self.trimming -= gone
         self.hidden = self.hidden.difference(messages)
         self.delayed = self.delayed.without(messages)
@@ -106,7 +108,7 @@ class BrokerState:
             rest = messages.difference(subscription.cursor.individually_deleted)
             rest = rest.after(subscription.cursor.mark_delete_position)
             if rest:  # a Reader whose position is gone is moved on
-                subscription.acknowledge(Cursor().acknowledge(rest), self.ledgers)
+                subscription.acknowledge(Cursor().acknowledge(rest), before)
             subscription.cursor = subscription.cursor.advance(self.ledgers)
 
     def _delay(self, ledger: LedgerInfo, deliver_at_ms: NDArray[np.int64]) -> None:
@@ -128,6 +130,11 @@ class BrokerState:
         self.delayed = delayed
 
     # -- looking -----------------------------------------------------------------------------
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether it keeps messages for those who are not connected."""
+        return is_persistent(self.topic)
 
     @property
     def ledgers_that_stay(self) -> LedgerList:

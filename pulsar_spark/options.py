@@ -73,7 +73,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Several topics."),
     Option("topicsPattern", values.pattern, None, Scope.READ, "a regular expression",
            "All topics whose whole name `persistent://tenant/namespace/name` matches; a pattern "
-           "without `://` is taken in the namespace `public/default`, as Pulsar takes it. "
+           "without `://` is taken in the namespace `public/default`, as Pulsar takes it; one "
+           "that begins with `non-persistent://` finds such topics. "
            "System topics never match. New topics are found while the query runs."),
     Option("startingOffsets", values.text, "latest", Scope.READ,
            "earliest, latest, or JSON of message ids by topic and partition",

@@ -2,25 +2,32 @@
 
 Invariants: a ledger goes only when every durable subscription has passed it, retention has
 released it, and no connected consumer's committed offset may need it for a replay, all of it as
-it stood before this step; the newest ledger stays; nothing expires before its time, nor behind
-something that stays. Follows Pulsar's `ManagedLedgerImpl.internalTrimLedgers`,
-`PersistentMessageExpiryMonitor` and `BacklogQuotaManager`.
+it stood before this step; one of a non-persistent topic when it is old enough, whoever needs it;
+the newest ledger stays; nothing expires before its time, nor behind something that stays. Follows
+Pulsar's `ManagedLedgerImpl.internalTrimLedgers`, `PersistentMessageExpiryMonitor` and
+`BacklogQuotaManager`.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.ledger_info import LedgerInfo
-from pulsar_spark.policies import INFINITE, BacklogQuotaPolicy
+from pulsar_spark.policies import INFINITE, BacklogQuotaPolicy, TopicPolicies
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.ready import BacklogQuotaExceeded
 from pulsar_spark.ready_builder import ReadyBuilder
 from pulsar_spark.subscription import Subscription
+from pulsar_spark.topic_name import is_persistent
 
-EVICTED_TO = 0.9
+NON_PERSISTENT_KEPT_MS: Final = 60_000
+"""How long a non-persistent topic has a message for those who are connected; longer if its
+retention time is."""
+EVICTED_TO: Final = 0.9
 """An evicted backlog keeps this part of its quota."""
 
 
@@ -45,7 +52,7 @@ def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
 
 def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
     """When time alone releases the next ledger; None if something else must happen first."""
-    keep_ms = state.policies.retention_time_ms
+    keep_ms = kept_ms(state.topic, state.policies)
     ledgers = state.ledgers_that_stay
     if keep_ms == INFINITE or len(ledgers) < 2:
         return None
@@ -114,8 +121,17 @@ def backlog_bytes(state: BrokerState, subscription: Subscription) -> int:
     return total
 
 
+def kept_ms(topic: str, policies: TopicPolicies) -> int:
+    """How long a topic of that full name keeps a message, whoever needs it or not."""
+    if is_persistent(topic) or policies.retention_time_ms == INFINITE:
+        return policies.retention_time_ms
+    return max(policies.retention_time_ms, NON_PERSISTENT_KEPT_MS)
+
+
 def _passed_by_all(state: BrokerState) -> Position | None:
     """Up to where nobody needs anything any more; None if nothing may go."""
+    if not state.is_persistent:  # nobody is waited for
+        return state.last_position
     durable = [each for each in state.subscriptions.values() if each.durable]
     if not durable and state.policies.keep_without_subscription and not state.was_subscribed:
         return None
@@ -131,10 +147,12 @@ def _passed_by_all(state: BrokerState) -> Position | None:
 def _released(state: BrokerState, ledger: LedgerInfo, now_ms: int, total_bytes: int) -> bool:
     """Retention: over its time, or more than its size without it."""
     policies = state.policies
-    by_time, by_size = policies.retention_time_ms, policies.retention_size_bytes
+    by_time, by_size = kept_ms(state.topic, policies), policies.retention_size_bytes
     age_ms = now_ms - state.columns[ledger.ledger_id].published_at_ms
     is_old = by_time != INFINITE and age_ms > by_time
     is_much = by_size != INFINITE and total_bytes - ledger.size_bytes >= by_size
+    if not state.is_persistent:
+        return is_old
     if by_time == 0 and by_size == 0:
         return True
     return is_old or is_much

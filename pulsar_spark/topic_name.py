@@ -123,6 +123,7 @@ class TopicName:
 
     @property
     def is_persistent(self) -> bool:
+        """Whether its messages are kept for those who are not connected."""
         return self.domain == PERSISTENT
 
     @property
@@ -191,6 +192,15 @@ class TopicName:
         topic = self.partitioned_topic
         parts = (topic.domain, topic.tenant, topic.namespace.local_name, topic.encoded_local_name)
         return "/".join(_folder_name(part) for part in parts)
+
+
+def is_persistent(topic: str) -> bool:
+    """Whether a topic of that full name keeps messages for those who are not connected.
+
+    >>> is_persistent("non-persistent://public/default/ticks")
+    False
+    """
+    return not topic.startswith(f"{NON_PERSISTENT}://")
 
 
 def to_full_topic_name(text: str) -> str:

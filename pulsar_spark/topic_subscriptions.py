@@ -8,6 +8,8 @@ changes nothing; a refused command changes nothing. Follows Pulsar's
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from pulsar_spark import dispatcher_single_active, dispatcher_sticky_key
@@ -43,6 +45,8 @@ from pulsar_spark.topic_name import check_subscription_name
 
 def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None:
     """Let a consumer in, or say why not; or say again to one that is in what it holds."""
+    if not state.is_persistent:
+        command = _only_while_connected(command)
     refusal = _refusal(state, command)
     if refusal is not None:
         refuse(out, command, *refusal)
@@ -86,7 +90,10 @@ def create(state: BrokerState, command: CreateSubscription, out: ReadyBuilder) -
         request_id=command.request_id,
     )  # fmt: skip
     if command.subscription not in state.subscriptions:
-        refusal = _bad_request(wanted) or _too_many_subscriptions(state)
+        refusal = _bad_request(state, wanted) or _too_many_subscriptions(state)
+        if not state.is_persistent:
+            text = "A non-persistent topic keeps no subscription that nobody is connected to"
+            refusal = ServerError.NOT_ALLOWED_ERROR, text
         if refusal is not None:
             refuse(out, command, *refusal)
             return
@@ -175,6 +182,10 @@ def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
     if subscription is None:
         refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         return
+    if not state.is_persistent:
+        text = "A non-persistent topic keeps nothing to go back to"
+        refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
+        return
     position, batch_index = command.position, command.batch_index
     if position is None and command.timestamp_ms is None:
         refuse(out, command, ServerError.NOT_ALLOWED_ERROR, "Seek names neither id nor time")
@@ -230,7 +241,7 @@ Refusal = tuple[ServerError, str]
 
 def _refusal(state: BrokerState, command: Subscribe) -> Refusal | None:
     """Why the consumer can't come in, in the order in which Pulsar looks."""
-    refusal = _bad_request(command)
+    refusal = _bad_request(state, command)
     if refusal is not None:
         return refusal
     subscription = state.subscriptions.get(command.subscription)
@@ -244,7 +255,7 @@ def _refusal(state: BrokerState, command: Subscribe) -> Refusal | None:
     return refusal
 
 
-def _bad_request(command: Subscribe) -> Refusal | None:
+def _bad_request(state: BrokerState, command: Subscribe) -> Refusal | None:
     """What no subscription would allow."""
     try:
         check_subscription_name(command.subscription)
@@ -254,6 +265,9 @@ def _bad_request(command: Subscribe) -> Refusal | None:
         return ServerError.NAMING_ERROR, "Empty consumer name"
     if command.read_compacted and command.subscription_type.is_shared:
         text = "readCompacted only allowed on failover or exclusive subscriptions"
+        return ServerError.NOT_ALLOWED_ERROR, text
+    if command.read_compacted and not state.is_persistent:
+        text = "readCompacted only allowed on persistent topics"
         return ServerError.NOT_ALLOWED_ERROR, text
     return None
 
@@ -308,6 +322,16 @@ def _too_many(state: BrokerState, subscription: Subscription | None) -> Refusal 
     if subscription is not None and 0 < limit <= len(subscription.consumers):
         return ServerError.CONSUMER_BUSY, "Subscription reached max consumers limit"
     return None
+
+
+def _only_while_connected(command: Subscribe) -> Subscribe:
+    """How a consumer of a non-persistent topic subscribes, whatever it asked for."""
+    return replace(
+        command,
+        durable=False,
+        initial_position=InitialPosition.LATEST,
+        start_message_id=None,
+    )
 
 
 def _created(state: BrokerState, command: Subscribe) -> Subscription:

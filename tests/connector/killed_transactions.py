@@ -68,7 +68,7 @@ def seen(folder: Path) -> dict[str, list[str]]:
     store = open_store(str(folder / "root"))
     found: dict[str, list[str]] = {}
     for topic in (*TOPICS, str(COMMANDS)):
-        path = Root.folder_of(TopicName.parse(topic))
+        path = TopicName.parse(topic).storage_path
         found[topic] = []
         with suppress(TopicNotFoundError):
             ledger = ManagedLedger.open(store, path, cached=False)

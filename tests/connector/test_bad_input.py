@@ -71,7 +71,15 @@ def read(spark: SparkSession, root: Path, topic: str = "flights", **given: str) 
         ({"topic": "flihgts"}, "Did you mean persistent://public/default/flights?"),
         ({"topic": "a/b"}, "<tenant>/<namespace>/<topic>"),
         ({"topic": "http://a/b/c"}, "Invalid topic domain: 'http'"),
-        ({"topic": "non-persistent://a/b/c"}, "does not have such topics yet"),
+        ({"topic": "non-persistent://public/default/ticks"}, "does not exist in"),
+        (
+            {"topic": "non-persistent://public/default/t", "startingOffsets": "earliest"},
+            "reading begins when the query connects, and startingOffsets can only be latest",
+        ),
+        (
+            {"topic": "non-persistent://public/default/t", "readCompacted": "true"},
+            "option readCompacted can't be had of such a topic",
+        ),
         ({"topic": "te nant/ns/t"}, "Invalid named entity: te nant"),
         ({"topic": "flights-partition-7"}, "there is no partition 7. Name another"),
     ],

@@ -48,7 +48,7 @@ def fresh(root: Path, topic: str, clock: Callable[[], int] | None = None) -> Man
     """The topic, as a process sees it that has not seen it before."""
     name = TopicName.parse(topic)
     more: dict[str, Any] = {"clock": clock} if clock else {}
-    return ManagedLedger.open(open_store(str(root)), Root.folder_of(name), cached=False, **more)
+    return ManagedLedger.open(open_store(str(root)), name.storage_path, cached=False, **more)
 
 
 def seen(root: Path) -> dict[str, list[str]]:
@@ -355,7 +355,7 @@ def test_on_an_object_store_a_transaction_is_the_same(s3_root: S3Root) -> None:
         tasks = written(options, [f"a{batch}", f"b{batch}"], {"topic": list(TOPICS)})
         publish(root, tasks, ("query", batch), transaction=begin(batch))
     for topic in TOPICS:
-        folder = Root.folder_of(TopicName.parse(topic))
+        folder = TopicName.parse(topic).storage_path
         ledger = ManagedLedger.open(root.store, folder, cached=False)
         assert values_of(ledger) == [f"{topic}0", f"{topic}1"]
     assert forget_decisions(root) == 0
@@ -383,7 +383,7 @@ def give_up_the_log(root: Path, *topics: str) -> None:
     for topic in topics or TOPICS:
         name = TopicName.parse(topic)
         ledger = ManagedLedger.open(
-            open_store(str(root)), Root.folder_of(name), cached=False, log_grace_ms=0
+            open_store(str(root)), name.storage_path, cached=False, log_grace_ms=0
         )
         for _ in range(2):
             ledger.write_snapshot()
