@@ -17,9 +17,9 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.position_set import PositionSet
 
-ROWS_PER_TASK = 524_288
+ROWS_PER_TASK = 1 << 20
 """A task reads about so many rows at most, ..."""
-BYTES_PER_TASK = 256 << 20
+BYTES_PER_TASK = 512 << 20
 """... or so many payload bytes, whichever is reached first."""
 ROWS_WORTH_SPLITTING = 20_000
 """A batch of fewer rows is one task: a task costs 20 ms whatever it reads."""

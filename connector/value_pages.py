@@ -10,7 +10,6 @@ reader, which knows every kind of page, and says what is wrong with a damaged on
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from zlib_ng import zlib_ng
 
 _HEADER_BYTES: Final = 128
 """No header of such a page, which has no statistics, is longer."""
@@ -61,7 +61,7 @@ def _array(page: pa.Buffer, header: dict[int, Any]) -> pa.Array:
     rows = about[_VALUES]
     if (header[_TYPE], about[_ENCODING]) != (_DATA_PAGE, _LENGTHS_THEN_BYTES):
         raise _Unexpected
-    if len(page) != header[_SIZE] or zlib.crc32(page) != header[_CHECKSUM] & 0xFFFFFFFF:
+    if len(page) != header[_SIZE] or zlib_ng.crc32(page) != header[_CHECKSUM] & 0xFFFFFFFF:
         raise _Unexpected
     data = memoryview(page).cast("B")
     levels = 4 + int.from_bytes(data[:4], "little")
