@@ -92,6 +92,42 @@ def test_several_versions_are_read_in_one_micro_batch(
     assert sorted(row.value.id for row in ids) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["JSON", "AVRO"])
+def test_a_typed_stream_goes_on_from_its_checkpoint_also_with_a_newer_schema(
+    spark: SparkSession, root: Path, tmp_path: Path, name: str
+) -> None:
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+
+    def run(number: int, fields: str, **given: str) -> None:
+        line = {"id": number, "note": f"n{number}", "tags": ["a", "b"]}
+        (source / f"{number}.json").write_text(json.dumps(line), encoding="utf-8")
+        frame = spark.readStream.schema("id long, note string, tags array<string>")
+        rows = frame.json(str(source)).selectExpr(f"struct({fields}) as value", "note as key")
+        writer = rows.writeStream.format("pulsarlite").options(topic="t", schemaType=name, **given)
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        assert writer.start(str(root)).awaitTermination(60)
+
+    run(0, "id, tags")
+    run(1, "id, tags")
+    # As if the process had been killed after the sink's commit and before Spark's own.
+    for file in ("1", ".1.crc"):
+        (checkpoint / "commits" / file).unlink()
+    run(2, "id, tags, note")  # repeats micro-batch 1, which is there, by its older schema
+    run(3, "id, tags, note")
+    found = read(spark, root).orderBy("value.id").collect()
+    assert [row.value.asDict() for row in found] == [
+        {"id": number, "tags": ["a", "b"], "note": f"n{number}" if number > 1 else None}
+        for number in range(4)
+    ]
+    assert [(row.key, row.schema_version) for row in found] == [
+        ("n0", 0), ("n1", 0), ("n2", 1), ("n3", 1),
+    ]  # fmt: skip
+    with pytest.raises(PySparkException, match=r"INCOMPATIBLE_SCHEMA.*field id is long, not null or string"):
+        run(4, "cast(id as string) as id, tags, note")
+    assert read(spark, root).count() == 4
+
+
 def test_a_schema_that_does_not_fit_is_refused_and_nothing_is_stored(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
