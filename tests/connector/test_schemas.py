@@ -123,7 +123,9 @@ def test_a_typed_stream_goes_on_from_its_checkpoint_also_with_a_newer_schema(
     assert [(row.key, row.schema_version) for row in found] == [
         ("n0", 0), ("n1", 0), ("n2", 1), ("n3", 1),
     ]  # fmt: skip
-    with pytest.raises(PySparkException, match=r"INCOMPATIBLE_SCHEMA.*field id is long, not null or string"):
+    with pytest.raises(
+        PySparkException, match=r"INCOMPATIBLE_SCHEMA.*field id is long, not null or string"
+    ):
         run(4, "cast(id as string) as id, tags, note")
     assert read(spark, root).count() == 4
 

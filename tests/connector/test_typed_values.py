@@ -7,10 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_writer import write_messages
+from pulsar_spark.connector.processing import Message, Processor
 from pulsar_spark.connector.schema_registration import SinkSchema, register
 from pulsar_spark.connector.schema_types import definition_of
 from pulsar_spark.connector.stream_writer import WrittenFiles, publish
@@ -20,6 +22,8 @@ from pulsar_spark.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import TopicName
 from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Batch, Run, messages
+from tests.connector.test_acknowledging import write
+from tests.connector.test_batch_transaction import backlog
 from tests.connector.topics import ledger_of, options_of, send
 
 ORDER = StructType().add("id", LongType())
@@ -77,6 +81,24 @@ def test_what_does_not_fit_is_buried_with_its_reason_and_not_delivered(
     reasons = [dict(letter["properties"])["ERROR"] for letter in letters]
     assert "value.id is 'x'" in reasons[0]
     assert "no JSON" in reasons[1]
+
+
+def test_a_function_is_not_called_for_what_does_not_fit(root: Path, loop: BrokerLoop) -> None:
+    consumer = run(root, "deadLetter", ackMode="manual")
+    planned = granted(consumer, loop)
+    schema = to_arrow_schema(consumer.schema, timezone="UTC")
+    batch = pa.RecordBatch.from_pylist(consumer.read(planned), schema)
+
+    def handle(message: Message) -> Any:
+        return message.value and message.value["id"]
+
+    (rows,) = Processor(handle, result=pa.int64())(iter([batch]))
+    assert [row["result"] for row in rows.to_pylist()] == [1, None, 4]
+    rows = rows.drop_columns(["result"])
+    write(loop.root, dict(zip(rows.schema.names, rows.columns, strict=True)))
+    loop.until_quiet()
+    assert [letter["value"] for letter in messages(root, "t-s-DLQ")] == [b'{"id":"x"}', b"{"]
+    assert backlog(root) == 0
 
 
 def test_a_letter_keeps_its_schema(root: Path, loop: BrokerLoop) -> None:
