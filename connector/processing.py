@@ -115,8 +115,8 @@ def process(
 
     `function(message)`, with a `Message`, is called in a child of Spark's worker. If it returns,
     whatever it returns, the message is acknowledged. If it raises, kills its process, or takes
-    longer than `timeout`, the message is acknowledged negatively, with the error: it comes again by the
-    consumer's backoff, and becomes a dead letter in the end. If it raises `RetryLater`, the
+    longer than `timeout`, the message is acknowledged negatively, with the error: it comes again by
+    the consumer's backoff, and becomes a dead letter in the end. If it raises `RetryLater`, the
     message goes to the retry letter topic; where the DataFrame has no column `properties`, which
     count that, it is acknowledged negatively with that delay. If it raises `Reject`, the message
     becomes a dead letter at once. What the function keeps in memory it keeps for the task, or until
