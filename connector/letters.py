@@ -63,7 +63,7 @@ def write_letters(
             | {f"storage.{key}": value for key, value in root.storage.items()}
         )
         for schema, copies in _by_schema(root, about, letter):
-            written += write_messages(copies, options, root, schema)
+            written += write_messages(copies, options, root, schema, enforced=False)
     return written
 
 

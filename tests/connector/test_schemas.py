@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+import pulsar_spark
+from pulsar_spark.errors import IncompatibleSchemaError
 from tests.connector.topics import files_below, ledger_of, send
 
 if TYPE_CHECKING:
@@ -158,6 +160,33 @@ def test_a_schema_that_does_not_fit_is_refused_and_nothing_is_stored(
     after = files_below(root)
     assert {k: v for k, v in after.items() if "/t/" in k} == before
     assert not [name for name in after if name.endswith(".parquet") and name not in before]
+
+
+def test_a_sink_without_a_schema_is_refused_where_validation_is_enforced(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    write(spark.sql("select struct(1L as id) as value"), root, schemaType="JSON")
+    ledger_of(root, "t").change_settings({"schema_validation_enforced": True})
+    before = files_below(root)
+    why = r"INCOMPATIBLE_SCHEMA.*takes no messages without one: give schemaType"
+    rows = spark.sql("select 'a' as value, 't' as topic")
+    with pytest.raises(PySparkException, match=why):
+        write(rows.drop("topic"), root)
+    with pytest.raises(PySparkException, match=why):
+        write(rows, root, topic="u")  # seen only by the task
+    stream = spark.readStream.format("rate").load().selectExpr("'a' as value")
+    with pytest.raises(PySparkException, match=why):
+        stream.writeStream.format("pulsarlite").options(
+            topic="t", checkpointLocation=str(tmp_path / "c")
+        ).start(str(root)).awaitTermination(60)
+    with (
+        pytest.raises(IncompatibleSchemaError, match="give schemaType"),
+        pulsar_spark.transaction(service_url=str(root)) as txn,
+    ):
+        txn.write(rows.drop("topic"), topic="t")
+    assert {k: v for k, v in files_below(root).items() if "/u/" not in k} == before
+    write(spark.sql("select struct(2L as id) as value"), root, schemaType="JSON")
+    assert read(spark, root).count() == 2
 
 
 def test_a_value_that_does_not_fit_ends_the_query_or_is_null_with_its_reason(
