@@ -82,10 +82,7 @@ def negative_acknowledge(
     `attempt` is used where there is one: what has gone out again meanwhile is left alone. The
     rest is as for `acknowledge`.
     """
-    details = _attempt(df)
-    if delay is not None:
-        details["delay_ms"] = _literal(milliseconds_of(delay))
-    return _say(df, subscription, "Negative", details, how)
+    return _say(df, subscription, "Negative", details_of_negative(df, delay), how)
 
 
 def reconsume_later(
@@ -101,12 +98,27 @@ def reconsume_later(
     How often that was done stands in a message's properties, so they have to be among the
     columns: read with `includeProperties`. The rest is as for `acknowledge`.
     """
+    return _say(df, subscription, "ReconsumeLater", details_of_later(df, delay, properties), how)
+
+
+def details_of_negative(df: DataFrame, delay: Delay | None) -> dict[str, Column]:
+    """What a row that rejects says besides its message id."""
+    details = _attempt(df)
+    if delay is not None:
+        details["delay_ms"] = _literal(milliseconds_of(delay))
+    return details
+
+
+def details_of_later(
+    df: DataFrame, delay: Delay, properties: Mapping[str, str] | None
+) -> dict[str, Column]:
+    """What a row that reconsumes later says besides its message id."""
     details = _attempt(df)
     details["delay_ms"] = _literal(milliseconds_of(delay))
     details["reconsume_times"] = _reconsume_times(df)
     if properties:
         details["properties"] = _map(properties)
-    return _say(df, subscription, "ReconsumeLater", details, how)
+    return details
 
 
 def _say(

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pulsar_spark import ack_set
+from pulsar_spark.chunked_messages import ChunkedMessages
 from pulsar_spark.commands import Acknowledge, AckType, ReconsumeLater, Rejection, Report
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
@@ -228,6 +229,10 @@ def _fold_partition(rows: _Rows, about: TopicPartition, state: TopicState) -> Ac
         there = chosen[sizes[chosen] > 0]
         if len(there):
             _add_group(found, rows, sizes, there)
+    chunks = state.chunks(about.partition)
+    if chunks and found.individual:  # a chunked message is known by its last chunk
+        rest = ChunkedMessages.of(chunks).chunks_of(found.individual)
+        found.individual = found.individual.union(rest)
     return found
 
 

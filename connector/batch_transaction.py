@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pulsar_spark.connector.acknowledging import query_of_batch, rows_that_acknowledge
+from pulsar_spark.connector.acknowledging import (
+    Delay,
+    details_of_later,
+    details_of_negative,
+    query_of_batch,
+    rows_that_acknowledge,
+)
 from pulsar_spark.connector.acknowledgment_rows import fold
 from pulsar_spark.connector.acknowledgment_writer import (
     FoldedRows,
@@ -37,7 +43,7 @@ from pulsar_spark.options import Options, Scope
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _OF_THE_WHOLE: Final = {
     "accessMode", "producerLease", "subscriptionName", "transactional", "txnAppId", "txnVersion",
@@ -142,19 +148,51 @@ class BatchTransaction:
 
     def acknowledge(self, df: DataFrame, subscription: str, *, topic: str | None = None) -> None:
         """Acknowledge the messages of a DataFrame, one by one, once the transaction commits."""
-        self._acknowledge(df, subscription, "Individual", topic)
+        self._check(df)
+        self._acknowledge(df, subscription, "Individual", {}, topic)
 
     def acknowledge_cumulative(
         self, df: DataFrame, subscription: str, *, topic: str | None = None
     ) -> None:
         """Acknowledge all up to the furthest of these, once the transaction commits."""
-        self._acknowledge(df, subscription, "Cumulative", topic)
+        self._check(df)
+        self._acknowledge(df, subscription, "Cumulative", {}, topic)
+
+    def negative_acknowledge(
+        self,
+        df: DataFrame,
+        subscription: str,
+        *,
+        delay: Delay | None = None,
+        topic: str | None = None,
+    ) -> None:
+        """Give the messages back once the transaction commits; the delay counts from then."""
+        self._check(df)
+        self._acknowledge(df, subscription, "Negative", details_of_negative(df, delay), topic)
+
+    def reconsume_later(
+        self,
+        df: DataFrame,
+        subscription: str,
+        delay: Delay,
+        *,
+        properties: Mapping[str, str] | None = None,
+        topic: str | None = None,
+    ) -> None:
+        """Have the messages copied to the retry letter topic once the transaction commits."""
+        self._check(df)
+        details = details_of_later(df, delay, properties)
+        self._acknowledge(df, subscription, "ReconsumeLater", details, topic)
 
     def _acknowledge(
-        self, df: DataFrame, subscription: str, ack_type: str, topic: str | None
+        self,
+        df: DataFrame,
+        subscription: str,
+        ack_type: str,
+        details: Mapping[str, Column],
+        topic: str | None,
     ) -> None:
-        self._check(df)
-        rows = rows_that_acknowledge(df, ack_type, {}, topic)
+        rows = rows_that_acknowledge(df, ack_type, details, topic)
         given = {**self._common, "subscriptionName": subscription}
         parsed = Options.parse(given, Scope.BATCH_WRITE)
         check_acknowledgments(parsed, rows.schema, overwrite=False)

@@ -13,20 +13,19 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pulsar_spark import broker_rows, wire_format
 from pulsar_spark.broker_rows import InputRow, Phase
 from pulsar_spark.commands import LeaseLapsed, LedgersTrimmed, SetPolicies
 from pulsar_spark.connector.broker_offset import NO_COMMIT, BrokerOffset
 from pulsar_spark.connector.lease import read_lease
+from pulsar_spark.connector.ledger_columns import columns_of
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.errors import ObjectNotFoundError, TopicNotFoundError
+from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.hosted_broker import OFFSET_KEY
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.ledger_info import LedgerInfo
@@ -213,16 +212,7 @@ def _ledger_row(
     now_ms: int,
     hidden: Any,
 ) -> InputRow:
-    columns: dict[str, bytes] = {}
-    place: LedgerInfo | None = info
-    while place is not None:
-        try:
-            columns = _columns(reader, place)
-            break
-        except ObjectNotFoundError:  # merged away, or trimmed: then nobody asks for them
-            ledger.refresh()
-            found = ledger.ledgers(about.partition).get(info.ledger_id)
-            place = found if found != place else None
+    columns = columns_of(ledger, info, reader)
     return InputRow(
         *about, Phase.LOG, *where, broker_rows.LEDGER, now_ms,
         data=broker_rows.ledger_data(info, info.max_publish_time_ms, hidden),
@@ -230,34 +220,3 @@ def _ledger_row(
         deliver_at_ms=columns.get("deliver_at"),
         publish_times_ms=columns.get("publish_time"),
     )  # fmt: skip
-
-
-def _columns(reader: LedgerFileReader, ledger: LedgerInfo) -> dict[str, bytes]:
-    """The bytes of those arrays of a ledger that say something, by column."""
-    names = ["sticky_key_hash"]
-    if ledger.max_deliver_at_ms is not None:
-        names.append("deliver_at")
-    if ledger.min_publish_time_ms != ledger.max_publish_time_ms:
-        names.append("publish_time")
-    table = reader.read_table(ledger, names)
-    result: dict[str, bytes] = {}
-    hashes = table["sticky_key_hash"]
-    if hashes.null_count < len(hashes):
-        result["sticky_key_hash"] = _hashes(hashes, ledger.ledger_id)
-    for name in names[1:]:
-        result[name] = _milliseconds(table[name])
-    return result
-
-
-def _hashes(hashes: pa.ChunkedArray, ledger_id: int) -> bytes:
-    """31 bits each; a message without key gets one from where it lies."""
-    values = pc.fill_null(hashes, -1).to_numpy().astype(np.int32)
-    rows = np.flatnonzero(values < 0)
-    values[rows] = (rows + ledger_id * 31) * 2_654_435_761 & 0x7FFF_FFFF
-    return bytes(values.tobytes())
-
-
-def _milliseconds(times: pa.ChunkedArray) -> bytes:
-    """0 where there is none."""
-    micros = pc.fill_null(pc.cast(times, pa.int64()), 0).to_numpy()
-    return bytes((micros // 1000).astype(np.int64).tobytes())

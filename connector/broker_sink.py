@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,7 +20,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from pulsar_spark import broker_rows
 from pulsar_spark.broker_rows import OutputRow
-from pulsar_spark.commands import CreateSubscription
+from pulsar_spark.chunked_messages import ChunkedMessages
+from pulsar_spark.commands import CreateSubscription, Report
 from pulsar_spark.connector.broker_input import OFFSET_RECORD, SHARD_PREFIX
 from pulsar_spark.connector.broker_offset import BrokerOffset
 from pulsar_spark.connector.ledger_store import LedgerStore
@@ -29,10 +31,12 @@ from pulsar_spark.connector.message_writer import WrittenTopic
 from pulsar_spark.connector.stream_writer import QUERY_ID_PROPERTY
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import BrokerFencedError, FencedError, PulsarliteError
 from pulsar_spark.hosted_broker import OFFSET_KEY
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.ledger_log import TopicState
+from pulsar_spark.position_set import PositionSet
 from pulsar_spark.publication import NewLedger
 from pulsar_spark.ready import Letter
 from pulsar_spark.stream_offset import TopicPartition
@@ -40,6 +44,8 @@ from pulsar_spark.topic_name import TopicName
 
 LEDGERS_KEPT = 500
 """Of `__dispatch` and `__commands`, behind a snapshot: for consumers that lag behind."""
+CHUNKS_KEPT_MS: Final = 3_600_000
+"""How long the chunks of a message that is in the making stay, though all have been read."""
 SYSTEM_GRACE_MS = 10 * 60 * 1000
 """How long the files of the system topics stay after that."""
 ABOUT_BATCHES = TopicPartition(str(DISPATCH), 0)
@@ -57,6 +63,8 @@ class SteppedTask(WriterCommitMessage):
     subscriptions: tuple[tuple[str, str], ...]
     trims: tuple[tuple[str, int, tuple[int, ...]], ...]
     offset: str | None
+    chunks: tuple[Record, ...] = ()
+    """Acknowledges the chunks before those that were copied."""
 
 
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
@@ -108,6 +116,7 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
         tuple(sorted(each for each in subscriptions if each[1])),
         tuple(trims),
         offset,
+        tuple(_done_with(root, letters)),
     )
 
 
@@ -146,16 +155,38 @@ def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[st
         Record.of(TopicPartition(str(TopicName.parse(topic)), 0), name, CreateSubscription(name))
         for topic, name in wanted
     ]
+    commands += [each for task in tasks for each in task.chunks]
     if commands:
         SystemTopic(root, COMMANDS).append(commands, application=application)
 
 
+def _done_with(root: Root, letters: Iterable[tuple[TopicPartition, Letter]]) -> Iterator[Record]:
+    """What acknowledges the other chunks of copied messages, each of which is its last chunk."""
+    for about, letter in letters:
+        chunks = root.open(TopicName.parse(about.topic)).state.chunks(about.partition)
+        done = ChunkedMessages.of(chunks).chunks_of(letter.messages) if chunks else PositionSet()
+        if done:
+            report = Report(
+                letter.subscription, epoch=None, acknowledged=Cursor().acknowledge(done)
+            )
+            yield Record.of(about, letter.subscription, report)
+
+
 def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
+    """Drop them, and what had to stay when it was asked for: a broker asks oldest first, once.
+
+    Ledgers stay from the first on that has chunks of a message which stays, or is in the making.
+    """
+    last = max(ledger_ids, default=-1)
+
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-        there = {each.ledger_id for each in state.ledgers(partition)}
-        gone = tuple(
-            each for each in ledger_ids if each in there and state.may_trim(partition, each)
-        )
+        ledgers = state.ledgers(partition)
+        there = [each.ledger_id for each in ledgers if each.ledger_id <= last]
+        gone = tuple(each for each in there if state.may_trim(partition, each))
+        if chunks := state.chunks(partition):
+            needed = ChunkedMessages.of(chunks, ledgers).needed(gone, now_ms - CHUNKS_KEPT_MS)
+            first = min(needed, default=last + 1)
+            gone = tuple(each for each in gone if each < first)
         if not gone:
             return None
         return Commit(state.number + 1, commit_id, now_ms, trimmed={partition: gone})

@@ -31,13 +31,16 @@ _log = logging.getLogger(__name__)
 class TopicChunks:
     """The chunked messages of the partitions that one source reads, kept up with their logs."""
 
-    def __init__(self, options: Options) -> None:
-        self._limits = ChunkLimits(
-            options["maxPendingChunkedMessage"],
-            options["autoAckOldestChunkedMessageOnQueueFull"],
-            options["expireTimeOfIncompleteChunkedMessage"],
-        )
-        self._fail = bool(options["failOnDataLoss"])
+    def __init__(self, options: Options | None = None) -> None:
+        """Without options: all that became complete; what was trimmed since is left out."""
+        self._limits, self._fail = ChunkLimits(expire_ms=0), False
+        if options is not None:
+            self._limits = ChunkLimits(
+                options["maxPendingChunkedMessage"],
+                options["autoAckOldestChunkedMessageOnQueueFull"],
+                options["expireTimeOfIncompleteChunkedMessage"],
+            )
+            self._fail = bool(options["failOnDataLoss"])
         self._known: dict[tuple[str, int], ChunkedMessages] = {}
 
     def of(self, ledger: ManagedLedger, partition: int) -> ChunkedMessages | None:

@@ -47,6 +47,10 @@ _STRATEGY_HELP = (
 _AUTO_UPDATE_HELP = (
     "Say whether producers may add schemas. Pulsar: set-is-allow-auto-update-schema."
 )
+_VALIDATION_HELP = (
+    "Refuse producers without a schema for topics that have one. Pulsar: "
+    "set-schema-validation-enforce."
+)
 _EPILOG = """\
 examples:
   pulsarlite demo
@@ -212,6 +216,7 @@ def _add_strategy(command: argparse.ArgumentParser) -> None:
 def _add_schema_policies(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """What a topic and its namespace both say of schemas."""
     _add_switch(add("set-is-allow-auto-update-schema", _AUTO_UPDATE_HELP))
+    _add_switch(add("set-schema-validation-enforce", _VALIDATION_HELP))
     _add_strategy(add("set-schema-compatibility-strategy", _STRATEGY_HELP))
 
 

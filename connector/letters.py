@@ -15,10 +15,11 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from pulsar_spark.connector.chunk_reading import TopicChunks
 from pulsar_spark.connector.message_columns import READ_COLUMNS
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.micro_batch import MessageInputPartition, TopicRows, row_ranges
+from pulsar_spark.connector.micro_batch import MessageInputPartition, TopicRows
 from pulsar_spark.connector.namespace_policies import SchemaPolicies
 from pulsar_spark.connector.schema_registration import SinkSchema
 from pulsar_spark.connector.topics import Root
@@ -63,7 +64,7 @@ def write_letters(
             | {f"storage.{key}": value for key, value in root.storage.items()}
         )
         for schema, copies in _by_schema(root, about, letter):
-            written += write_messages(copies, options, root, schema)
+            written += write_messages(copies, options, root, schema, enforced=False)
     return written
 
 
@@ -92,7 +93,7 @@ def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.Re
         {each: held.whole_entries(each) for each in kept},
         {each: held.partial_entries(each) for each in kept},
     )
-    rows = tuple(row_ranges(messages, ledgers))
+    rows = tuple(TopicChunks().row_ranges(messages, topic, about.partition))
     partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
     for batch in read_messages(partition, _SCHEMA):
         for first, stop in _runs(batch.column(_VERSION)):

@@ -25,7 +25,7 @@ from pulsar_spark.connector.namespace_policies import deduplicates
 from pulsar_spark.connector.non_persistent import check_publishing
 from pulsar_spark.connector.outgoing_messages import as_messages, payload_sizes
 from pulsar_spark.connector.schema_codec import encode_values, encoder
-from pulsar_spark.connector.schema_registration import SinkSchema, register
+from pulsar_spark.connector.schema_registration import SinkSchema, check_validation, register
 from pulsar_spark.connector.sequence_ids import sequence_ranges
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
@@ -53,12 +53,14 @@ def write_messages(
     options: Options,
     root: Root,
     schema: SinkSchema | None = None,
+    *,
+    enforced: bool = True,
 ) -> list[WrittenTopic]:
     """Write the rows of one task; what the driver then commits.
 
     InvalidMessageError if a row can't be a message, IncompatibleSchemaError if its topic refuses
-    the values' `schema`: nothing of its batch is kept, and what the task has written before is
-    left to the clean-up of orphans.
+    the values' `schema`, or (if that is `enforced`) that they have none: nothing of its batch is
+    kept, and what the task has written before is left to the clean-up of orphans.
     """
     writers: dict[str, _TopicWriter] = {}
     encode = encoder(schema.info) if schema and not schema.encoded else None
@@ -72,7 +74,8 @@ def write_messages(
                     messages = as_messages(rows, options, whole)
                     if whole not in writers:
                         parsed = name.partitioned_topic
-                        writers[whole] = _TopicWriter(parsed, options, root, schema)
+                        writer = _TopicWriter(parsed, options, root, schema, enforced=enforced)
+                        writers[whole] = writer
                     writers[whole].add(messages, name.partition_index)
         written = [writer.close() for writer in writers.values()]
     except BaseException:
@@ -87,12 +90,20 @@ class _TopicWriter:
     """The messages of one task for one topic."""
 
     def __init__(
-        self, topic: TopicName, options: Options, root: Root, schema: SinkSchema | None
+        self,
+        topic: TopicName,
+        options: Options,
+        root: Root,
+        schema: SinkSchema | None,
+        *,
+        enforced: bool,
     ) -> None:
         check_publishing(str(topic), options)
         self._options, self._root, self._topic = options, root, topic
         settings = {"deduplication": True} if options["enableDeduplication"] else None
         self._ledger: ManagedLedger = root.open_or_create(topic, options["numPartitions"], settings)
+        if schema is None and enforced:
+            check_validation(self._ledger, topic)
         self._schema_version = None if schema is None else register(self._ledger, topic, schema)
         self._partitions = self._ledger.state.partitions
         self._router = MessageRouting(options, self._partitions, str(topic))

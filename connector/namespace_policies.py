@@ -34,6 +34,7 @@ class NamespacePolicies:
     deduplication: bool | None = None
     schema_compatibility_strategy: str | None = None
     is_allow_auto_update_schema: bool | None = None
+    schema_validation_enforced: bool | None = None
 
     def to_json(self) -> bytes:
         known = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -64,6 +65,7 @@ _ALLOWED: Final[Mapping[str, tuple[object, ...]]] = {
     "deduplication": (None, True, False),
     "schema_compatibility_strategy": (None, *STRATEGIES),
     "is_allow_auto_update_schema": (None, True, False),
+    "schema_validation_enforced": (None, True, False),
 }
 
 
@@ -104,6 +106,16 @@ def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -
     if option is None:
         option = read_policies(ledger.store, topic.namespace).deduplication
     return bool(option)
+
+
+def enforces_schemas(ledger: ManagedLedger, topic: TopicName) -> bool:
+    """Whether a producer without a schema is refused: the topic has one, and enforces it."""
+    if not ledger.state.schemas.schemas:
+        return False
+    enforced = ledger.state.settings.get("schema_validation_enforced")
+    if enforced is None:
+        enforced = read_policies(ledger.store, topic.namespace).schema_validation_enforced
+    return bool(enforced)
 
 
 @dataclass(frozen=True, slots=True)

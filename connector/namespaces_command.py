@@ -22,6 +22,7 @@ _POLICIES: Final = {
         "schema compatibility strategy",
     ),
     "set-is-allow-auto-update-schema": ("is_allow_auto_update_schema", "schema auto update"),
+    "set-schema-validation-enforce": ("schema_validation_enforced", "schema validation"),
 }
 """Command -> the policy's name where it is stored, and what it is called."""
 

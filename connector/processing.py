@@ -55,7 +55,7 @@ _SCHEMA: Final = pa.schema(
 _IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 _OF_A_MESSAGE: Final[dict[str, Any]] = {
     "value": None, "key": None, "properties": (), "topic": None, **dict.fromkeys(_IDS, -1),
-    "redelivery_count": 0,
+    "redelivery_count": 0, "schema_error": None,
 }  # fmt: skip
 """Column -> what stands for it where it is missing; in the order of `Message`'s fields."""
 
@@ -84,9 +84,13 @@ class Reject(Exception):  # noqa: N818 - raised to say so, and no error
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a function is given. What the DataFrame has no column of is None, or empty."""
+    """What a function is given. What the DataFrame has no column of is None, or empty.
 
-    value: bytes | None = None
+    `value` is bytes, or with `valueSchema` what that gives, structs and maps as dicts; then
+    `schema_error` says why a value that does not fit is None, with `onSchemaMismatch` `null`.
+    """
+
+    value: Any = None
     key: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     topic: str | None = None
@@ -95,6 +99,7 @@ class Message:
     partition: int = -1
     batch_index: int = -1
     redelivery_count: int = 0
+    schema_error: str | None = None
 
 
 def process(
@@ -108,10 +113,10 @@ def process(
 ) -> DataFrame:
     """Run a function on each message, and say what became of it: rows that acknowledge.
 
-    `function(message)` is called in a child of Spark's worker. If it returns, whatever it
-    returns, the message is acknowledged. If it raises, kills its process, or takes longer than
-    `timeout`, the message is acknowledged negatively, with the error: it comes again by the
-    consumer's backoff, and becomes a dead letter in the end. If it raises `RetryLater`, the
+    `function(message)`, with a `Message`, is called in a child of Spark's worker. If it returns,
+    whatever it returns, the message is acknowledged. If it raises, kills its process, or takes
+    longer than `timeout`, the message is acknowledged negatively, with the error: it comes again by
+    the consumer's backoff, and becomes a dead letter in the end. If it raises `RetryLater`, the
     message goes to the retry letter topic; where the DataFrame has no column `properties`, which
     count that, it is acknowledged negatively with that delay. If it raises `Reject`, the message
     becomes a dead letter at once. What the function keeps in memory it keeps for the task, or until
@@ -208,8 +213,25 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
     columns: list[Iterable[Any]] = []
     for name, default in _OF_A_MESSAGE.items():
         held = batch.column(name).to_pylist() if name in there else [default] * batch.num_rows
-        columns.append([dict(each or ()) for each in held] if name == "properties" else held)
+        if name == "properties":
+            held = [dict(each or ()) for each in held]
+        elif name == "value" and name in there and pa.types.is_nested(batch.column(name).type):
+            held = [_with_dicts(each, batch.column(name).type) for each in held]
+        columns.append(held)
     yield from map(Message, *columns)
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    """The value with its maps as dicts, which Arrow gives as lists of pairs."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {each.name: _with_dicts(value[each.name], each.type) for each in kind}
+    if pa.types.is_map(kind):
+        return {key: _with_dicts(each, kind.item_type) for key, each in value}
+    if pa.types.is_list(kind):
+        return [_with_dicts(each, kind.value_type) for each in value]
+    return value
 
 
 # -- outcomes --------------------------------------------------------------------------------------

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import SchemaPolicies, schema_policies
+from pulsar_spark.connector.namespace_policies import (
+    SchemaPolicies,
+    enforces_schemas,
+    schema_policies,
+)
 from pulsar_spark.connector.schema_records import fastavro
 from pulsar_spark.connector.schema_types import check_fits, definition_of
 from pulsar_spark.connector.topics import Root
@@ -95,10 +99,29 @@ def register_info(ledger: ManagedLedger, info: SchemaInfo, policies: SchemaPolic
     return found[0]
 
 
-def look_ahead(root: Root, topic: TopicName, schema: SinkSchema) -> None:
-    """IncompatibleSchemaError if the topic would refuse the schema as of now."""
+def check_validation(ledger: ManagedLedger, topic: TopicName) -> None:
+    """IncompatibleSchemaError if the topic takes no producer that has no schema.
+
+    Follows Pulsar's `schemaValidationEnforced`, which is looked at when a producer connects.
+    """
+    if enforces_schemas(ledger, topic):
+        newest = ledger.state.schemas.newest
+        assert newest is not None
+        raise IncompatibleSchemaError(
+            f"Topic {ledger.topic} has a schema of type {newest.type.value}, and takes no messages "
+            f"without one: give schemaType. Nothing was published. `pulsarlite topics schemas "
+            f"{ledger.topic}` lists its schemas; who may go without is said by `pulsarlite topics "
+            "set-schema-validation-enforce`."
+        )
+
+
+def look_ahead(root: Root, topic: TopicName, schema: SinkSchema | None) -> None:
+    """IncompatibleSchemaError if the topic would refuse the schema, or that there is none, now."""
     with suppress(TopicNotFoundError):
         ledger = root.open(topic)
+        if schema is None:
+            check_validation(ledger, topic)
+            return
         policies = schema_policies(ledger, topic)
         try:
             ledger.state.schemas.put_if_absent(

@@ -263,6 +263,6 @@ def check_messages(
             'Which topic? Give .option("topic", "flights"), or a column named topic.'
         )
     sink_schema = SinkSchema.of(options, schema)
-    if sink_schema is not None and options["topic"]:
+    if options["topic"]:
         look_ahead(root, TopicName.parse(options["topic"]), sink_schema)
     return sink_schema

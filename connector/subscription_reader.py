@@ -30,6 +30,8 @@ from pulsar_spark.commands import Report
 from pulsar_spark.connector import stream_reader
 from pulsar_spark.connector.chunk_reading import TopicChunks
 from pulsar_spark.connector.data_loss import check_present
+from pulsar_spark.connector.delivery_times import DeliveryTimes
+from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.micro_batch import MessageInputPartition
 from pulsar_spark.connector.offset_store import OffsetStore
 from pulsar_spark.connector.start_positions import last_position
@@ -70,6 +72,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         )
         self._topics = SubscribedTopics(options, root)
         self._chunks = TopicChunks(options)
+        self._times = DeliveryTimes() if options["delayedDelivery"] else None
         self._offsets = OffsetStore(root)
         self._withheld = WithheldBatches(options, root)
         self._suspected = SuspectMessages()
@@ -303,6 +306,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         while True:
             hidden = ledger.state.hidden(number) or PositionSet()
             hidden = hidden.union(self._suspected.not_done(partition))
+            if self._times is not None and not consumer.command.subscription_type.is_shared:
+                hidden = hidden.union(self._times.ahead(partition, ledger, wall_clock_ms()))
             offered = consumer.offered(
                 start, ledger.ledgers(number), hidden, self._end_of(partition)
             )

@@ -19,7 +19,7 @@ from typing import Any
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import schema_policies
+from pulsar_spark.connector.namespace_policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.namespaces_command import set_topic_policy
 from pulsar_spark.connector.non_persistent import check_kept
 from pulsar_spark.connector.start_positions import StartPosition
@@ -56,6 +56,7 @@ def run(arguments: Namespace) -> Iterator[str]:
         "set-deduplication": set_topic_policy,
         "set-schema-compatibility-strategy": set_topic_policy,
         "set-is-allow-auto-update-schema": set_topic_policy,
+        "set-schema-validation-enforce": set_topic_policy,
         "schemas": _schemas,
         "stats": _stats,
         "peek": _peek,
@@ -141,7 +142,8 @@ def _schemas(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = root.open(topic)
     policies = schema_policies(ledger, topic)
     update = "" if policies.allow_auto_update else ", and no producer may add one"
-    yield f"{ledger.topic}: compatibility {policies.strategy.value}{update}"
+    enforced = ", and none may go without" if enforces_schemas(ledger, topic) else ""
+    yield f"{ledger.topic}: compatibility {policies.strategy.value}{update}{enforced}"
     rows = []
     for version, schema in enumerate(ledger.state.schemas.schemas):
         fields = [each.name for each in schema.avro().fields] if schema.definition else []

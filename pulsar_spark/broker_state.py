@@ -115,19 +115,7 @@ class BrokerState:
         if not (deliver_at_ms > self.now_ms).any():
             return
         delayed = self.delayed.with_tick(self.policies.delayed_delivery_tick_ms)
-        sizes = ledger.batch_sizes.array()
-        first = np.cumsum(sizes) - sizes
-        single = np.flatnonzero(sizes == 1)
-        if len(single):
-            times = deliver_at_ms[first[single]]
-            delayed = delayed.add_many(ledger.ledger_id, single, times, self.now_ms)
-        for entry_id in np.flatnonzero(sizes > 1).tolist():
-            times = deliver_at_ms[first[entry_id] : first[entry_id] + sizes[entry_id]]
-            for time in np.unique(times[times > self.now_ms]).tolist():
-                bits = sum(1 << index for index in np.flatnonzero(times == time).tolist())
-                part = PositionSet.of_batch((ledger.ledger_id, entry_id), len(times), bits)
-                delayed = delayed.add_messages(part, time, self.now_ms)
-        self.delayed = delayed
+        self.delayed = delayed.add_ledger(ledger, deliver_at_ms, self.now_ms)
 
     # -- looking -----------------------------------------------------------------------------
 

@@ -11,12 +11,13 @@ Pulsar takes the time at which they reach a consumer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyroaring import BitMap
 
+from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 
@@ -123,6 +124,17 @@ class ChunkedMessages:
     _chunks: dict[int, BitMap] = field(default_factory=dict)
     _uncounted: dict[int, BitMap] = field(default_factory=dict)
 
+    @staticmethod
+    def of(
+        chunks: Mapping[int, Sequence[ChunkRun]], ledgers: LedgerList | None = None
+    ) -> ChunkedMessages:
+        """All that became complete, however long that took; times are those of the `ledgers`."""
+        known = ChunkedMessages(ChunkLimits(expire_ms=0))
+        for ledger_id, runs in sorted(chunks.items()):
+            info = None if ledgers is None else ledgers.get(ledger_id)
+            known.add(ledger_id, runs, 0 if info is None else info.min_publish_time_ms)
+        return known
+
     def add(self, ledger_id: int, runs: Sequence[ChunkRun], published_ms: int) -> None:
         """Go on to a ledger with chunks; ledgers come by ascending id, runs by entry id."""
         if ledger_id <= self.last_ledger_id:
@@ -161,6 +173,41 @@ class ChunkedMessages:
             ends = self._chunks.get(ledger_id, BitMap()) - self._uncounted.get(ledger_id, BitMap())
             for entry_id in ends & positions.whole_entries(ledger_id):
                 yield self._messages[Position(ledger_id, entry_id)]
+
+    def chunks_of(self, positions: PositionSet) -> PositionSet:
+        """Every chunk of the messages that stand at these positions."""
+        found: dict[int, BitMap] = {}
+        for message in self.messages_in(positions):
+            for part in message.parts:
+                entries = range(part.entry_id, part.entry_id + part.count)
+                found.setdefault(part.ledger_id, BitMap()).update(entries)
+        return PositionSet(found)
+
+    def needed(self, gone: Collection[int], begun_since_ms: int = 0) -> frozenset[int]:
+        """Those of the ledgers to be dropped that have chunks of a message which stays.
+
+        Also of one in the making that was begun since then.
+        """
+        groups = [
+            ({part.ledger_id for part in message.parts}, message.position.ledger_id)
+            for message in self._messages.values()
+        ]
+        groups += [
+            ({part.ledger_id for part in each.parts}, -1)
+            for each in self._pending.values()
+            if each.since_ms >= begun_since_ms
+        ]
+        stays: set[int] = set()
+        while True:
+            more = {
+                ledger_id
+                for its, last in groups
+                if last in stays or last not in gone
+                for ledger_id in its.intersection(gone)
+            }
+            if more <= stays:
+                return frozenset(stays)
+            stays |= more
 
     def _advance(self, ledger_id: int, run: ChunkRun, now_ms: int) -> ChunkedMessage | None:
         """Take in a run of chunks; the message that it ends, if it does."""

@@ -75,6 +75,11 @@ def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> N
     _check_topics(options)
     _check_start(options)
     _check_key_shared(options)
+    if options.has("delayedDelivery") and options["subscriptionType"] in ("Shared", "Key_Shared"):
+        raise InvalidOptionError(
+            f"Option delayedDelivery is for subscriptionType Exclusive and Failover: on "
+            f"{options['subscriptionType']} messages always wait for their delivery time."
+        )
     _check_acknowledging(options)
     _check_letters(options)
     if options["leaseTimeout"] < MIN_LEASE_TIMEOUT_MS:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pulsar_spark.delayed_delivery import DelayedDeliveryTracker
 from pulsar_spark.due_messages import NOTHING, nothing
+from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.position_set import PositionSet
 
 GROUP_BITS: Final = 22
@@ -103,6 +104,26 @@ class DelayedMessages:
         added = FarMessages(ids, entries, deliver_at_ms[mask].astype(np.int64))
         near, far = _placed(self.near, dict(self.far), added, now_ms)
         return DelayedMessages(near, far, self._messages.union(added.as_set()))
+
+    def add_ledger(
+        self, ledger: LedgerInfo, deliver_at_ms: NDArray[np.int64], now_ms: int
+    ) -> DelayedMessages:
+        """The messages of a ledger, by their rows' times, but for those whose time has come."""
+        delayed = self
+        sizes = ledger.batch_sizes.array()
+        first = np.cumsum(sizes) - sizes
+        single = np.flatnonzero(sizes == 1)
+        if len(single):
+            delayed = delayed.add_many(
+                ledger.ledger_id, single, deliver_at_ms[first[single]], now_ms
+            )
+        for entry_id in np.flatnonzero(sizes > 1).tolist():
+            times = deliver_at_ms[first[entry_id] : first[entry_id] + sizes[entry_id]]
+            for time in np.unique(times[times > now_ms]).tolist():
+                bits = sum(1 << index for index in np.flatnonzero(times == time).tolist())
+                part = PositionSet.of_batch((ledger.ledger_id, entry_id), len(times), bits)
+                delayed = delayed.add_messages(part, time, now_ms)
+        return delayed
 
     @property
     def next_delivery_time_ms(self) -> int | None:

@@ -70,13 +70,16 @@ class InMemoryConsumer:
         *,
         receiver_queue_size: int = 1000,
         group_time_ms: int = 0,
+        ahead: Callable[[], PositionSet] = PositionSet,
     ) -> None:
+        """`ahead`: what it holds back, as its delivery time has not come."""
         self.command = command
         self.receiver_queue_size = receiver_queue_size
         self.is_connected = False
         self.is_alive = True
         self.refusal: BrokerRefusedError | None = None
         self._send, self._look_up, self._ledgers = send, look_up, ledgers
+        self._ahead = ahead
         self._tracker = AcknowledgmentsGroupingTracker(group_time_ms)
         self._epoch, self._sequence, self._revision = 0, 0, 0
         self._granted: dict[int, PositionSet] = {}
@@ -232,7 +235,7 @@ class InMemoryConsumer:
     def _offers(self) -> dict[int, PositionSet]:
         offers = dict(self._granted)
         if self._open_attempt != NO_OPEN_GRANT:
-            unread = self._open_after.unread(self._ledgers())
+            unread = self._open_after.unread(self._ledgers()).difference(self._ahead())
             offers[self._open_attempt] = unread.union(offers.get(self._open_attempt, NOTHING))
         return offers
 

@@ -30,6 +30,7 @@ from pulsar_spark.in_memory_consumer import InMemoryConsumer, Message
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.policies import TopicPolicies
+from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Letter, Ready
 from pulsar_spark.topic_name import TopicName
 
@@ -123,13 +124,21 @@ class InMemoryHost:
         *,
         receiver_queue_size: int = 1000,
         group_time_ms: int = 0,
+        delayed_delivery: bool = False,
     ) -> InMemoryConsumer:
-        """Connect a consumer; whether it is let in, it knows after `run`."""
+        """Connect a consumer; whether it is let in, it knows after `run`.
+
+        With `delayed_delivery` it waits for delivery times on Exclusive and Failover too.
+        """
         held = self.topic(topic)
         command = replace(
             command, incarnation=self.next_number(), permits=receiver_queue_size,
             request_id=self.next_number(),
         )  # fmt: skip
+
+        def ahead() -> PositionSet:
+            return held.state.delayed.messages() if delayed_delivery else PositionSet()
+
         consumer = InMemoryConsumer(
             command,
             partial(self.send, held.state.topic),
@@ -137,6 +146,7 @@ class InMemoryHost:
             lambda: held.state.ledgers,
             receiver_queue_size=receiver_queue_size,
             group_time_ms=group_time_ms,
+            ahead=ahead,
         )
         key = (held.state.topic, command.subscription, command.consumer)
         self._consumers[key] = consumer

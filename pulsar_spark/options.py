@@ -144,6 +144,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("allowOutOfOrderDelivery", values.boolean, False, Scope.STREAM_READ, _BOOLEAN,
            "Key_Shared: whether a key may go to another consumer before what of it is in process "
            "was acknowledged."),
+    Option("delayedDelivery", values.boolean, False, Scope.STREAM_READ, _BOOLEAN,
+           "Exclusive and Failover: whether a message with a delivery time waits for it, as "
+           "on Shared and Key_Shared. Pulsar has no such option, and delivers at once."),
     Option("ackMode", values.one_of("auto", "manual"), "auto", Scope.STREAM_READ, "auto or manual",
            "auto: what a micro-batch delivered is acknowledged once it is committed. manual: the "
            "user acknowledges, by rows that a sink takes."),

@@ -297,6 +297,9 @@ def test_what_may_follow_a_schema_is_said_for_a_topic_and_for_its_namespace(
     for switch, said in (("disable", "off"), ("enable", "on"), ("remove", "unsaid")):
         lines = run(capsys, group, "set-is-allow-auto-update-schema", name, f"--{switch}")[1]
         assert f": schema auto update {said}" in lines[0]
+    for switch, said in (("enable", "on"), ("disable", "off"), ("remove", "unsaid")):
+        lines = run(capsys, group, "set-schema-validation-enforce", name, f"--{switch}")[1]
+        assert f": schema validation {said}" in lines[0]
     for bad in (["-c", "SOMETIMES"], [], ["-c", "FULL", "--remove"]):
         with pytest.raises(SystemExit):
             run(capsys, group, command, name, *bad)
@@ -316,3 +319,6 @@ def test_a_topic_s_schemas_are_listed(topics: Root, capsys: pytest.CaptureFixtur
         ["version", "type", "fields"], ["0", "AVRO", "id"],
     ]  # fmt: skip
     assert lines[3] == f"version 0: {definition}"
+    run(capsys, "namespaces", "set-schema-validation-enforce", "public/default", "--enable")
+    lines = run(capsys, "topics", "schemas", "orders")[1]
+    assert lines[0].endswith("FULL, and no producer may add one, and none may go without")

@@ -18,7 +18,7 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.dispatch import Stepped
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.options import Scope
-from pulsar_spark.policies import ConsumerOptions
+from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.transaction_attempt import TxnStatus
@@ -65,6 +65,14 @@ def backlog(root: Path) -> int:
     return int(dict(stepped[-1].backlogs)["s"])
 
 
+def subscribe(root: Path, **options: Any) -> None:
+    command = Subscribe(
+        "s", "c", 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST,
+        permits=100, options=ConsumerOptions(**options),
+    )  # fmt: skip
+    SystemTopic(Root(str(root), {}), COMMANDS).append([Record.of(ABOUT, "s", command)])
+
+
 def publish_and_acknowledge(root: Path, batch: int = 0) -> None:
     """One micro-batch: a result, and its source acknowledged."""
     options = options_of(root, Scope.WRITE, {"topic": "results"})
@@ -80,11 +88,7 @@ def test_a_dead_sink_does_not_stop_the_broker(
     impatient(monkeypatch)
     place = Root(str(root), {})
     send(root, "t", numbers(0, 4), batchingEnabled=False)
-    subscribe = Subscribe(
-        "s", "c", 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST,
-        permits=100, options=ConsumerOptions(),
-    )  # fmt: skip
-    SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", subscribe)])
+    subscribe(root)
     loop = BrokerLoop(place, tmp_path / "broker")
     loop.until_quiet()
     assert backlog(root) == 4
@@ -129,9 +133,9 @@ def test_a_sink_that_died_earlier_has_told_the_broker_nothing(
 # -- on Spark --------------------------------------------------------------------------------------
 
 
-def read(spark: SparkSession, root: Path, *, stream: bool = False) -> DataFrame:
+def read(spark: SparkSession, root: Path, *, stream: bool = False, **given: str) -> DataFrame:
     reader: Any = spark.readStream if stream else spark.read
-    options = {"topic": "t", "startingOffsets": "earliest"}
+    options = {"topic": "t", "startingOffsets": "earliest", **given}
     frame: DataFrame = reader.format("pulsarlite").options(serviceUrl=str(root), **options).load()
     return frame
 
@@ -176,6 +180,43 @@ def test_a_block_that_fails_shows_nothing(spark: SparkSession, root: Path) -> No
     assert (values(root, "results"), said(root)) == ([], [])
 
 
+def test_what_is_rejected_and_reconsumed_later_is_so_with_the_rest_or_not_at_all(
+    spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    place = Root(str(root), {})
+    send(root, "t", numbers(0, 4), batchingEnabled=False)
+    subscribe(root, dead_letter_policy=DeadLetterPolicy(3))
+    loop = BrokerLoop(place, tmp_path / "broker")
+    loop.until_quiet()
+    frame = read(spark, root, includeProperties="true")
+
+    def work(fails: bool) -> None:
+        with pulsar_spark.transaction(service_url=str(root)) as txn:
+            txn.write(frame.where("entry_id = 0").selectExpr("value"), topic="results")
+            txn.acknowledge(frame.where("entry_id = 0"), "s")
+            txn.negative_acknowledge(frame.where("entry_id = 1"), "s", delay="1m")
+            later = frame.where("entry_id > 1")
+            txn.reconsume_later(later, "s", "1s", properties={"why": "busy"}, topic="t")
+            assert len(said(root)) == 1
+            if fails:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work(fails=True)
+    loop.until_quiet()
+    assert (len(said(root)), backlog(root), values(root, "results")) == (1, 4, [])
+    work(fails=False)
+    report = said(root)[-1]
+    assert report.acknowledged.individually_deleted == messages(0)
+    ((rejected,), (later,)) = report.rejected, report.reconsume_later
+    assert (rejected.messages, rejected.delay_ms) == (messages(1), 60_000)
+    assert (later.messages, later.delay_ms, later.reconsume_times) == (messages(2, 3), 1000, 0)
+    loop.until_quiet()
+    assert (backlog(root), values(root, "results")) == (1, ["0"])
+    assert values(root, "t-s-RETRY") == ["2", "3"]
+
+
 def test_bad_input_is_refused_and_nothing_is_stored(spark: SparkSession, root: Path) -> None:
     send(root, "t", numbers(0, 3), batchingEnabled=False)
     frame, stream = read(spark, root), read(spark, root, stream=True)
@@ -200,6 +241,12 @@ def test_bad_input_is_refused_and_nothing_is_stored(spark: SparkSession, root: P
             txn.write(stream, topic="results")
         with pytest.raises(InvalidMessageError, match="no column ledger_id"):
             txn.acknowledge(rows, "s")
+        with pytest.raises(InvalidMessageError, match="no column properties"):
+            txn.reconsume_later(frame, "s", "1s")
+        with pytest.raises(InvalidOptionError, match="A delay can't be 'soon'"):
+            txn.negative_acknowledge(frame, "s", delay="soon")
+    with pytest.raises(InvalidOptionError, match="not open"):
+        txn.negative_acknowledge(frame, "s")
     with (
         pytest.raises(InvalidOptionError, match="give application="),
         begin(batch_id=1, service_url=str(root)) as txn,

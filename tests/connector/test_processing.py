@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 import pulsar_spark
 from pulsar_spark import RetryLater
@@ -97,6 +98,24 @@ def test_messages_are_given_with_what_their_rows_have() -> None:
     assert first == Message(b"a", "k", {"x": "1"}, "t", 3, 0, 0, 0, 1)
     assert second.properties == {}
     assert next(messages_of(batch.select(["entry_id"]))) == Message(entry_id=0)
+
+
+def test_a_typed_value_is_given_with_its_maps_as_dicts() -> None:
+    kind = pa.struct(
+        [
+            ("id", pa.int64()),
+            ("m", pa.map_(pa.string(), pa.struct([("n", pa.map_(pa.string(), pa.int32()))]))),
+            ("l", pa.list_(pa.map_(pa.string(), pa.int32()))),
+        ]
+    )
+    full = {"id": 1, "m": [("a", {"n": [("b", 2)]}), ("c", None)], "l": [[("d", 3)], None]}
+    values = pa.array([full, None, {"id": 2}], kind)
+    given = messages_of(batch_of(*"abc", schema_error=pa.array([None, "no", None]), value=values))
+    assert [(each.value, each.schema_error) for each in given] == [
+        ({"id": 1, "m": {"a": {"n": {"b": 2}}, "c": None}, "l": [{"d": 3}, None]}, None),
+        (None, "no"),
+        ({"id": 2, "m": None, "l": None}, None),
+    ]
 
 
 def test_a_function_that_returns_acknowledges_and_its_child_ends_with_the_task(
@@ -381,6 +400,40 @@ def test_a_stream_is_processed_and_goes_on_behind_a_message_that_kills_its_proce
     assert str(rejected.messages) == "0:4"
     assert rejected.properties == (("ERROR", "its process exited with 3"),)
     assert (str(later.messages), later.delay_ms, later.reconsume_times) == ("0:5", 5, 0)
+
+
+def test_typed_values_are_processed_and_misfits_reach_the_function_or_end_the_query(
+    spark: SparkSession, root: Path
+) -> None:
+    orders = spark.sql("select struct(id, map('k', id) as m) as value from range(3)")
+    options = {"topic": "t", "schemaType": "JSON", "serviceUrl": str(root)}
+    orders.coalesce(1).write.format("pulsarlite").mode("append").options(**options).save()
+    send(root, "t", ['{"id":"x"}', None])
+
+    def handle(message: Message) -> str:
+        if message.value is None:
+            return message.schema_error or "nothing"
+        return f"{message.value['id']} {message.value['m']['k']}"
+
+    def work(mismatch: str, *, batch: bool = False) -> list[Any]:
+        reader = spark.read.format("pulsarlite").options(serviceUrl=str(root), topic="t")
+        frame = reader.options(valueSchema="auto", onSchemaMismatch=mismatch).load()
+        function = (lambda rows: rows["value"].field("id")) if batch else handle
+        kind = "bigint" if batch else "string"
+        rows = pulsar_spark.process(frame, function, batch=batch, result=kind)
+        return [
+            (row.ack_type, row.result) for row in rows.orderBy("ledger_id", "batch_index").collect()
+        ]
+
+    assert work("null") == [
+        ("Individual", "0 0"), ("Individual", "1 1"), ("Individual", "2 2"),
+        ("Individual", "value.id is 'x', and no whole number below 9223372036854775808"),
+        ("Individual", "nothing"),
+    ]  # fmt: skip
+    found = [number for _, number in work("null", batch=True)]
+    assert found == [0, 1, 2, None, None]
+    with pytest.raises(PySparkException, match=r"SCHEMA_MISMATCH.*value\.id is 'x'"):
+        work("fail")
 
 
 def test_a_dataframe_is_processed_in_batches_with_all_its_columns(

@@ -20,7 +20,7 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import CorruptFileError, IncompatibleSchemaError
 from pulsar_spark.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import NamespaceName, TopicName
-from tests.connector.topics import files_below, ledger_of, options_of
+from tests.connector.topics import files_below, ledger_of, options_of, send
 
 TOPIC = TopicName.parse("t")
 DEFAULT = NamespaceName("public", "default")
@@ -127,6 +127,27 @@ def test_the_topic_s_strategy_comes_before_its_namespace_s(root: Path) -> None:
     assert register(topic(root), TOPIC, json_schema("a")) == 0
     ledger_of(root, "t").change_settings({"is_allow_auto_update_schema": True})
     assert register(topic(root), TOPIC, json_schema("b")) == 2
+
+
+def test_who_has_no_schema_is_refused_where_a_topic_with_one_enforces_it(root: Path) -> None:
+    store = open_store(str(root))
+    set_policy(store, DEFAULT, schema_validation_enforced=True)
+    send(root, "t", ["without a schema there is none to enforce"])
+    register(topic(root), TOPIC, json_schema("a"))
+    before = files_below(root)
+    with pytest.raises(IncompatibleSchemaError, match=r"type JSON.* give schemaType\. Nothing was"):
+        send(root, "t", ["a"])
+    with pytest.raises(IncompatibleSchemaError, match="type JSON"):
+        look_ahead(Root.of(options_of(root)), TOPIC, None)
+    assert files_below(root) == before
+    ledger_of(root, "t").change_settings({"schema_validation_enforced": False})
+    send(root, "t", ["the topic comes before its namespace"])
+    set_policy(store, DEFAULT, schema_validation_enforced=None)
+    ledger_of(root, "t").change_settings({"schema_validation_enforced": True})
+    with pytest.raises(IncompatibleSchemaError, match="type JSON"):
+        send(root, "t", ["a"])
+    ledger_of(root, "t").change_settings({"schema_validation_enforced": None})
+    send(root, "t", ["and nobody says it"])
 
 
 def test_schemas_outlive_a_snapshot(root: Path) -> None:

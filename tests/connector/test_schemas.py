@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+import pulsar_spark
+from pulsar_spark.errors import IncompatibleSchemaError
 from tests.connector.topics import files_below, ledger_of, send
 
 if TYPE_CHECKING:
@@ -92,6 +94,44 @@ def test_several_versions_are_read_in_one_micro_batch(
     assert sorted(row.value.id for row in ids) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["JSON", "AVRO"])
+def test_a_typed_stream_goes_on_from_its_checkpoint_also_with_a_newer_schema(
+    spark: SparkSession, root: Path, tmp_path: Path, name: str
+) -> None:
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+
+    def run(number: int, fields: str, **given: str) -> None:
+        line = {"id": number, "note": f"n{number}", "tags": ["a", "b"]}
+        (source / f"{number}.json").write_text(json.dumps(line), encoding="utf-8")
+        frame = spark.readStream.schema("id long, note string, tags array<string>")
+        rows = frame.json(str(source)).selectExpr(f"struct({fields}) as value", "note as key")
+        writer = rows.writeStream.format("pulsarlite").options(topic="t", schemaType=name, **given)
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        assert writer.start(str(root)).awaitTermination(60)
+
+    run(0, "id, tags")
+    run(1, "id, tags")
+    # As if the process had been killed after the sink's commit and before Spark's own.
+    for file in ("1", ".1.crc"):
+        (checkpoint / "commits" / file).unlink()
+    run(2, "id, tags, note")  # repeats micro-batch 1, which is there, by its older schema
+    run(3, "id, tags, note")
+    found = read(spark, root).orderBy("value.id").collect()
+    assert [row.value.asDict() for row in found] == [
+        {"id": number, "tags": ["a", "b"], "note": f"n{number}" if number > 1 else None}
+        for number in range(4)
+    ]
+    assert [(row.key, row.schema_version) for row in found] == [
+        ("n0", 0), ("n1", 0), ("n2", 1), ("n3", 1),
+    ]  # fmt: skip
+    with pytest.raises(
+        PySparkException, match=r"INCOMPATIBLE_SCHEMA.*field id is long, not null or string"
+    ):
+        run(4, "cast(id as string) as id, tags, note")
+    assert read(spark, root).count() == 4
+
+
 def test_a_schema_that_does_not_fit_is_refused_and_nothing_is_stored(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
@@ -120,6 +160,33 @@ def test_a_schema_that_does_not_fit_is_refused_and_nothing_is_stored(
     after = files_below(root)
     assert {k: v for k, v in after.items() if "/t/" in k} == before
     assert not [name for name in after if name.endswith(".parquet") and name not in before]
+
+
+def test_a_sink_without_a_schema_is_refused_where_validation_is_enforced(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    write(spark.sql("select struct(1L as id) as value"), root, schemaType="JSON")
+    ledger_of(root, "t").change_settings({"schema_validation_enforced": True})
+    before = files_below(root)
+    why = r"INCOMPATIBLE_SCHEMA.*takes no messages without one: give schemaType"
+    rows = spark.sql("select 'a' as value, 't' as topic")
+    with pytest.raises(PySparkException, match=why):
+        write(rows.drop("topic"), root)
+    with pytest.raises(PySparkException, match=why):
+        write(rows, root, topic="u")  # seen only by the task
+    stream = spark.readStream.format("rate").load().selectExpr("'a' as value")
+    with pytest.raises(PySparkException, match=why):
+        stream.writeStream.format("pulsarlite").options(
+            topic="t", checkpointLocation=str(tmp_path / "c")
+        ).start(str(root)).awaitTermination(60)
+    with (
+        pytest.raises(IncompatibleSchemaError, match="give schemaType"),
+        pulsar_spark.transaction(service_url=str(root)) as txn,
+    ):
+        txn.write(rows.drop("topic"), topic="t")
+    assert {k: v for k, v in files_below(root).items() if "/u/" not in k} == before
+    write(spark.sql("select struct(2L as id) as value"), root, schemaType="JSON")
+    assert read(spark, root).count() == 2
 
 
 def test_a_value_that_does_not_fit_ends_the_query_or_is_null_with_its_reason(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
@@ -168,3 +169,52 @@ def test_a_topic_is_copied_to_another_in_several_micro_batches(
     assert sorted(map(int, values(root, "copy"))) == list(range(5000))
     assert ledger_of(root, "copy").state.number >= 3, "a commit for each micro-batch"
     assert ledger_of(root, "copy").state.partitions == 2
+
+
+ALIKE: dict[str, dict[str, object]] = {
+    "by count": {"batchingMaxMessages": 7},
+    "by bytes and key": {"batcherBuilder": "KEY_BASED", "batchingMaxBytes": 200},
+    "chunked": {"batchingEnabled": False, "chunkingEnabled": True, "maxMessageSize": 100},
+    "murmur": {"numPartitions": 3, "hashingScheme": "Murmur3_32Hash"},
+    "routed": {"numPartitions": 3, "messageRouter": "tests.connector.test_spark_sink:by_length"},
+    "delayed": {"deliverAt": "2030-01-01T00:00:00Z"},
+    "deduplicated": {"enableDeduplication": True, "producerName": "me"},
+    "exclusive": {"accessMode": "ExclusiveWithFencing"},
+    "together": {"transactional": True},
+    "typed": {"schemaType": "STRING"},
+}
+
+
+def by_length(messages: pa.Table, partitions: int) -> list[int]:
+    return [len(each["value"]) % partitions for each in messages.to_pylist()]
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_both_sinks_take_the_same_options_and_publish_the_same(
+    spark: SparkSession, root: Path, tmp_path: Path, name: str
+) -> None:
+    rows = "select repeat(cast(id as string), id % 60) value, cast(id % 3 as string) key"
+    query = f"{rows}, if(id = 7, 6, id) sequence_id from range(40)"
+    spark.sql(query).coalesce(1).write.json(str(tmp_path / "in"))
+    options = {option: str(value) for option, value in ALIKE[name].items()}
+    schema = "value string, key string, sequence_id bigint"
+    frame = spark.read.schema(schema).json(str(tmp_path / "in"))
+    write(frame, root, **{**options, "topic": "batch"})
+    frame = spark.readStream.schema(schema).json(str(tmp_path / "in"))
+    writer = frame.writeStream.format("pulsarlite").options(topic="stream", **options)
+    writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+    assert writer.start(str(root)).awaitTermination(60)
+    found = []
+    for topic in ("batch", "stream"):
+        messages = Run(root, topic=topic, startingOffsets="earliest", includeProperties=True).all()
+        left_out = ("topic", "publish_time")
+        found.append(
+            [
+                {column: each[column] for column in each if column not in left_out}
+                for batch in messages
+                for each in batch.messages
+            ]
+        )
+    batch, stream_ = found
+    assert len(batch) == (39 if name == "deduplicated" else 40)
+    assert batch == stream_

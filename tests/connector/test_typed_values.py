@@ -7,19 +7,24 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_writer import write_messages
+from pulsar_spark.connector.namespace_policies import set_policy
+from pulsar_spark.connector.processing import Message, Processor
 from pulsar_spark.connector.schema_registration import SinkSchema, register
 from pulsar_spark.connector.schema_types import definition_of
 from pulsar_spark.connector.stream_writer import WrittenFiles, publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import SchemaMismatchError
 from pulsar_spark.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import NamespaceName, TopicName
 from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Batch, Run, messages
+from tests.connector.test_acknowledging import write
+from tests.connector.test_batch_transaction import backlog
 from tests.connector.topics import ledger_of, options_of, send
 
 ORDER = StructType().add("id", LongType())
@@ -79,7 +84,25 @@ def test_what_does_not_fit_is_buried_with_its_reason_and_not_delivered(
     assert "no JSON" in reasons[1]
 
 
-def test_a_letter_keeps_its_schema(root: Path, loop: BrokerLoop) -> None:
+def test_a_function_is_not_called_for_what_does_not_fit(root: Path, loop: BrokerLoop) -> None:
+    consumer = run(root, "deadLetter", ackMode="manual")
+    planned = granted(consumer, loop)
+    schema = to_arrow_schema(consumer.schema, timezone="UTC")
+    batch = pa.RecordBatch.from_pylist(consumer.read(planned), schema)
+
+    def handle(message: Message) -> Any:
+        return message.value and message.value["id"]
+
+    (rows,) = Processor(handle, result=pa.int64())(iter([batch]))
+    assert [row["result"] for row in rows.to_pylist()] == [1, None, 4]
+    rows = rows.drop_columns(["result"])
+    write(loop.root, dict(zip(rows.schema.names, rows.columns, strict=True)))
+    loop.until_quiet()
+    assert [letter["value"] for letter in messages(root, "t-s-DLQ")] == [b'{"id":"x"}', b"{"]
+    assert backlog(root) == 0
+
+
+def test_a_letter_keeps_its_schema_and_needs_none(root: Path, loop: BrokerLoop) -> None:
     ledger_of(root, "t").change_settings({"schema_compatibility_strategy": "ALWAYS_COMPATIBLE"})
     number = SinkSchema(SchemaInfo(SchemaType.INT64))
     register(ledger_of(root, "t"), TopicName.parse("t"), number)
@@ -87,12 +110,14 @@ def test_a_letter_keeps_its_schema(root: Path, loop: BrokerLoop) -> None:
     batch = pa.record_batch({"value": pa.array([7, 8], pa.int64())})
     place = Root.of(options)
     publish(place, [WrittenFiles(tuple(write_messages([batch], options, place, number)))], None)
+    send(root, "t", ["["])
+    set_policy(place.store, NamespaceName("public", "default"), schema_validation_enforced=True)
     consumer = run(root, "deadLetter")
     planned = granted(consumer, loop)
     assert ids(consumer.read(planned)) == [1, None, 4]
     loop.until_quiet()
     letters = messages(root, "t-s-DLQ")
-    assert [letter["schema_version"] for letter in letters] == [None, None, 0, 0]
+    assert [letter["schema_version"] for letter in letters] == [None, None, 0, 0, None]
     assert ledger_of(root, "t-s-DLQ").state.schemas.schemas == (number.info,)
     assert "was published as INT64" in dict(letters[2]["properties"])["ERROR"]
 

@@ -211,7 +211,7 @@ class Dialogue:
     # -- consumers ---------------------------------------------------------------------------
 
     def consumer_subscribe(self, name: str, subscription: str, kind: str, **o: str) -> list[str]:
-        """NAME subscribe SUBSCRIPTION TYPE from=Latest queue=1000 nack-delay=1m ..."""
+        """NAME subscribe SUBSCRIPTION TYPE from=Latest queue=1000 delayed=no nack-delay=1m ..."""
         policy = KeySharedPolicy()
         if "ranges" in o:
             pairs = (each.split("-") for each in o["ranges"].split(","))
@@ -229,6 +229,7 @@ class Dialogue:
         consumer = self.host.subscribe(
             self.name, command, receiver_queue_size=int(o.get("queue", "1000")),
             group_time_ms=milliseconds(o.get("group", "0ms")),
+            delayed_delivery=o.get("delayed") == "yes",
         )  # fmt: skip
         self.host.run()
         if consumer.refusal is not None:
