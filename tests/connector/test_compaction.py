@@ -22,7 +22,7 @@ from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.message_writer import write_messages
 from pulsar_spark.connector.stream_writer import WrittenFiles, publish
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.errors import CorruptFileError, DataLossError, InvalidOptionError
+from pulsar_spark.errors import CorruptFileError, DataLossError
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Scope
 from pulsar_spark.position import EARLIEST
@@ -284,12 +284,6 @@ def test_compacting_at_any_time_keeps_what_a_plain_fold_keeps(root: Path, seed: 
         expected = kept + [pair for _, pair in published[horizon:]]
         assert read(root, maxMessagesPerTrigger=draw.choice([1, 3, 100])) == expected
         assert batch(root) == expected
-
-
-def test_a_subscription_refuses_it_so_far(root: Path) -> None:
-    given = {"topic": "t", "readCompacted": True, "subscriptionName": "s"}
-    with pytest.raises(InvalidOptionError, match="readCompacted is for Readers only so far"):
-        options_of(root, Scope.STREAM_READ, given)
 
 
 def test_a_time_begins_and_ends_in_the_compacted_part(
