@@ -268,7 +268,7 @@ def _batch_sizes(rows: _Rows, about: TopicPartition, state: TopicState) -> Numbe
     numbers = rows.numbers
     ledger_ids, entries = numbers["ledger_id"], numbers["entry_id"]
     sizes = np.zeros(len(ledger_ids), np.int64)
-    known = state.ledgers(about.partition)
+    known = state.ledgers_left(about.partition)
     trimmed = state.trimmed_up_to(about.partition)
     for chosen in _groups([ledger_ids]):
         ledger_id = int(ledger_ids[chosen[0]])

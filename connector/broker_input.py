@@ -170,6 +170,9 @@ def _state_rows(
             whole = hidden
         json_of = None if whole is None else broker_rows.messages_json(whole)
         yield _ledger_row(ledger, about, each, reader, (last, row), now_ms, json_of)
+    compacted = state.compacted(partition)
+    if compacted is not None:
+        yield _compacted_row(about, (last, len(ledgers) + 1), compacted.to_json_value(), now_ms)
 
 
 def _commit_rows(
@@ -186,9 +189,11 @@ def _commit_rows(
     for row, each in enumerate(added, 1):
         hidden = commit.hidden.get(partition) if row == len(added) else None
         yield _ledger_row(ledger, about, each, reader, (number, row), now_ms, hidden)
+    if partition in commit.compacted:
+        yield _compacted_row(about, (number, len(added) + 1), commit.compacted[partition], now_ms)
     trimmed = tuple(commit.trimmed.get(partition, ()))
     if trimmed:
-        yield _command(about, number, len(added) + 1, LedgersTrimmed(trimmed), now_ms)
+        yield _command(about, number, len(added) + 2, LedgersTrimmed(trimmed), now_ms)
 
 
 def _all_trimmed(ledger: ManagedLedger, about: TopicPartition) -> LedgersTrimmed:
@@ -201,6 +206,13 @@ def _all_trimmed(ledger: ManagedLedger, about: TopicPartition) -> LedgersTrimmed
 def _command(about: TopicPartition, place: int, row: int, command: Any, now_ms: int) -> InputRow:
     data = wire_format.encode(command)
     return InputRow(*about, Phase.LOG, place, row, broker_rows.COMMAND, now_ms, data=data)
+
+
+def _compacted_row(
+    about: TopicPartition, where: tuple[int, int], compacted: Any, now_ms: int
+) -> InputRow:
+    data = json.dumps(compacted).encode()
+    return InputRow(*about, Phase.LOG, *where, broker_rows.COMPACTED, now_ms, data=data)
 
 
 def _ledger_row(

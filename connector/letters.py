@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.chunk_reading import TopicChunks
+from pulsar_spark.connector.compacted_reading import rows_left
 from pulsar_spark.connector.message_columns import READ_COLUMNS
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
@@ -27,7 +27,6 @@ from pulsar_spark.dead_letter import letter_properties
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.options import Options
-from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Letter
 from pulsar_spark.schema_registry import SchemaCompatibilityStrategy
 from pulsar_spark.stream_offset import TopicPartition
@@ -85,15 +84,8 @@ def _by_schema(
 
 def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.RecordBatch]:
     topic = root.open(TopicName.parse(about.topic))
-    ledgers = topic.ledgers(about.partition)
-    there = {each.ledger_id for each in ledgers}
-    held = letter.messages
-    kept = [each for each in held.ledger_ids if each in there]  # others an admin has trimmed
-    messages = PositionSet(
-        {each: held.whole_entries(each) for each in kept},
-        {each: held.partial_entries(each) for each in kept},
-    )
-    rows = tuple(TopicChunks().row_ranges(messages, topic, about.partition))
+    ledgers = topic.state.ledgers_left(about.partition)
+    rows = tuple(rows_left(letter.messages, topic, about.partition))
     partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
     for batch in read_messages(partition, _SCHEMA):
         for first, stop in _runs(batch.column(_VERSION)):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pulsar_spark.connector.chunk_reading import TopicChunks
+from pulsar_spark.connector.compacted_reading import ConsumerView
 from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
@@ -34,6 +34,7 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.options import Options
+from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
 from pulsar_spark.suspect_messages import SuspectGroup
@@ -43,7 +44,7 @@ _SPREAD: Final = 2_654_435_761
 
 def plan_tasks(
     topics: SubscribedTopics,
-    chunks: TopicChunks,
+    view: ConsumerView,
     begun: StreamOffset,
     ended: StreamOffset,
     options: Options,
@@ -56,15 +57,20 @@ def plan_tasks(
         for partition, attempts in sorted(released.messages.items()):
             ledger = topics.ledger(partition.topic)
             counts = {released.failures: released.of(partition)}
-            rows = list(_ranges(ledger, chunks, partition, attempts, counts))
+            rows = list(_ranges(ledger, view, partition, attempts, counts))
             ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
     for partition, offset in ended.items():
         since = begun.get(partition)
         if since == offset:
             continue
         ledger = topics.ledger(partition.topic)
-        check_nothing_lost(ledger, partition, since, offset, fail=options["failOnDataLoss"])
-        rows = list(ranges_of(ledger, chunks, partition, since, offset))
+        number = partition.partition
+        trimmed = view.lost_up_to(ledger, number)
+        check_nothing_lost(
+            ledger, partition, since, offset, trimmed, fail=options["failOnDataLoss"]
+        )
+        parts = offset.attempts_since(since, view.ledgers(ledger, number))
+        rows = list(_ranges(ledger, view, partition, parts, offset.redelivery_counts))
         ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
     at_least = options["minPartitions"] or os.cpu_count() or 1
     fail = options["failOnDataLoss"]
@@ -81,11 +87,11 @@ def check_nothing_lost(
     partition: TopicPartition,
     since: PartitionOffset | None,
     offset: PartitionOffset,
+    trimmed: Position,
     *,
     fail: bool,
 ) -> None:
     """DataLossError if part of the micro-batch was trimmed since it was planned."""
-    trimmed = ledger.state.trimmed_up_to(partition.partition)
     floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
     for attempt, end in offset.attempts.items():
         begin = offset.origin
@@ -98,60 +104,19 @@ def check_nothing_lost(
             return
 
 
-def ranges_of(
-    ledger: ManagedLedger,
-    chunks: TopicChunks,
-    partition: TopicPartition,
-    since: PartitionOffset | None,
-    offset: PartitionOffset,
-) -> Iterator[RowRange]:
-    """The rows of one partition's part of the micro-batch, with what is known of each."""
-    parts = offset.attempts_since(since, ledger.ledgers(partition.partition))
-    yield from _ranges(ledger, chunks, partition, parts, offset.redelivery_counts)
-
-
 def _ranges(
     ledger: ManagedLedger,
-    chunks: TopicChunks,
+    view: ConsumerView,
     partition: TopicPartition,
-    parts: Mapping[int, PositionSet],
+    attempts: Mapping[int, PositionSet],
     counts: Mapping[int, PositionSet],
 ) -> Iterator[RowRange]:
-    trimmed = ledger.state.trimmed_up_to(partition.partition)
-    hidden = ledger.state.hidden(partition.partition)
-    attempts: dict[int, PositionSet] = {}
+    """The rows of one partition's part of the micro-batch, with what is known of each."""
     batch = PositionSet()
-    for attempt, part in parts.items():
-        there = part.after(trimmed)
-        if hidden is not None:
-            there = there.difference(hidden)
-        attempts[attempt] = there
-        batch = batch.union(there)
-    for rows in chunks.row_ranges(batch, ledger, partition.partition):
-        numbers = (
-            ("attempt", _numbers(rows, attempts)),
-            ("redelivery_count", _numbers(rows, counts)),
-        )
-        yield replace(rows, numbers=numbers)
-
-
-def _numbers(rows: RowRange, sets: Mapping[int, PositionSet]) -> int | bytes:
-    """Each row's number (the highest set that has it, else 0); one, if all rows have the same."""
-    ledger_id = rows.ledger.ledger_id
-    first, stop = rows.first_row, rows.first_row + rows.rows
-    values: NDArray[np.int32] | None = None
-    for number, held in sorted(sets.items()):
-        if ledger_id in held.ledger_ids:
-            if values is None:
-                values = np.zeros(rows.rows, np.int32)
-            values[held.row_mask(rows.ledger)[first:stop]] = number
-    if values is None:
-        return 0
-    selected = rows.selected()
-    chosen = values if selected is None else values[selected]
-    if (chosen == chosen[0]).all():
-        return int(chosen[0])
-    return bytes(values.tobytes())
+    for part in attempts.values():
+        batch = batch.union(part)
+    numbers = {"attempt": attempts, "redelivery_count": counts}
+    yield from view.numbered_ranges(batch, ledger, partition.partition, numbers)
 
 
 # -- Key_Shared ----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.admission import Admission
 from pulsar_spark.commands import Report
 from pulsar_spark.connector import stream_reader
-from pulsar_spark.connector.chunk_reading import TopicChunks
+from pulsar_spark.connector.compacted_reading import ConsumerView
 from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.delivery_times import DeliveryTimes
 from pulsar_spark.connector.managed_ledger import wall_clock_ms
@@ -71,7 +71,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             options["maxTriggerDelay"],
         )
         self._topics = SubscribedTopics(options, root)
-        self._chunks = TopicChunks(options)
+        self._view = ConsumerView(options)
         self._times = DeliveryTimes() if options["delayedDelivery"] else None
         self._offsets = OffsetStore(root)
         self._withheld = WithheldBatches(options, root)
@@ -99,7 +99,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._check()
         self._topics.refresh()
         self._stop_at = {
-            partition: last_position(ledger.ledgers(partition.partition), EARLIEST)
+            partition: last_position(self._view.ledgers(ledger, partition.partition), EARLIEST)
             for partition, ledger in self._topics.partitions().items()
         }
 
@@ -164,7 +164,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             return []
         released = self._withheld.in_batch(ended).released
         return plan_tasks(
-            self._topics, self._chunks, begun, ended, self._options, self._root, released
+            self._topics, self._view, begun, ended, self._options, self._root, released
         )
 
     def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
@@ -189,6 +189,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._topics.refresh()
             check_typed_schema(self._options, self._schema, self._topics.typed_ledgers())
             self._topics.open_retry_topic()
+            self._view.retry_topic = self._topics.retry_topic
             self._checked = True
 
     def _check_checkpoint(self, offset: StreamOffset) -> None:
@@ -243,7 +244,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def _ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
         self._topics.open_all(about.topic for about, _ in offset.items())
         return {
-            about: self._topics.ledger(about.topic).ledgers(about.partition)
+            about: self._view.ledgers(self._topics.ledger(about.topic), about.partition)
             for about, _ in offset.items()
         }
 
@@ -309,9 +310,10 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             if self._times is not None and not consumer.command.subscription_type.is_shared:
                 hidden = hidden.union(self._times.ahead(partition, ledger, wall_clock_ms()))
             offered = consumer.offered(
-                start, ledger.ledgers(number), hidden, self._end_of(partition)
-            )
-            trimmed = ledger.state.trimmed_up_to(number)
+                start, self._view.ledgers(ledger, number), hidden, self._end_of(partition),
+                self._view.removed(ledger, number) or None,
+            )  # fmt: skip
+            trimmed = self._view.lost_up_to(ledger, number)
             if not offered.begins_before(trimmed):
                 return offered
             # What everybody has acknowledged is trimmed too, and this consumer may hear of that
@@ -366,10 +368,11 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         reports = {}
         for partition, consumer in client.consumers.items():
             if consumer.connected:
-                ledgers = self._topics.ledger(partition.topic).ledgers(partition.partition)
+                ledger, number = self._topics.ledger(partition.topic), partition.partition
+                ledgers = self._view.ledgers(ledger, number)
                 report = consumer.report(
-                    begun.get(partition), planned.get(partition), ledgers,
-                    client.permits(), (requests or {}).get(partition),
+                    begun.get(partition), planned.get(partition), ledgers, client.permits(),
+                    (requests or {}).get(partition), self._view.removed(ledger, number),
                 )  # fmt: skip
                 reports[partition] = what_remains(
                     report, partition, self._suspected, consumer.floor, ledgers

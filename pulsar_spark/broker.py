@@ -33,6 +33,7 @@ from pulsar_spark.commands import (
     CloseConsumer,
     CloseProducer,
     Command,
+    Compacted,
     CreateSubscription,
     LeaseLapsed,
     LedgerAdded,
@@ -152,6 +153,10 @@ def _trimmed(state: BrokerState, command: LedgersTrimmed, _out: ReadyBuilder) ->
     state.remove_ledgers(command.ledger_ids)
 
 
+def _compacted(state: BrokerState, command: Compacted, _out: ReadyBuilder) -> None:
+    state.compact(command.compacted)
+
+
 def _producer(state: BrokerState, command: Producer, out: ReadyBuilder) -> None:
     """Let a producer in, let it wait (no reply yet), or refuse it."""
     limit = state.policies.max_producers_per_topic
@@ -224,6 +229,7 @@ def _already_taken_in(_state: BrokerState, _command: LedgerAdded, _out: ReadyBui
 HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = {
     LedgerAdded: _already_taken_in,
     LedgersTrimmed: _trimmed,
+    Compacted: _compacted,
     SetPolicies: _set_policies,
     Subscribe: subscribe,
     CreateSubscription: create,

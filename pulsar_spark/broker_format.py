@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pulsar_spark.auto_split_selector import AutoSplitSelector
-from pulsar_spark.broker_state import BrokerState, LedgerColumns
+from pulsar_spark.broker_state import BrokerState, Compaction, LedgerColumns
 from pulsar_spark.commands import SubscriptionType
 from pulsar_spark.consistent_hashing_selector import ConsistentHashingSelector
 from pulsar_spark.consumer import Consumer
@@ -88,6 +88,7 @@ def to_shards(state: BrokerState) -> dict[str, bytes]:
             "blocks": sorted(blocks),
             "subscriptions": list(state.subscriptions),
             **({"next_epoch": state.next_epoch} if state.next_epoch else {}),
+            **_compaction_value(state.compaction),
         },
     )
     return writer.shards
@@ -115,12 +116,24 @@ def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
         state.trimming = frozenset(value["trimming"])
         state.quota_exceeded = value["quota_exceeded"]
         state.next_epoch = value.get("next_epoch", 0)
+        if "compaction" in value:
+            horizon, kept, trimmed = value["compaction"]
+            state.compaction = Compaction(
+                Position.parse(horizon), frozenset(kept), frozenset(trimmed)
+            )
         for name in value["subscriptions"]:
             key = _key_of(name)
             state.subscriptions[name] = _subscription(reader, key, reader.value(key))
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise CorruptFileError(f"the broker's state is damaged: {error!r}") from error
     return state
+
+
+def _compaction_value(compaction: Compaction) -> dict[str, Any]:
+    if compaction.horizon is None:
+        return {}
+    held = [sorted(each) for each in (compaction.ledger_ids, compaction.trimmed)]
+    return {"compaction": [str(compaction.horizon), *held]}
 
 
 # -- ledgers -------------------------------------------------------------------------------------
@@ -214,6 +227,7 @@ def _subscription_value(writer: ShardWriter, key: str, held: Subscription) -> di
         "selector": None if selector is None else [kind, selector.to_json_value()],
         "incarnations": [[name, number] for name, number in held.incarnations.items()],
         "is_blocked": held.is_blocked,
+        **({"read_compacted": True} if held.read_compacted else {}),
     }
 
 
@@ -245,6 +259,7 @@ def _subscription(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Su
         partial_acks=reader.set(f"{key}/partial_acks", value["partial_acks"]),
         is_blocked=value["is_blocked"],
         announced=Position(*value["announced"]),
+        read_compacted=value.get("read_compacted", False),
     )
     if value["unheard"] is not None:
         held.unheard = _cursor(reader, f"{key}/unheard", value["unheard"])

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark import cursor_format, wire_format
-from pulsar_spark.commands import Command, LedgerAdded
+from pulsar_spark.commands import Command, Compacted, LedgerAdded
+from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.ledger_commit import ledger_from_json, ledger_to_json
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.position import EARLIEST
@@ -38,6 +39,7 @@ class Phase(IntEnum):
 SHARD: Final = "shard"
 LEDGER: Final = "ledger"
 COMMAND: Final = "command"
+COMPACTED: Final = "compacted"
 TICK: Final = "tick"
 SNAPSHOT: Final = "snapshot"
 DISPATCH: Final = "dispatch"
@@ -97,7 +99,9 @@ def messages_json(messages: PositionSet) -> Any:
 
 
 def command_of(row: InputRow) -> Command:
-    """The command that a LEDGER or COMMAND row carries."""
+    """The command that a LEDGER, COMPACTED or COMMAND row carries."""
+    if row.kind == COMPACTED:
+        return Compacted(CompactedLedgers.from_json_value(json.loads(row.data)))
     if row.kind != LEDGER:
         command: Command = wire_format.decode(row.data)
         return command

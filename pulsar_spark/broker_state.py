@@ -7,9 +7,9 @@ with it. Stands for Pulsar's `PersistentTopic`, without what is on disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from pyroaring import BitMap
 
 from pulsar_spark import batch_part
 from pulsar_spark.commands import LedgerAdded
+from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.delayed_messages import DelayedMessages
 from pulsar_spark.due_messages import nothing
@@ -41,6 +42,21 @@ class LedgerColumns:
     """The arrays as they are stored, so that they are packed once."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How far it went (None: there was none), and the ledgers of which it has kept messages.
+
+    Those of them that the log has `trimmed` are still there for subscriptions that read compacted.
+    """
+
+    horizon: Position | None = None
+    ledger_ids: frozenset[int] = frozenset()
+    trimmed: frozenset[int] = frozenset()
+
+
+NOT_COMPACTED: Final = Compaction()
+
+
 @dataclass(slots=True)
 class BrokerState:
     """One topic partition. `partition` is -1 for a topic without partitions."""
@@ -61,6 +77,7 @@ class BrokerState:
     """Whether there ever was a durable subscription."""
     trimming: frozenset[int] = frozenset()
     """Ledgers whose removal was asked for and has not been heard of."""
+    compaction: Compaction = field(default_factory=lambda: NOT_COMPACTED)
     quota_exceeded: bool = False
     next_epoch: int = 0
     """Of the next subscription: above those of all that were deleted, whose reports may be late."""
@@ -90,25 +107,63 @@ class BrokerState:
         return True
 
     def remove_ledgers(self, ledger_ids: tuple[int, ...]) -> None:
-        """The log has trimmed them."""
+        """The log has trimmed them; who reads compacted keeps those that compaction has kept."""
         gone = frozenset(ledger_ids)
+        kept = gone & self.compaction.ledger_ids
+        if kept:
+            self._trim_but_keep([each for each in self.ledgers if each.ledger_id in kept])
+            gone -= kept
         held = [ledger for ledger in self.ledgers if ledger.ledger_id not in gone]
         removed = [ledger for ledger in self.ledgers if ledger.ledger_id in gone]
         if not removed:
             return
-        messages = PositionSet()
         for ledger in removed:
             del self.columns[ledger.ledger_id]
-            messages = messages.union(PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1))
-        before, self.ledgers = self.ledgers, LedgerList(held)
+        messages = _messages_of(removed)
+        self._pass_over(messages, self.subscriptions.values())
+        self.ledgers = LedgerList(held)
         self.trimming -= gone
         self.hidden = self.hidden.difference(messages)
         self.delayed = self.delayed.without(messages)
-        for subscription in self.subscriptions.values():
+
+    def compact(self, compacted: CompactedLedgers) -> None:
+        """The log was compacted: whoever reads compacted has what it kept of trimmed ledgers."""
+        kept = {each.ledger_id: each for each in compacted.ledgers}
+        gone = self.compaction.trimmed.difference(kept)
+        new = [each for each in compacted.ledgers if self.ledgers.get(each.ledger_id) is None]
+        trimmed = self.compaction.trimmed.intersection(kept)
+        self.compaction = Compaction(compacted.horizon, frozenset(kept), trimmed)
+        if new:
+            held = sorted([*self.ledgers, *new], key=lambda each: each.ledger_id)
+            self.ledgers = LedgerList(held)
+            for each in new:
+                self.columns[each.ledger_id] = LedgerColumns(each.max_publish_time_ms)
+            self._trim_but_keep(new)
+        self.remove_ledgers(tuple(gone))
+
+    def _trim_but_keep(self, ledgers: Sequence[LedgerInfo]) -> None:
+        """Gone they are for all but those who read compacted."""
+        ledger_ids = frozenset(each.ledger_id for each in ledgers)
+        trimmed = self.compaction.trimmed | ledger_ids
+        self.compaction = replace(self.compaction, trimmed=trimmed)
+        self.trimming -= ledger_ids
+        for ledger_id in ledger_ids:  # nobody shares them by key
+            columns = self.columns[ledger_id]
+            self.columns[ledger_id] = LedgerColumns(
+                columns.published_at_ms, None, columns.publish_times_ms
+            )
+        messages = _messages_of(ledgers)
+        self.delayed = self.delayed.without(messages)
+        self._pass_over(
+            messages, [each for each in self.subscriptions.values() if not each.read_compacted]
+        )
+
+    def _pass_over(self, messages: PositionSet, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
             rest = messages.difference(subscription.cursor.individually_deleted)
             rest = rest.after(subscription.cursor.mark_delete_position)
             if rest:  # a Reader whose position is gone is moved on
-                subscription.acknowledge(Cursor().acknowledge(rest), before)
+                subscription.acknowledge(Cursor().acknowledge(rest), self.ledgers)
             subscription.cursor = subscription.cursor.advance(self.ledgers)
 
     def _delay(self, ledger: LedgerInfo, deliver_at_ms: NDArray[np.int64]) -> None:
@@ -126,10 +181,23 @@ class BrokerState:
 
     @property
     def ledgers_that_stay(self) -> LedgerList:
-        """Those whose removal was not asked for."""
-        if not self.trimming:
+        """Those of the log whose removal was not asked for."""
+        going = self.trimming | self.compaction.trimmed
+        if not going:
             return self.ledgers
-        return LedgerList(each for each in self.ledgers if each.ledger_id not in self.trimming)
+        return LedgerList(each for each in self.ledgers if each.ledger_id not in going)
+
+    @property
+    def ledgers_compacted(self) -> LedgerList:
+        """The same, and those that stay for who reads compacted."""
+        going = self.trimming - self.compaction.ledger_ids
+        return LedgerList(each for each in self.ledgers if each.ledger_id not in going)
+
+    @property
+    def only_compacted(self) -> PositionSet:
+        """What only those find who read compacted: for all others it is trimmed."""
+        trimmed = self.compaction.trimmed
+        return _messages_of([each for each in self.ledgers if each.ledger_id in trimmed])
 
     @property
     def last_position(self) -> Position:
@@ -171,11 +239,19 @@ class BrokerState:
         self.delayed.check()
         self.producers.check()
         assert set(self.columns) == {ledger.ledger_id for ledger in self.ledgers}
+        assert self.compaction.trimmed <= self.compaction.ledger_ids & set(self.columns)
         for subscription in self.subscriptions.values():
             subscription.check(self.ledgers)
             rest = self.hidden.difference(subscription.cursor.individually_deleted)
             rest = rest.after(subscription.cursor.mark_delete_position)
             assert not rest, "hidden, and not acknowledged"
+
+
+def _messages_of(ledgers: Iterable[LedgerInfo]) -> PositionSet:
+    messages = PositionSet()
+    for each in ledgers:
+        messages = messages.union(PositionSet.of_range(each.ledger_id, 0, each.entries - 1))
+    return messages
 
 
 def _check_batch_sizes(ledger: LedgerInfo, parts: Mapping[int, int]) -> None:

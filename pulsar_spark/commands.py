@@ -15,6 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.policies import ConsumerOptions, KeySharedPolicy, TopicPolicies
@@ -72,6 +73,13 @@ class LedgersTrimmed:
     """A commit of the log removed these ledgers; readers find them no more."""
 
     ledger_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A commit of the log compacted this partition, and says what is left."""
+
+    compacted: CompactedLedgers
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +284,7 @@ class CloseProducer:
 Command = (
     LedgerAdded
     | LedgersTrimmed
+    | Compacted
     | SetPolicies
     | Subscribe
     | CreateSubscription

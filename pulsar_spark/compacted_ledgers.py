@@ -41,12 +41,21 @@ class CompactedLedgers:
     @cached_property
     def removed(self) -> PositionSet:
         """The messages of `ledgers` that are not kept."""
-        return PositionSet.between(self.ledgers, EARLIEST, self.horizon).difference(self.kept)
+        return self.removed_from(self.ledgers)
 
     def view(self, ledgers: LedgerList) -> LedgerList:
         """These, and behind the horizon those of the partition."""
         last = ledgers[-1].ledger_id if len(ledgers) else -1
         return LedgerList([*self.ledgers, *ledgers.between(self.horizon.ledger_id + 1, last)])
+
+    def with_log(self, ledgers: LedgerList) -> LedgerList:
+        """These, and all others of the partition, those before the horizon too."""
+        held = {each.ledger_id: each for each in (*ledgers, *self.ledgers)}
+        return LedgerList(held[ledger_id] for ledger_id in sorted(held))
+
+    def removed_from(self, ledgers: LedgerList) -> PositionSet:
+        """The messages of these ledgers, up to the horizon, that are not kept."""
+        return PositionSet.between(ledgers, EARLIEST, self.horizon).difference(self.kept)
 
     def remaining(self, messages: PositionSet) -> PositionSet:
         """Those of the messages that a compacted read delivers."""

@@ -80,6 +80,11 @@ def check_consumer_options(options: GivenOptions, consumers: Iterable[str]) -> N
             f"Option delayedDelivery is for subscriptionType Exclusive and Failover: on "
             f"{options['subscriptionType']} messages always wait for their delivery time."
         )
+    if options["readCompacted"] and options["subscriptionType"] in ("Shared", "Key_Shared"):
+        raise InvalidOptionError(
+            "Option readCompacted needs subscriptionType Exclusive or Failover: where several "
+            "consumers share a subscription, nobody reads a key's messages one after the other."
+        )
     _check_acknowledging(options)
     _check_letters(options)
     if options["leaseTimeout"] < MIN_LEASE_TIMEOUT_MS:
@@ -137,6 +142,7 @@ def subscribe_command(
         key_shared_policy=KeySharedPolicy() if retries else keys,
         options=consumer_options(options),
         permits=permits,
+        read_compacted=options["readCompacted"] and not retries,
     )
 
 

@@ -80,7 +80,7 @@ def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
 
 def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
     for row in rows:
-        if row.kind in (broker_rows.LEDGER, broker_rows.COMMAND):
+        if row.kind in (broker_rows.LEDGER, broker_rows.COMPACTED, broker_rows.COMMAND):
             try:
                 yield broker_rows.command_of(row)
             except CorruptFileError as error:  # one bad command must not stop all the others

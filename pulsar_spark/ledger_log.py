@@ -102,6 +102,11 @@ class TopicState:
         """The highest id in `chunks`; -1 if there are none."""
         return next(reversed(self._partitions[partition].chunks), -1)
 
+    def ledgers_left(self, partition: int) -> LedgerList:
+        """The partition's ledgers, and those trimmed ones of which compaction has kept messages."""
+        compacted, ledgers = self.compacted(partition), self.ledgers(partition)
+        return ledgers if compacted is None else compacted.with_log(ledgers)
+
     def compacted(self, partition: int) -> CompactedLedgers | None:
         """What compaction has left of the partition; None if it was never compacted."""
         return self._partitions[partition].compacted

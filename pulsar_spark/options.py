@@ -112,7 +112,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("readCompacted", values.boolean, False, Scope.READ, _BOOLEAN,
            "Whether of a compacted topic (`pulsarlite topics compact`) only the latest message of "
            "each key is read, up to the compaction's horizon, and all that was published since. "
-           "Of Readers only so far."),
+           "A consumer may do so with subscriptionType Exclusive or Failover."),
     Option("topicDiscoveryInterval", values.parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
     Option("subscriptionName", values.text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
@@ -358,11 +358,6 @@ class Options:
         for one, other in (("startingOffsets", "startingTime"), ("endingOffsets", "endingTime")):
             if self.has(one) and self.has(other):
                 raise InvalidOptionError(f"Options {one} and {other} exclude each other.")
-        if self["readCompacted"] and self.has("subscriptionName"):
-            raise InvalidOptionError(
-                "Option readCompacted is for Readers only so far: leave out subscriptionName, or "
-                "read all messages."
-            )
         check_producer_options(self)
         if self.has("txnAppId") != self.has("txnVersion"):
             raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")

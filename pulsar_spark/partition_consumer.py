@@ -170,15 +170,20 @@ class PartitionConsumer:
         ledgers: LedgerList,
         hidden: PositionSet | None = None,
         up_to: Position | None = None,
+        removed: PositionSet | None = None,
     ) -> Offered:
-        """What may be planned behind `start`: granted, and not planned or done already."""
+        """What may be planned behind `start`: granted, and not planned or done already.
+
+        `hidden` are not offered, nor are those that compaction has `removed`.
+        """
         attempts = self._attempts(start)
         done = Cursor(self.floor)
         if self.automatic:
             for cursor in attempts.values():
                 done = done.union(cursor)
-        if hidden is not None:
-            done = done.acknowledge(hidden)
+        for left_out in (hidden, removed):
+            if left_out is not None:
+                done = done.acknowledge(left_out)
         explicit: dict[int, PositionSet] = {}
         for attempt, granted in self.grants.items():
             left = _not_in(granted, done)
@@ -189,8 +194,9 @@ class PartitionConsumer:
                 explicit[attempt] = left
         openly = None
         if self.open_attempt != NO_OPEN_GRANT:
-            openly = Waiting(self._not_openly(done, attempts).advance(ledgers), ledgers, up_to)
-        return Offered(explicit, self.open_attempt, openly, ledgers)
+            behind = self._not_openly(done, attempts).advance(ledgers)
+            openly = Waiting(behind, ledgers, up_to, removed)
+        return Offered(explicit, self.open_attempt, openly, ledgers, removed)
 
     def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
         """What the open grant does not, or no longer, offer."""
@@ -254,10 +260,12 @@ class PartitionConsumer:
         ledgers: LedgerList,
         permits: int,
         request_id: int | None = None,
+        removed: PositionSet = NOTHING,
     ) -> Report:
         """All that there is to say; absolute, but for its sequence number.
 
         `committed` is done, if acknowledgement is automatic; `planned` is about to be delivered.
+        What compaction has `removed` is done too, as far as it was passed over.
         """
         acknowledged = Cursor()
         if self.automatic:
@@ -266,6 +274,9 @@ class PartitionConsumer:
                 acknowledged = acknowledged.union(cursor)
         if self.lost_up_to > EARLIEST:
             acknowledged = acknowledged.floor(self.lost_up_to)
+        if removed:
+            passed = self._passed_over(planned or committed, removed, ledgers)
+            acknowledged = acknowledged.acknowledge(passed)
         # What is acknowledged is named too: part of a batch stays held without batch-index
         # acknowledgement, until the floor has passed it.
         begin = self.origin.floor(self.floor)
@@ -281,15 +292,28 @@ class PartitionConsumer:
             revision=self.revision, committed=self.floor, request_id=request_id,
         )  # fmt: skip
 
+    def _passed_over(
+        self, planned: PartitionOffset | None, removed: PositionSet, ledgers: LedgerList
+    ) -> PositionSet:
+        """Of the removed messages those before the first that is still to be planned."""
+        done = self.origin.floor(self.floor).acknowledge(removed)
+        for cursor in self._attempts(planned).values():
+            done = done.union(cursor)
+        return removed.after(self.floor).up_to(done.advance(ledgers).mark_delete_position)
+
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What one partition offers: by explicit grants, and openly. As admission takes it."""
+    """What one partition offers: by explicit grants, and openly. As admission takes it.
+
+    `removed` is left out of what it offers, and does not count where bytes are estimated.
+    """
 
     explicit: Mapping[int, PositionSet]
     open_attempt: int
     openly: Waiting | None
     ledgers: LedgerList
+    removed: PositionSet | None = None
 
     def begins_before(self, position: Position) -> bool:
         """Whether something that it offers lies at or before that position."""
@@ -305,7 +329,10 @@ class Offered:
             if held >= messages:
                 return granted.prefix(messages, self.ledgers)
             messages -= held
-        return granted if self.openly is None else granted.union(self.openly.take(messages))
+        if self.openly is None:
+            return granted
+        taken = self.openly.take(messages)
+        return granted.union(taken if self.removed is None else taken.difference(self.removed))
 
     def by_attempt(self, taken: PositionSet) -> dict[int, PositionSet]:
         """The attempts at which these were granted; the highest, where there are several."""
@@ -357,7 +384,7 @@ class Offered:
         for ledger in ledgers:
             whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
             done = done.union(whole.difference(granted))
-        return Waiting(Cursor().acknowledge(done), ledgers)
+        return Waiting(Cursor().acknowledge(done), ledgers, uncounted=self.removed)
 
 
 def _not_in(messages: PositionSet, cursor: Cursor) -> PositionSet:

@@ -1,11 +1,11 @@
 """What may be trimmed, what expires, and who is refused because of a backlog.
 
 Invariants: a ledger goes only when every durable subscription has passed it, retention has
-released it, and no connected consumer's committed offset may need it for a replay, all of it as
-it stood before this step; one of a non-persistent topic when it is old enough, whoever needs it;
-the newest ledger stays; nothing expires before its time, nor behind something that stays. Follows
-Pulsar's `ManagedLedgerImpl.internalTrimLedgers`, `PersistentMessageExpiryMonitor` and
-`BacklogQuotaManager`.
+released it, no connected consumer's committed offset may need it for a replay, and it is
+compacted if the topic ever was, all of it as it stood before this step; one of a non-persistent
+topic when it is old enough, whoever needs it; the newest ledger stays; nothing expires before its
+time, nor behind something that stays. Follows Pulsar's `ManagedLedgerImpl.internalTrimLedgers`,
+`PersistentMessageExpiryMonitor` and `BacklogQuotaManager`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ EVICTED_TO: Final = 0.9
 
 def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
     """Oldest first; `state` is that before the step, so what this step needs is still there."""
-    if len(state.ledgers) < 2:
+    ledgers = [each for each in state.ledgers if each.ledger_id not in state.compaction.trimmed]
+    if len(ledgers) < 2:
         return ()
     passed = _passed_by_all(state)
     if passed is None:
         return ()
-    total = sum(ledger.size_bytes for ledger in state.ledgers)
+    total = sum(ledger.size_bytes for ledger in ledgers)
     chosen: list[int] = []
-    for ledger in state.ledgers[:-1]:
+    for ledger in ledgers[:-1]:
         if Position(ledger.ledger_id, ledger.entries - 1) > passed:
             break
         if not _released(state, ledger, now_ms, total):
@@ -114,6 +115,8 @@ def backlog_bytes(state: BrokerState, subscription: Subscription) -> int:
     total = 0
     start = subscription.cursor.mark_delete_position
     for ledger in state.ledgers.between(max(start.ledger_id, 0), state.ledgers[-1].ledger_id):
+        if ledger.ledger_id in state.compaction.trimmed:
+            continue
         done = start.entry_id + 1 if ledger.ledger_id == start.ledger_id else 0
         if done < ledger.entries:
             messages = ledger.messages - ledger.batch_sizes.first_message(done)
@@ -136,6 +139,8 @@ def _passed_by_all(state: BrokerState) -> Position | None:
     if not durable and state.policies.keep_without_subscription and not state.was_subscribed:
         return None
     passed = state.last_position
+    if state.compaction.horizon is not None:  # what is not compacted yet stays
+        passed = min(passed, state.compaction.horizon)
     for subscription in state.subscriptions.values():
         if subscription.durable:
             passed = min(passed, subscription.cursor.mark_delete_position)
@@ -178,7 +183,9 @@ def _oldest_unread_ms(state: BrokerState, subscription: Subscription) -> int | N
     start = subscription.cursor.mark_delete_position
     ledger = state.ledgers.first_at_or_after(max(start.ledger_id, 0))
     while ledger is not None:
-        if start < Position(ledger.ledger_id, ledger.entries - 1):
+        if ledger.ledger_id in state.compaction.trimmed:
+            pass
+        elif start < Position(ledger.ledger_id, ledger.entries - 1):
             return ledger.min_publish_time_ms
         ledger = state.ledgers.first_after(ledger.ledger_id)
     return None

@@ -59,6 +59,8 @@ class Subscription:
     """On unacknowledged messages: until half of those allowed are left."""
     announced: Position = EARLIEST
     """The mark-delete position that consumers were told last."""
+    read_compacted: bool = False
+    """Whether its consumers read what compaction has left, as the first of them said."""
 
     def copy(self) -> Subscription:
         twin = replace(self)

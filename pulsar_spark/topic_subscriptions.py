@@ -27,6 +27,7 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
+from pulsar_spark.due_messages import NOTHING
 from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError
 from pulsar_spark.failover_selector import FailoverSelector
 from pulsar_spark.granting import grants_again
@@ -192,7 +193,9 @@ def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
         return
     if position is None:
         position = position_at_time(state, command.timestamp_ms or 0)
-    subscription.begin_epoch(cursor_before(state, position, batch_index))
+    subscription.begin_epoch(
+        cursor_before(state, position, batch_index, compacted=subscription.read_compacted)
+    )
     out.epochs.append(EpochBegan(subscription.name, subscription.epoch, subscription.origin))
     if command.request_id is not None:
         out.replies.append(
@@ -200,18 +203,24 @@ def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
         )
 
 
-def cursor_before(state: BrokerState, position: Position, batch_index: int = -1) -> Cursor:
-    """All before a message, which is the next; and the duplicates that the log hides."""
-    ledgers = state.ledgers_that_stay
+def cursor_before(
+    state: BrokerState, position: Position, batch_index: int = -1, *, compacted: bool = False
+) -> Cursor:
+    """All before a message, which is the next; and the duplicates that the log hides.
+
+    If not `compacted`, what compaction has kept of trimmed ledgers too.
+    """
+    ledgers = state.ledgers_compacted if compacted else state.ledgers_that_stay
+    passed = NOTHING if compacted else state.only_compacted
     if not len(ledgers):
-        return Cursor(EARLIEST)
+        return Cursor(EARLIEST).acknowledge(passed).advance(state.ledgers)
     cursor = ManagedCursor.open(ledgers).seek(position).cursor
     ledger = ledgers.get(position.ledger_id)
     if batch_index > 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
         size = ledger.batch_sizes.size_of(position.entry_id)
         earlier = (1 << min(batch_index, size)) - 1
         cursor = cursor.acknowledge(PositionSet.of_batch(position, size, earlier))
-    return cursor.acknowledge(state.hidden).advance(state.ledgers)
+    return cursor.acknowledge(state.hidden.union(passed)).advance(state.ledgers)
 
 
 def position_at_time(state: BrokerState, timestamp_ms: int) -> Position:
@@ -300,6 +309,8 @@ def _clash(subscription: Subscription, command: Subscribe) -> Refusal | None:
         return ServerError.CONSUMER_BUSY, text
     if kind is SubscriptionType.EXCLUSIVE and command.consumer not in subscription.consumers:
         return ServerError.CONSUMER_BUSY, "Exclusive consumer is already connected"
+    if subscription.read_compacted != command.read_compacted:
+        return ServerError.CONSUMER_BUSY, "Subscription is of different type: readCompacted differs"
     matches = subscription.key_shared_policy.matches(command.key_shared_policy)
     if kind is SubscriptionType.KEY_SHARED and not matches:
         text = "Subscription is of different type: its Key_Shared policy differs"
@@ -343,7 +354,7 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
         position, batch_index = EARLIEST, -1
     else:
         position, batch_index = LATEST, -1
-    cursor = cursor_before(state, position, batch_index)
+    cursor = cursor_before(state, position, batch_index, compacted=command.read_compacted)
     return Subscription(
         command.subscription,
         command.subscription_type,
@@ -353,11 +364,15 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
         epoch=state.next_epoch,
         read_position=cursor.mark_delete_position,
         announced=cursor.mark_delete_position,
+        read_compacted=command.read_compacted,
     )
 
 
 def _first_consumer(state: BrokerState, subscription: Subscription, command: Subscribe) -> None:
-    """The one who comes first says of what type the subscription is."""
+    """The one who comes first says of what type the subscription is, and what it reads."""
+    if subscription.read_compacted and not command.read_compacted:
+        subscription.acknowledge(Cursor().acknowledge(state.only_compacted), state.ledgers)
+    subscription.read_compacted = command.read_compacted
     kind = command.subscription_type
     subscription.subscription_type = kind
     subscription.key_shared_policy = command.key_shared_policy
