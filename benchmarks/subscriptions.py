@@ -54,9 +54,9 @@ FILES = 8
 MESSAGE = "key string, value binary"
 """What is published, and what both sides read."""
 KEYS = 100_000
-THROWN_AWAY = 1
+THROWN_AWAY = 3
 DEADLINE_S = 300.0
-POLL_S = 0.02
+POLL_S = 0.1
 LATENCY_S = 60
 WARM_UP_S = 20
 ACKNOWLEDGED = 1_000_000
@@ -71,6 +71,7 @@ class Dispatched:
         self.topic = str(TopicName.parse(topic))
         self._log = SystemTopic(root, DISPATCH)
         self._root = root
+        self._ledger = root.open(TopicName.parse(topic))
         self._heard = self._log.refresh()
         self._steps: dict[TopicPartition, Stepped] = {}
 
@@ -88,7 +89,8 @@ class Dispatched:
             if isinstance(item, Stepped):
                 self._steps[stored.record.about] = item
         self._heard = stop
-        ledger = self._root.open(TopicName.parse(self.topic))
+        ledger = self._ledger
+        ledger.refresh()
         for partition in range(PARTITIONS):
             step = self._steps.get(TopicPartition(self.topic, partition))
             last = last_position(ledger.ledgers(partition), ledger.state.trimmed_up_to(partition))
@@ -389,7 +391,7 @@ def wait_for(condition: Callable[[], bool], queries: list[StreamingQuery]) -> No
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--rate", type=int, default=1_000)
     parser.add_argument("--runs", type=int, default=5)
     names = ("throughput", "latency", "acknowledging", "idle")

@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parent.parent.parent
 def run(*arguments: str) -> str:
     command = [sys.executable, "-m", *arguments]
     done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=900, check=False
     )
     print(done.stdout)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -37,4 +37,12 @@ def test_queries_on_real_spark_killed_at_random_deliver_every_flight_once(tmp_pa
     arguments = ("--kills", "2", "--months", "1", "--files", "6", "--seed", seed)
     said = run("tests.soak", *arguments, "--folder", str(tmp_path / "soak"))
     assert "27,004 flights published, 27,004 read" in said
+    assert "everything exactly once" in said
+
+
+@pytest.mark.slow
+def test_subscriptions_on_real_spark_killed_at_random_get_every_flight_once(tmp_path: Path) -> None:
+    seed = str(random.randrange(2**32))
+    arguments = ("--kills", "3", "--months", "1", "--files", "4", "--seed", seed)
+    said = run("tests.soak.subscriptions", *arguments, "--folder", str(tmp_path / "soak"))
     assert "everything exactly once" in said
