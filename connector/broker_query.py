@@ -17,6 +17,7 @@ import shutil
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "pulsarlite_broker"
 SIGN_OF_LIFE: Final = "_broker/alive.json"
+LONGEST_LAST_BATCH_S: Final = 15.0
+"""How long `stop` waits for the micro-batch that runs, ..."""
+LOOK_S: Final = 0.05
+"""... and how often it looks."""
 SIGN_EVERY_S: Final = 2.0
 DEAD_AFTER_MS: Final = 10_000
 """A broker on another machine that has not signed for so long may be taken over."""
@@ -94,11 +99,20 @@ class Broker:
         self._alive = alive
 
     def stop(self) -> None:
-        """End it; consumers keep their open grants, and what they report waits for the next."""
+        """End it; consumers keep their open grants, and what they report waits for the next.
+
+        A micro-batch that runs is not cut off, of which Spark would print much, unless it is long.
+        """
+        deadline_s = time.monotonic() + LONGEST_LAST_BATCH_S
         try:
+            while self._is_processing() and time.monotonic() < deadline_s:
+                time.sleep(LOOK_S)
             self.query.stop()
         finally:
             self._alive.stop()
+
+    def _is_processing(self) -> bool:
+        return self.query.isActive and self.query.status["message"].startswith("Processing")
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until it ends, at most so long; whether it has. Raises what ended it."""
