@@ -366,11 +366,16 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         reports = {}
         for partition, consumer in client.consumers.items():
             if consumer.connected:
-                ledgers = self._topics.ledger(partition.topic).ledgers(partition.partition)
+                ledger, number = self._topics.ledger(partition.topic), partition.partition
+                ledgers = ledger.ledgers(number)
                 report = consumer.report(
                     begun.get(partition), planned.get(partition), ledgers,
                     client.permits(), (requests or {}).get(partition),
                 )  # fmt: skip
+                if not consumer.automatic:  # no row tells its user of these
+                    dead = self._chunks.abandoned(ledger, number, wall_clock_ms())
+                    dead = dead.after(consumer.floor) if dead else dead
+                    report = replace(report, acknowledged=report.acknowledged.acknowledge(dead))
                 reports[partition] = what_remains(
                     report, partition, self._suspected, consumer.floor, ledgers
                 )
