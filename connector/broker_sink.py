@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,6 +23,7 @@ from pulsar_spark.chunked_messages import ChunkedMessages
 from pulsar_spark.commands import CreateSubscription, Report
 from pulsar_spark.connector.broker_input import OFFSET_RECORD, SHARD_PREFIX
 from pulsar_spark.connector.broker_offset import BrokerOffset
+from pulsar_spark.connector.chunk_reading import CHUNKS_KEPT_MS
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.letters import write_letters
 from pulsar_spark.connector.managed_ledger import ManagedLedger
@@ -44,8 +44,6 @@ from pulsar_spark.topic_name import TopicName
 
 LEDGERS_KEPT = 500
 """Of `__dispatch` and `__commands`, behind a snapshot: for consumers that lag behind."""
-CHUNKS_KEPT_MS: Final = 3_600_000
-"""How long the chunks of a message that is in the making stay, though all have been read."""
 SYSTEM_GRACE_MS = 10 * 60 * 1000
 """How long the files of the system topics stay after that."""
 ABOUT_BATCHES = TopicPartition(str(DISPATCH), 0)

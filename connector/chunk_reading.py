@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,8 @@ from pulsar_spark.options import Options
 from pulsar_spark.position import EARLIEST
 from pulsar_spark.position_set import PositionSet
 
+CHUNKS_KEPT_MS: Final = 3_600_000
+"""How long the chunks of a message that is in the making stay, though all have been read."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +45,7 @@ class TopicChunks:
             )
             self._fail = bool(options["failOnDataLoss"])
         self._known: dict[tuple[str, int], ChunkedMessages] = {}
+        self._abandoned: dict[tuple[str, int], tuple[tuple[int, int], PositionSet]] = {}
 
     def of(self, ledger: ManagedLedger, partition: int) -> ChunkedMessages | None:
         """The partition's chunked messages as of the ledger's state; None if it never had any."""
@@ -72,6 +76,20 @@ class TopicChunks:
         """Entries of the partition that are no messages, for admission."""
         known = self.of(ledger, partition)
         return None if known is None else known.uncounted
+
+    def abandoned(self, ledger: ManagedLedger, partition: int, now_ms: int) -> PositionSet:
+        """Chunks that no message will have: it was given up, or not gone on with for an hour.
+
+        What is looked at anew when there are new chunks, and each minute.
+        """
+        known = self.of(ledger, partition)
+        if known is None:
+            return PositionSet()
+        place = (ledger.topic, partition)
+        when = (known.last_ledger_id, now_ms // 60_000)
+        if self._abandoned.get(place, (None,))[0] != when:
+            self._abandoned[place] = (when, known.abandoned(now_ms - CHUNKS_KEPT_MS))
+        return self._abandoned[place][1]
 
     def row_ranges(
         self, batch: PositionSet, ledger: ManagedLedger, partition: int

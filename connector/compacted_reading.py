@@ -131,6 +131,10 @@ class ConsumerView(ReadView):
             known = self._removed[key] = (number, removed)
         return known[1]
 
+    def abandoned(self, ledger: ManagedLedger, partition: int, now_ms: int) -> PositionSet:
+        """Chunks that no message will have."""
+        return self._chunks.abandoned(ledger, partition, now_ms)
+
     def lost_up_to(self, ledger: ManagedLedger, partition: int) -> Position:
         """Up to where there is nothing to read any more."""
         is_kept = self._compacted(ledger, partition) is not None

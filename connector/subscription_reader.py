@@ -374,6 +374,10 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                     begun.get(partition), planned.get(partition), ledgers, client.permits(),
                     (requests or {}).get(partition), self._view.removed(ledger, number),
                 )  # fmt: skip
+                if not consumer.automatic:  # no row tells its user of these
+                    dead = self._view.abandoned(ledger, number, wall_clock_ms())
+                    dead = dead.after(consumer.floor) if dead else dead
+                    report = replace(report, acknowledged=report.acknowledged.acknowledge(dead))
                 reports[partition] = what_remains(
                     report, partition, self._suspected, consumer.floor, ledgers
                 )

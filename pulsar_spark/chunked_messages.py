@@ -188,6 +188,16 @@ class ChunkedMessages:
                 found.setdefault(part.ledger_id, BitMap()).update(entries)
         return PositionSet(found)
 
+    def abandoned(self, begun_before_ms: int) -> PositionSet:
+        """Every chunk of no message: given up, or in the making since before then."""
+        used: dict[int, BitMap] = {}
+        recent = (e.parts for e in self._pending.values() if e.since_ms >= begun_before_ms)
+        for parts in (*recent, *(message.parts for message in self._messages.values())):
+            for part in parts:
+                entries = range(part.entry_id, part.entry_id + part.count)
+                used.setdefault(part.ledger_id, BitMap()).update(entries)
+        return self.chunks.difference(PositionSet(used))
+
     def needed(self, gone: Collection[int], begun_since_ms: int = 0) -> frozenset[int]:
         """Those of the ledgers to be dropped that have chunks of a message which stays.
 

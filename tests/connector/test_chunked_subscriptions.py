@@ -129,6 +129,24 @@ def test_a_message_that_is_never_completed_keeps_nothing_for_ever(root: Path) ->
     assert [each.ledger_id for each in ledger_of(root, "t").ledgers(0)] == [1]
 
 
+def test_chunks_of_no_message_are_not_left_to_who_acknowledges_by_hand(
+    root: Path, loop: BrokerLoop
+) -> None:
+    now_ms = time.time_ns() // 1_000_000 - NOW_US // 1000
+    send_rows(root, ("x", 0, 3, "a"), ("w", -1, 0, "plain"))  # long ago
+    send_rows(root, ("y", 0, 3, "a"), at_ms=now_ms)  # may still go on
+    run = Run(root, ackMode="manual", **GIVEN)
+    (plain,) = received(run, loop)
+    say(root, plain, "Individual")
+    assert received(run, loop) == []
+    assert backlog(root) == 1
+    send_rows(root, ("y", 1, 3, "b"), ("y", 2, 3, "c"), at_ms=now_ms)
+    (late,) = received(run, loop)
+    say(root, late, "Individual")
+    assert received(run, loop) == []
+    assert (late["value"], backlog(root)) == (b"abc", 0)
+
+
 def test_which_ledgers_are_needed_follows_from_the_messages_that_stay() -> None:
     def run(uuid: str, chunk_id: int, of: int) -> ChunkRun:
         return ChunkRun(0 if uuid == "x" else 1, uuid, chunk_id, 1, of, 10)

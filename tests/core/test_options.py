@@ -6,8 +6,9 @@ import pickle
 
 import pytest
 
+from pulsar_spark import option_values as values
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options import OPTIONS, Options, Scope, markdown_table
+from pulsar_spark.options import OPTIONS, Option, Options, Scope, markdown_table
 
 URL = {"serviceUrl": "/data"}
 
@@ -86,6 +87,19 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_expected(name: str, te
     (option,) = (option for option in OPTIONS if option.name == name)
     said = refusal({**URL, name: text})
     assert f"Option {name} can't be {text!r}" in said
+    assert option.expects in said
+
+
+@pytest.mark.parametrize(
+    "option",
+    [each for each in OPTIONS if each.parse is not values.text],
+    ids=lambda each: each.name,
+)
+def test_every_option_that_is_not_any_text_refuses_what_it_can_not_be(option: Option) -> None:
+    special = {"topics": " , ", "topicsPattern": "("}  # whose values may be almost any text
+    bad = special.get(option.name, "?! no such thing")
+    said = refusal({**URL, option.name: bad})
+    assert f"Option {option.name} can't be {bad!r}" in said
     assert option.expects in said
 
 

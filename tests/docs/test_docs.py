@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import re
+import shlex
+from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
 
 import pulsar_spark
 from docs.generate import FOLDER, PAGES, all_errors, error_tree
+from pulsar_spark.connector import command_line
 from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.options import OPTIONS
 from tests.architecture.sources import REPOSITORY, modules, texts
 
 PROSE = [file for file, _ in texts() if file.endswith(".md")]
@@ -70,6 +75,42 @@ def test_the_architecture_names_every_module() -> None:
         if file != "pulsar_spark/version.py" and "/__" not in file and f"`{file}`" not in text
     ]
     assert not unnamed, "say in ARCHITECTURE.md, «Where to find what», what noun is in them"
+
+
+def test_examples_of_python_are_python_and_name_options_that_there_are() -> None:
+    known = {option.name for option in OPTIONS} | {"checkpointLocation"}
+    named = set()
+    for file, block in _blocks("python"):
+        for call in ast.walk(ast.parse(block, file)):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                if call.func.attr == "option":
+                    named.add((file, ast.literal_eval(call.args[0])))
+                elif call.func.attr == "options":
+                    named.update((file, each.arg) for each in call.keywords)
+    assert named
+    assert not [(file, name) for file, name in named if name not in known]
+
+
+def test_examples_of_the_command_line_are_commands_that_there_are() -> None:
+    lines = [
+        (file, line.strip())
+        for file, block in (*_blocks(""), *_blocks("sh"))
+        for line in block.splitlines()
+        if line.strip().startswith("pulsarlite ") and "TOPIC" not in line
+    ]
+    assert lines
+    for file, line in lines:
+        print(file, line)  # argparse prints why it does not take one
+        command_line._parser().parse_args(shlex.split(line)[1:])
+
+
+def _blocks(language: str) -> Iterator[tuple[str, str]]:
+    """(file, text) of the examples in the pages; without a language, all that have none."""
+    for file in PROSE:
+        text = (REPOSITORY / file).read_text(encoding="utf-8")
+        for match in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            if match[1] == language:
+                yield file, match[2]
 
 
 def _connector_path() -> list[str]:
