@@ -40,6 +40,8 @@ from pulsar_spark.position_set import PositionSet
 
 MOVED_AWAY_RETRIES: Final = 5
 """How often a partition is begun again whose files were merged, or compacted by another."""
+CHUNKS_AWAITED_MS: Final = 10 * 60 * 1000
+"""A chunked message that is not complete holds the horizon before its first chunk for so long."""
 _OF_CHUNKS: Final = ("uuid", "chunk_id", "num_chunks_from_msg", "total_chunk_msg_size")
 
 
@@ -99,10 +101,11 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
     before, ledgers = ledger.state.compacted(partition), ledger.ledgers(partition)
     if not len(ledgers):
         return None
-    horizon = Position(ledgers[-1].ledger_id, ledgers[-1].entries - 1)
-    if before is not None and horizon <= before.horizon:
+    chunks = TopicChunks(Options.parse({"serviceUrl": ".", "failOnDataLoss": "false"}))
+    horizon = _horizon(ledger, partition, chunks)
+    if horizon <= (before.horizon if before is not None else EARLIEST):
         return None
-    sources = _sources(ledger, partition, before, horizon)
+    sources = _sources(ledger, partition, before, horizon, chunks)
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
     try:
         latest = _latest(reader, ledger.topic, sources)
@@ -133,8 +136,25 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
     return Compacted(partition, horizon, read, writer.rows)
 
 
+def _horizon(ledger: ManagedLedger, partition: int, chunks: TopicChunks) -> Position:
+    """The end of the last ledger before which no message has chunks that are still to come.
+
+    So no chunk of a message that may yet be complete is trimmed because its ledger is compacted.
+    """
+    ledgers, known = ledger.ledgers(partition), chunks.of(ledger, partition)
+    pending = None
+    if known is not None:
+        pending = known.first_pending(ledger.clock() - CHUNKS_AWAITED_MS)
+    last = ledgers[-1] if pending is None else ledgers.last_before(pending.ledger_id)
+    return EARLIEST if last is None else Position(last.ledger_id, last.entries - 1)
+
+
 def _sources(
-    ledger: ManagedLedger, partition: int, before: CompactedLedgers | None, horizon: Position
+    ledger: ManagedLedger,
+    partition: int,
+    before: CompactedLedgers | None,
+    horizon: Position,
+    chunks: TopicChunks,
 ) -> list[_Source]:
     """What the compaction before has left, and all messages since, in the order of publishing."""
     found = []
@@ -144,7 +164,6 @@ def _sources(
     new = PositionSet.between(ledgers, before.horizon if before else EARLIEST, horizon)
     hidden = ledger.state.hidden(partition)
     new = new if hidden is None else new.difference(hidden)
-    chunks = TopicChunks(Options.parse({"serviceUrl": ".", "failOnDataLoss": "false"}))
     for rows in chunks.row_ranges(new, ledger, partition):
         selected = rows.selected()
         inside = np.arange(rows.rows) if selected is None else np.flatnonzero(selected)

@@ -155,6 +155,11 @@ class ChunkedMessages:
         begun = {uuid: _begin(held) for uuid, held in self._pending.items()}
         return dict(sorted(begun.items(), key=lambda each: each[1]))
 
+    def first_pending(self, since_ms: int) -> Position | None:
+        """Where the first message in the making begins that was begun at that time or later."""
+        begun = (_begin(held) for held in self._pending.values() if held.since_ms >= since_ms)
+        return min(begun, default=None)
+
     def messages_in(self, positions: PositionSet) -> Iterator[ChunkedMessage]:
         """The messages that stand at these positions, in order."""
         for ledger_id in positions.ledger_ids:

@@ -55,7 +55,9 @@ def values(root: Path, **given: Any) -> list[str]:
     return reader(root, **given).values()
 
 
-def send_rows(root: Path, *rows: tuple[str, int, int, str], at_ms: int = 0) -> None:
+def send_rows(
+    root: Path, *rows: tuple[str, int, int, str], at_ms: int = 0, key: str | None = None
+) -> None:
     """Publish one ledger of chunks (uuid, chunk id, of how many, value) as some client would.
 
     A chunk id below 0 is a message in one piece.
@@ -67,6 +69,7 @@ def send_rows(root: Path, *rows: tuple[str, int, int, str], at_ms: int = 0) -> N
     table = pa.table(
         {
             "value": pa.array([row[3].encode() for row in rows], pa.binary()),
+            "key": pa.array([key] * len(rows), pa.string()),
             "publish_time": times.cast(pa.timestamp("us", tz="UTC")),
             "uuid": pa.array(
                 [row[0] if yes else None for row, yes in zip(rows, chunked, strict=True)]
@@ -92,7 +95,7 @@ def send_rows(root: Path, *rows: tuple[str, int, int, str], at_ms: int = 0) -> N
     ledger.append([new])
 
 
-TOTALS = {"x": 3, "y": 3}
+TOTALS = {"w": 2, "x": 3, "y": 3}
 
 
 # -- sink to source --------------------------------------------------------------------------------

@@ -217,6 +217,22 @@ def test_what_outlived_its_ledgers_may_become_a_dead_letter(
     assert backlog(run) == 0
 
 
+@pytest.mark.parametrize("most", [1, 100])
+def test_chunked_messages_come_whole_from_both_sides_of_the_horizon(
+    consume: Consume, broker: PlainBroker, root: Path, most: int
+) -> None:
+    given = {"chunkingEnabled": True, "batchingEnabled": False, "maxMessageSize": 100}
+    put(root, "a=" + "1" * 250, "b=" + "2" * 250, **given)
+    put(root, "a=" + "3" * 350, "c=4", **given)
+    compact(ledger_of(root, "t"))
+    trim(root, "t", 1)
+    put(root, "a=" + "5" * 450, **given)
+    run = consume(maxMessagesPerTrigger=most)
+    found = [(pair[0], pair[2], len(pair) - 2) for pair in pairs(turns(run, broker))]
+    assert found == [("b", "2", 250), ("a", "3", 350), ("c", "4", 1), ("a", "5", 450)]
+    assert backlog(run) == 0
+
+
 def test_ledgers_trimmed_under_a_subscription_are_read_from_the_compacted_file(
     consume: Consume, broker: PlainBroker, root: Path
 ) -> None:

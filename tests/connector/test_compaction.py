@@ -25,9 +25,10 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import CorruptFileError, DataLossError
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Scope
-from pulsar_spark.position import EARLIEST
+from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from tests.connector.reading import Message, Run
+from tests.connector.test_chunked_messages import NOW_US, send_rows
 from tests.connector.topics import ledger_of, options_of, send, trim
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -207,6 +208,68 @@ def test_a_chunked_message_is_kept_whole(root: Path) -> None:
     trim(root, "t", 99)
     assert [message for each in run(root).all() for message in each.messages] == whole[1:]
     assert batch(root) == ["b=" + "y" * 1000, "a=" + "z" * 999]
+
+
+def chunks(root: Path, *rows: tuple[str, int, int, str], key: str = "k") -> None:
+    send_rows(root, *rows, key=key)
+
+
+@pytest.fixture
+def at_their_time(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The clock stands (in ms) where `chunks` publishes, until a test moves it."""
+    clock = [NOW_US // 1000]
+    monkeypatch.setattr("time.time_ns", lambda: clock[0] * 1_000_000)
+    return clock
+
+
+@pytest.mark.usefixtures("at_their_time")
+def test_a_horizon_does_not_cut_a_chunked_message(root: Path) -> None:
+    chunks(root, ("u", -1, 1, "old"))
+    chunks(root, ("x", 0, 3, "1"), ("x", 1, 3, "2"))
+    assert [each.horizon for each in compact(ledger_of(root, "t"))] == [Position(0, 0)]
+    trim(root, "t", 99)
+    assert read(root) == ["k=old"], "its first chunks were not trimmed"
+    chunks(root, ("x", 2, 3, "3"))
+    assert read(root) == batch(root) == ["k=old", "k=123"]
+    assert [each.horizon for each in compact(ledger_of(root, "t"))] == [Position(2, 0)]
+    trim(root, "t", 99)
+    assert read(root) == batch(root) == ["k=123"]
+
+
+def test_a_chunked_message_that_is_never_complete_does_not_hold_the_horizon(
+    root: Path, at_their_time: list[int]
+) -> None:
+    chunks(root, ("x", 0, 3, "1"))
+    chunks(root, ("u", -1, 1, "new"))
+    assert compact(ledger_of(root, "t")) == []
+    at_their_time[0] += compaction.CHUNKS_AWAITED_MS + 1
+    assert [each.horizon for each in compact(ledger_of(root, "t"))] == [Position(1, 0)]
+    trim(root, "t", 99)
+    assert read(root) == batch(root) == ["k=new"]
+
+
+@pytest.mark.usefixtures("at_their_time")
+@pytest.mark.parametrize("compacted", range(4))
+def test_of_two_chunked_messages_of_a_key_the_one_that_ends_later_is_kept(
+    root: Path, compacted: int
+) -> None:
+    """One after the other or interleaved; compacted after any of the commits."""
+    commits = [
+        [("x", 0, 3, "1"), ("x", 1, 3, "2"), ("x", 2, 3, "3")],
+        [("y", 0, 3, "4"), ("w", 0, 2, "7"), ("y", 1, 3, "5")],
+        [("w", 1, 2, "8"), ("y", 2, 3, "6")],
+        [("u", -1, 1, "end")],
+    ]
+    for number, rows in enumerate(commits):
+        chunks(root, *rows, key="k" if number < 3 else "other")
+        if number == compacted:
+            compact(ledger_of(root, "t"))
+            trim(root, "t", 99)
+    late = [] if compacted >= 2 else ["k=123", "k=78"]
+    assert read(root) == batch(root) == [*late, "k=456", "other=end"]
+    compact(ledger_of(root, "t"))
+    trim(root, "t", 99)
+    assert read(root) == batch(root) == ["k=456", "other=end"]
 
 
 def test_each_partition_is_compacted_for_itself(root: Path) -> None:
