@@ -171,6 +171,8 @@ def _state_rows(
         json_of = None if whole is None else broker_rows.messages_json(whole)
         yield _ledger_row(ledger, about, each, reader, (last, row), now_ms, json_of)
     compacted = state.compacted(partition)
+    if compacted is not None and newer:
+        compacted = compacted.before(min(newer), state.ledgers(partition))
     if compacted is not None:
         yield _compacted_row(about, (last, len(ledgers) + 1), compacted.to_json_value(), now_ms)
 

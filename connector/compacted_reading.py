@@ -173,7 +173,7 @@ class ConsumerView(ReadView):
         numbers: Mapping[str, Mapping[int, PositionSet]],
     ) -> Iterator[RowRange]:
         for rows in self._chunks.row_ranges(batch, ledger, partition):
-            inside = np.arange(rows.first_row, rows.first_row + rows.rows)
+            inside = slice(rows.first_row, rows.first_row + rows.rows)
             selected = rows.selected()
             columns = tuple(
                 (name, _numbers(sets, rows.ledger, inside, selected))
@@ -267,7 +267,7 @@ def _kept_ranges(
 def _numbers(
     sets: Mapping[int, PositionSet],
     ledger: LedgerInfo,
-    messages: NDArray[np.int64],
+    messages: NDArray[np.int64] | slice,
     selected: NDArray[np.bool_] | None,
 ) -> int | bytes:
     """Each message's number (the highest set that has it, else 0); one, if all have the same.
@@ -277,9 +277,10 @@ def _numbers(
     values: NDArray[np.int32] | None = None
     for number, held in sorted(sets.items()):
         if ledger.ledger_id in held.ledger_ids:
+            mask = held.row_mask(ledger)[messages]
             if values is None:
-                values = np.zeros(len(messages), np.int32)
-            values[held.row_mask(ledger)[messages]] = number
+                values = np.zeros(len(mask), np.int32)
+            values[mask] = number
     if values is None:
         return 0
     chosen = values if selected is None else values[selected]

@@ -57,6 +57,17 @@ class CompactedLedgers:
         """The messages of these ledgers, up to the horizon, that are not kept."""
         return PositionSet.between(ledgers, EARLIEST, self.horizon).difference(self.kept)
 
+    def before(self, ledger_id: int, ledgers: LedgerList) -> CompactedLedgers | None:
+        """The part below that ledger; `ledgers` are the partition's. None if there is none."""
+        if self.horizon.ledger_id < ledger_id:
+            return self
+        last = self.with_log(ledgers).last_before(ledger_id)
+        if last is None:
+            return None
+        horizon = Position(last.ledger_id, last.entries - 1)
+        held = LedgerList(each for each in self.ledgers if each.ledger_id < ledger_id)
+        return CompactedLedgers(horizon, held, self.kept.up_to(horizon))
+
     def remaining(self, messages: PositionSet) -> PositionSet:
         """Those of the messages that a compacted read delivers."""
         kept = messages.up_to(self.horizon).intersection(self.kept)

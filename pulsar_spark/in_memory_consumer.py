@@ -67,6 +67,7 @@ class InMemoryConsumer:
         send: Callable[[Command], None],
         look_up: Lookup,
         ledgers: Callable[[], LedgerList],
+        removed: Callable[[], PositionSet] | None = None,
         *,
         receiver_queue_size: int = 1000,
         group_time_ms: int = 0,
@@ -80,6 +81,7 @@ class InMemoryConsumer:
         self.refusal: BrokerRefusedError | None = None
         self._send, self._look_up, self._ledgers = send, look_up, ledgers
         self._ahead = ahead
+        self._removed = removed or (lambda: NOTHING)
         self._tracker = AcknowledgmentsGroupingTracker(group_time_ms)
         self._epoch, self._sequence, self._revision = 0, 0, 0
         self._granted: dict[int, PositionSet] = {}
@@ -199,6 +201,10 @@ class InMemoryConsumer:
         elif isinstance(item, Revoke):
             self._obey(item)
 
+    def hear_of_compaction(self) -> None:
+        """What was removed is done, as far as it has come."""
+        self._must_report = True
+
     def next_report_ms(self) -> int | None:
         """When its grouped acknowledgements are to be sent."""
         return self._tracker.next_flush_ms if self.is_alive else None
@@ -211,7 +217,7 @@ class InMemoryConsumer:
     def report(self) -> None:
         """Say everything."""
         delivered = dict(self._delivered)
-        done = self._tracker.acknowledged
+        done = self._tracker.acknowledged.acknowledge(self._passed_over())
         left = [messages.difference(done.individually_deleted) for messages in delivered.values()]
         unacked = sum(
             messages.after(done.mark_delete_position).count(self._ledgers())
@@ -237,7 +243,21 @@ class InMemoryConsumer:
         if self._open_attempt != NO_OPEN_GRANT:
             unread = self._open_after.unread(self._ledgers()).difference(self._ahead())
             offers[self._open_attempt] = unread.union(offers.get(self._open_attempt, NOTHING))
+        removed = self._removed()
+        if removed:
+            offers = {attempt: each.difference(removed) for attempt, each in offers.items()}
         return offers
+
+    def _passed_over(self) -> PositionSet:
+        """Of what compaction has removed, what lies before the next message to be delivered."""
+        removed = self._removed()
+        if removed:
+            for attempt, granted in self._offers().items():
+                waiting = granted.difference(self._delivered.get(attempt, NOTHING))
+                if waiting:
+                    position, _ = next(waiting.messages(self._ledgers()))
+                    removed = removed.up_to(position.previous)
+        return removed
 
     def _obey(self, revoke: Revoke) -> None:
         if revoke.messages is None:

@@ -7,7 +7,7 @@ tests, scenarios, and a Python process that wants Pulsar's semantics without Spa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,16 +18,18 @@ from pulsar_spark.broker import step
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
     Command,
+    Compacted,
     CreateSubscription,
     LeaseLapsed,
     LedgerAdded,
     LedgersTrimmed,
     Subscribe,
 )
+from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.dead_letter import letter_properties
 from pulsar_spark.hashing import murmur3_32_hash_of_bytes
 from pulsar_spark.in_memory_consumer import InMemoryConsumer, Message
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.policies import TopicPolicies
 from pulsar_spark.position_set import PositionSet
@@ -44,8 +46,21 @@ class TopicInMemory:
     state: BrokerState
     messages: dict[tuple[int, int, int], Message] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
+    compacted: CompactedLedgers | None = None
     ready: Ready = field(default_factory=Ready)
     """What the last step wanted."""
+
+    def removed(self) -> PositionSet:
+        """What compaction has not kept."""
+        known = self.state.ledgers
+        return PositionSet() if self.compacted is None else self.compacted.removed_from(known)
+
+    def trim(self, ledger_ids: Collection[int]) -> None:
+        """The messages of these ledgers go, but those that compaction has kept."""
+        kept = PositionSet() if self.compacted is None else self.compacted.kept
+        for place in [place for place in self.messages if place[0] in ledger_ids]:
+            if not _one_of(self.state.ledgers, place).intersection(kept):
+                del self.messages[place]
 
 
 class InMemoryHost:
@@ -106,6 +121,28 @@ class InMemoryHost:
         )
         return ids
 
+    def compact(self, topic: str) -> None:
+        """Keep the latest message of each key for who reads compacted; an empty one removes it."""
+        self.run()
+        held = self.topic(topic)
+        if not len(held.state.ledgers):
+            return
+        latest = {held.messages[place].key: place for place in sorted(held.messages)}
+        latest.pop(None, None)
+        kept = PositionSet()
+        for place in latest.values():
+            if held.messages[place].value:
+                kept = kept.union(_one_of(held.state.ledgers, place))
+        ledgers = LedgerList(
+            each for each in held.state.ledgers if each.ledger_id in kept.ledger_ids
+        )
+        held.compacted = CompactedLedgers(held.state.last_position, ledgers, kept)
+        held.trim(held.state.compaction.trimmed)
+        held.commands.append(Compacted(held.compacted))
+        for (name, _, _), consumer in self._consumers.items():
+            if name == held.state.topic:
+                consumer.hear_of_compaction()
+
     def send(self, topic: str, command: Command) -> None:
         """A command for the broker of that topic."""
         self.topic(topic).commands.append(command)
@@ -144,6 +181,7 @@ class InMemoryHost:
             partial(self.send, held.state.topic),
             lambda *place: held.messages[place],
             lambda: held.state.ledgers,
+            held.removed if command.read_compacted else None,
             receiver_queue_size=receiver_queue_size,
             group_time_ms=group_time_ms,
             ahead=ahead,
@@ -232,8 +270,7 @@ class InMemoryHost:
             if consumer_ is not None and consumer_.command.incarnation == item.incarnation:
                 consumer_.hear(item)
         if ready.trim:
-            for key in [key for key in held.messages if key[0] in ready.trim]:
-                del held.messages[key]
+            held.trim(ready.trim)
             held.commands.append(LedgersTrimmed(ready.trim))
 
     def _copy(self, held: TopicInMemory, letter: Letter) -> None:
@@ -253,6 +290,13 @@ class InMemoryHost:
                 )
             )  # fmt: skip
         self.publish(letter.topic, copies)
+
+
+def _one_of(ledgers: LedgerList, place: tuple[int, int, int]) -> PositionSet:
+    """The message at (ledger, entry, batch index)."""
+    ledger = ledgers.get(place[0])
+    size = 1 if ledger is None else ledger.batch_sizes.size_of(place[1])
+    return PositionSet.of_batch(place[:2], size, 1 << place[2])
 
 
 def _sticky_key_hash(message: Message, message_id: MessageId) -> int:

@@ -57,7 +57,7 @@ def test_a_micro_batch_is_repeated_though_the_topic_was_compacted_since(
     compact(ledger_of(root, "t"))
     put(root, "k0=8", "k1=9")
     reader = consumer(query, maxMessagesPerTrigger=3)
-    reader.fails_at = last = 2
+    reader.fails_at = last = 1
     with pytest.raises(StreamingQueryException, match="as it was told to"):
         reader.run()
     seen, reader.fails_at = reader.batches[last], -1

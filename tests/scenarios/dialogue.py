@@ -170,6 +170,11 @@ class Dialogue:
         self.host.run()
         return []
 
+    def do_compact(self) -> list[str]:
+        self.host.compact(self.name)
+        self.host.run()
+        return []
+
     def do_create_subscription(self, name: str) -> list[str]:
         self.host.send(self.name, CreateSubscription(name))
         self.host.run()

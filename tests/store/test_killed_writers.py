@@ -1,4 +1,4 @@
-"""Writers that are killed with SIGKILL lose nothing that was confirmed."""
+"""Whoever is killed with SIGKILL loses nothing that was confirmed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-def run(*arguments: str) -> None:
-    command = [sys.executable, "-m", "tests.store.killed_writers", *arguments]
+def run(*arguments: str, script: str = "killed_writers") -> None:
+    command = [sys.executable, "-m", f"tests.store.{script}", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
@@ -31,3 +31,10 @@ def test_writers_killed_at_random_lose_nothing_and_leave_no_gap(tmp_path: Path) 
     seed = random.randrange(2**32)
     print(f"again: python -m tests.store.killed_writers random FOLDER {seed} 4")
     run("random", str(tmp_path), str(seed), "4")
+
+
+@pytest.mark.slow
+def test_compactions_killed_at_random_keep_what_a_plain_fold_keeps(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"again: python -m tests.store.killed_compactions FOLDER {seed} 4")
+    run(str(tmp_path), str(seed), "4", script="killed_compactions")
