@@ -16,6 +16,7 @@ from pulsar_spark.commands import (
     ReconsumeLater,
     Rejection,
     Subscribe,
+    SubscriptionType,
     Unsubscribe,
 )
 from pulsar_spark.dead_letter import letter_properties
@@ -286,3 +287,15 @@ def test_a_negative_acknowledgement_waits_a_tenth_of_a_second_at_least() -> None
     assert ready.next_due_ms == 1_100
     _, ready = step(state, [], 1_100)
     assert [each.messages for each in ready.grants] == [entries(0, 0)]
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_a_consumer_that_gives_a_message_back_is_unblocked_at_once(kind: SubscriptionType) -> None:
+    """Above half of what it may hold, and nobody else is there: or it never came again."""
+    policies = TopicPolicies(max_unacked_messages_per_consumer=4)
+    state, _ = run([[ledger(0, [1] * 8), subscribe("a", kind)]], policies)
+    rejection = Rejection(0, entries(0, 0), delay_ms=0)
+    state, ready = step(state, [report("a", rejected=(rejection,))], 5)
+    assert granted(ready) == {"a": ["0:0"]}
+    state, ready = step(state, [report("a", entries(0, 1), sequence=1)], 6)
+    assert granted(ready) == {}, "full again, it waits for half of them"
