@@ -15,6 +15,7 @@ from pulsar_spark.commands import (
     Seek,
     SetPolicies,
 )
+from pulsar_spark.dispatcher_sticky_key import look_ahead_of
 from pulsar_spark.policies import (
     BacklogQuotaPolicy,
     TopicPolicies,
@@ -27,6 +28,7 @@ from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,
     entries,
+    granted_to,
     ledger,
     report,
     run,
@@ -219,3 +221,24 @@ def test_a_seek_back_keeps_what_is_granted_from_being_trimmed() -> None:
     for now_ms in range(2, 5):
         state, ready = step(state, [], now_ms)
         assert ready.trim == ()
+
+
+def test_a_look_ahead_of_zero_is_no_limit() -> None:
+    """With one of them off the other counts; with both, what may be unacknowledged."""
+    for each, together, expected in ((5, 0, 15), (0, 7, 7), (5, 7, 7), (0, 0, 60)):
+        policies = TopicPolicies(
+            key_shared_look_ahead_per_consumer=each,
+            key_shared_look_ahead=together,
+            max_unacked_messages_per_consumer=20,
+        )
+        assert look_ahead_of(policies, 3) == expected
+        _, ready = run([[ledger(0, [1] * 4), subscribe("a", KEY_SHARED)]], policies)
+        assert granted_to(ready, "a") == entries(0, *range(4))
+    policies = TopicPolicies(
+        max_unacked_messages_per_consumer=0,
+        max_unacked_messages_per_subscription=0,
+        key_shared_look_ahead_per_consumer=0,
+        key_shared_look_ahead=0,
+    )
+    _, ready = run([[ledger(0, [1] * 4), subscribe("a", KEY_SHARED)]], policies)
+    assert granted_to(ready, "a") == entries(0, *range(4))
