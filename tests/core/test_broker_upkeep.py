@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pulsar_spark.broker import step
@@ -17,6 +19,7 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.dispatcher_sticky_key import look_ahead_of
 from pulsar_spark.policies import (
+    INFINITE,
     BacklogQuotaPolicy,
     TopicPolicies,
 )
@@ -141,6 +144,25 @@ def test_a_backlog_older_than_its_quota_refuses_producers_or_is_evicted(
             BacklogQuotaPolicy.PRODUCER_EXCEPTION: "ProducerBlockedQuotaExceededException",
         }[policy]
         assert [each.value for each in errors(ready) if each] == [refusal]
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [TopicPolicies(backlog_quota_bytes=40), TopicPolicies(backlog_quota_time_ms=1)],
+)
+def test_the_backlogs_of_all_subscriptions_are_evicted_in_one_step(quota: TopicPolicies) -> None:
+    """Not that of the slowest alone: nothing may come that would bring another step."""
+    policies = replace(
+        quota,
+        backlog_quota_policy=BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION,
+        retention_time_ms=INFINITE,
+        retention_size_bytes=INFINITE,
+    )
+    ledgers = [ledger(ledger_id) for ledger_id in range(8)]
+    both = [CreateSubscription("s1"), CreateSubscription("s2")]
+    state, _ = run([both, [], [], ledgers], policies)
+    one, other = (each.cursor.mark_delete_position for each in state.subscriptions.values())
+    assert one == other > Position(0, 0)
 
 
 def test_a_consumed_backlog_exceeds_no_quota() -> None:
