@@ -89,7 +89,7 @@ def check_backlog_quota(state: BrokerState, out: ReadyBuilder) -> None:
     slowest = min(durable, key=lambda each: each.cursor.mark_delete_position)
     if policies.backlog_quota_bytes != INFINITE:
         used, limit = backlog_bytes(state, slowest), policies.backlog_quota_bytes
-        if used > limit:
+        if used >= limit:  # as Pulsar compares sizes, and not ages
             _exceeded(state, durable, out, BacklogQuotaExceeded(
                 policies.backlog_quota_policy, used, limit
             ))  # fmt: skip

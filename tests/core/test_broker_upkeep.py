@@ -165,6 +165,13 @@ def test_the_backlogs_of_all_subscriptions_are_evicted_in_one_step(quota: TopicP
     assert one == other > Position(0, 0)
 
 
+def test_a_backlog_as_large_as_its_quota_exceeds_it() -> None:
+    for limit, exceeded in ((9, True), (10, True), (11, False)):
+        policies = TopicPolicies(backlog_quota_bytes=limit)
+        state, ready = run([[CreateSubscription("s"), ledger(0)]], policies)
+        assert (state.quota_exceeded, ready.backlog_quota is not None) == (exceeded, exceeded)
+
+
 def test_a_consumed_backlog_exceeds_no_quota() -> None:
     policies = TopicPolicies(backlog_quota_time_ms=100, backlog_quota_bytes=5)
     state, _ = run([[ledger(0), CreateSubscription("s", InitialPosition.LATEST)]], policies)
