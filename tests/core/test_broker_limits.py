@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ from pulsar_spark.commands import (
 from pulsar_spark.dead_letter import letter_properties
 from pulsar_spark.due_messages import MAX_INSTANTS, DueMessages
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.failover_selector import FailoverSelector
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.policies import (
     ConsumerOptions,
@@ -299,3 +302,21 @@ def test_a_consumer_that_gives_a_message_back_is_unblocked_at_once(kind: Subscri
     assert granted(ready) == {"a": ["0:0"]}
     state, ready = step(state, [report("a", entries(0, 1), sequence=1)], 6)
     assert granted(ready) == {}, "full again, it waits for half of them"
+
+
+def test_consistent_hashing_chooses_the_active_consumer_by_the_name_of_the_partition() -> None:
+    """Or one consumer would be active on all partitions, where a host names topic and number."""
+    policies = TopicPolicies(failover_consistent_hashing=True)
+    names = [f"c{number}" for number in range(5)]
+    active = []
+    for partition in range(8):
+        full, selector = f"{TOPIC}-partition-{partition}", FailoverSelector(TOPIC)
+        selector = replace(selector, topic=full, partition_index=partition, consistent_hashing=True)
+        for name in names:
+            selector = selector.add(name, name)
+        for topic in (TOPIC, full):
+            joining = [subscribe(name, FAILOVER) for name in names]
+            state, _ = step(BrokerState(topic, partition, policies), joining, 0)
+            assert state.subscriptions["s"].active == selector.active
+        active.append(selector.active)
+    assert len(set(active)) > 1
