@@ -24,6 +24,7 @@ from pulsar_spark.granting import block_the_full, grant, is_blocked_on_unacked, 
 from pulsar_spark.hash_assignments import NOBODY
 from pulsar_spark.message_redelivery import give_back
 from pulsar_spark.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
+from pulsar_spark.position import MAX_LONG
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready_builder import ReadyBuilder
 from pulsar_spark.sticky_key_run import StickyKeyRun
@@ -86,10 +87,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         rest = _deal(state, selector, replay, draining, capacities, granted, room)
         room -= replay.count(state.ledgers) - rest.count(state.ledgers)
         subscription.replay = rest
-    look_ahead = min(
-        policies.key_shared_look_ahead_per_consumer * len(subscription.consumers),
-        policies.key_shared_look_ahead,
-    )
+    look_ahead = look_ahead_of(policies, len(subscription.consumers))
     excluded = excluded_from_reading(state, subscription) if not blocked else NOTHING
     passed_over = subscription.replay.count(state.ledgers) if subscription.replay else 0
     beside = NOTHING
@@ -117,6 +115,21 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         grant(subscription, subscription.consumers[name], messages, out)
     if granted:
         block_the_full(state, subscription)
+
+
+def look_ahead_of(policies: TopicPolicies, consumers: int) -> int:
+    """How many messages may be passed over; without a limit, as many as may be unacknowledged."""
+    for each, together in (
+        (policies.key_shared_look_ahead_per_consumer, policies.key_shared_look_ahead),
+        (
+            policies.max_unacked_messages_per_consumer,
+            policies.max_unacked_messages_per_subscription,
+        ),
+    ):
+        limits = [limit for limit in (each * consumers, together) if limit > 0]
+        if limits:
+            return min(limits)
+    return MAX_LONG
 
 
 def _deal(

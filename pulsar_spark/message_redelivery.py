@@ -114,8 +114,13 @@ def reject(
     delay: Delay,
     burial: Burial = BURY,
 ) -> None:
-    """The consumer gives these back as delivered; what it does not hold at that attempt, stays."""
+    """The consumer gives these back as delivered; what it does not hold at that attempt, stays.
+
+    One that is blocked on unacknowledged messages is so no more, or nobody might get them again.
+    """
     given = take_from(state, subscription, consumer, attempt, messages)
+    if given:
+        consumer.is_blocked = False
     give_back(
         state, subscription, out, consumer.options, attempt, given,
         seen=True, delay=delay, burial=burial,

@@ -10,6 +10,7 @@ time, nor behind something that stays. Follows Pulsar's `ManagedLedgerImpl.inter
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -95,15 +96,15 @@ def check_backlog_quota(state: BrokerState, out: ReadyBuilder) -> None:
     slowest = min(durable, key=lambda each: each.cursor.mark_delete_position)
     if policies.backlog_quota_bytes != INFINITE:
         used, limit = backlog_bytes(state, slowest), policies.backlog_quota_bytes
-        if used > limit:
-            _exceeded(state, slowest, out, BacklogQuotaExceeded(
+        if used >= limit:  # as Pulsar compares sizes, and not ages
+            _exceeded(state, durable, out, BacklogQuotaExceeded(
                 policies.backlog_quota_policy, used, limit
             ))  # fmt: skip
     if policies.backlog_quota_time_ms != INFINITE and out.backlog_quota is None:
         oldest_ms = _oldest_unread_ms(state, slowest)
         used = 0 if oldest_ms is None else state.now_ms - oldest_ms
         if oldest_ms is not None and used > policies.backlog_quota_time_ms:
-            _exceeded(state, slowest, out, BacklogQuotaExceeded(
+            _exceeded(state, durable, out, BacklogQuotaExceeded(
                 policies.backlog_quota_policy, used, policies.backlog_quota_time_ms, is_size=False
             ))  # fmt: skip
         elif oldest_ms is not None:
@@ -192,19 +193,27 @@ def _oldest_unread_ms(state: BrokerState, subscription: Subscription) -> int | N
 
 
 def _exceeded(
-    state: BrokerState, slowest: Subscription, out: ReadyBuilder, exceeded: BacklogQuotaExceeded
+    state: BrokerState,
+    durable: Sequence[Subscription],
+    out: ReadyBuilder,
+    exceeded: BacklogQuotaExceeded,
 ) -> None:
     out.backlog_quota = exceeded
     if exceeded.policy is not BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION:
         state.quota_exceeded = True
         return
+    for subscription in durable:
+        _evict(state, subscription, exceeded)
+
+
+def _evict(state: BrokerState, subscription: Subscription, exceeded: BacklogQuotaExceeded) -> None:
     for ledger in state.ledgers:
         last = Position(ledger.ledger_id, ledger.entries - 1)
-        if last <= slowest.cursor.mark_delete_position:
+        if last <= subscription.cursor.mark_delete_position:
             continue
         if exceeded.is_size:
-            if backlog_bytes(state, slowest) <= exceeded.limit * EVICTED_TO:
+            if backlog_bytes(state, subscription) <= exceeded.limit * EVICTED_TO:
                 return
         elif ledger.max_publish_time_ms + exceeded.limit >= state.now_ms:
             return
-        slowest.acknowledge(Cursor(last), state.ledgers)
+        subscription.acknowledge(Cursor(last), state.ledgers)

@@ -41,7 +41,7 @@ from pulsar_spark.ready_builder import ReadyBuilder
 from pulsar_spark.shared_dispatch import SharedDispatch
 from pulsar_spark.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscription import Subscription
-from pulsar_spark.topic_name import check_subscription_name
+from pulsar_spark.topic_name import TopicName, check_subscription_name
 
 
 def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None:
@@ -382,8 +382,11 @@ def _first_consumer(state: BrokerState, subscription: Subscription, command: Sub
             command.key_shared_policy, state.policies
         )
     elif not kind.is_shared:
+        topic = state.topic
+        if state.partition >= 0 and state.policies.failover_consistent_hashing:
+            topic = str(TopicName.parse(topic).partition(state.partition))
         subscription.failover = FailoverSelector(
-            state.topic,
+            topic,
             state.partition,
             state.policies.failover_consistent_hashing,
             kind is SubscriptionType.EXCLUSIVE,

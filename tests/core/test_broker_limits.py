@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,11 +18,13 @@ from pulsar_spark.commands import (
     ReconsumeLater,
     Rejection,
     Subscribe,
+    SubscriptionType,
     Unsubscribe,
 )
 from pulsar_spark.dead_letter import letter_properties
 from pulsar_spark.due_messages import MAX_INSTANTS, DueMessages
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.failover_selector import FailoverSelector
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.policies import (
     ConsumerOptions,
@@ -286,3 +290,33 @@ def test_a_negative_acknowledgement_waits_a_tenth_of_a_second_at_least() -> None
     assert ready.next_due_ms == 1_100
     _, ready = step(state, [], 1_100)
     assert [each.messages for each in ready.grants] == [entries(0, 0)]
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_a_consumer_that_gives_a_message_back_is_unblocked_at_once(kind: SubscriptionType) -> None:
+    """Above half of what it may hold, and nobody else is there: or it never came again."""
+    policies = TopicPolicies(max_unacked_messages_per_consumer=4)
+    state, _ = run([[ledger(0, [1] * 8), subscribe("a", kind)]], policies)
+    rejection = Rejection(0, entries(0, 0), delay_ms=0)
+    state, ready = step(state, [report("a", rejected=(rejection,))], 5)
+    assert granted(ready) == {"a": ["0:0"]}
+    state, ready = step(state, [report("a", entries(0, 1), sequence=1)], 6)
+    assert granted(ready) == {}, "full again, it waits for half of them"
+
+
+def test_consistent_hashing_chooses_the_active_consumer_by_the_name_of_the_partition() -> None:
+    """Or one consumer would be active on all partitions, where a host names topic and number."""
+    policies = TopicPolicies(failover_consistent_hashing=True)
+    names = [f"c{number}" for number in range(5)]
+    active = []
+    for partition in range(8):
+        full, selector = f"{TOPIC}-partition-{partition}", FailoverSelector(TOPIC)
+        selector = replace(selector, topic=full, partition_index=partition, consistent_hashing=True)
+        for name in names:
+            selector = selector.add(name, name)
+        for topic in (TOPIC, full):
+            joining = [subscribe(name, FAILOVER) for name in names]
+            state, _ = step(BrokerState(topic, partition, policies), joining, 0)
+            assert state.subscriptions["s"].active == selector.active
+        active.append(selector.active)
+    assert len(set(active)) > 1

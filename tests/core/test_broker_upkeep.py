@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pulsar_spark.broker import step
@@ -15,7 +17,9 @@ from pulsar_spark.commands import (
     Seek,
     SetPolicies,
 )
+from pulsar_spark.dispatcher_sticky_key import look_ahead_of
 from pulsar_spark.policies import (
+    INFINITE,
     BacklogQuotaPolicy,
     TopicPolicies,
 )
@@ -27,6 +31,7 @@ from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,
     entries,
+    granted_to,
     ledger,
     report,
     run,
@@ -141,6 +146,32 @@ def test_a_backlog_older_than_its_quota_refuses_producers_or_is_evicted(
         assert [each.value for each in errors(ready) if each] == [refusal]
 
 
+@pytest.mark.parametrize(
+    "quota",
+    [TopicPolicies(backlog_quota_bytes=40), TopicPolicies(backlog_quota_time_ms=1)],
+)
+def test_the_backlogs_of_all_subscriptions_are_evicted_in_one_step(quota: TopicPolicies) -> None:
+    """Not that of the slowest alone: nothing may come that would bring another step."""
+    policies = replace(
+        quota,
+        backlog_quota_policy=BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION,
+        retention_time_ms=INFINITE,
+        retention_size_bytes=INFINITE,
+    )
+    ledgers = [ledger(ledger_id) for ledger_id in range(8)]
+    both = [CreateSubscription("s1"), CreateSubscription("s2")]
+    state, _ = run([both, [], [], ledgers], policies)
+    one, other = (each.cursor.mark_delete_position for each in state.subscriptions.values())
+    assert one == other > Position(0, 0)
+
+
+def test_a_backlog_as_large_as_its_quota_exceeds_it() -> None:
+    for limit, exceeded in ((9, True), (10, True), (11, False)):
+        policies = TopicPolicies(backlog_quota_bytes=limit)
+        state, ready = run([[CreateSubscription("s"), ledger(0)]], policies)
+        assert (state.quota_exceeded, ready.backlog_quota is not None) == (exceeded, exceeded)
+
+
 def test_a_consumed_backlog_exceeds_no_quota() -> None:
     policies = TopicPolicies(backlog_quota_time_ms=100, backlog_quota_bytes=5)
     state, _ = run([[ledger(0), CreateSubscription("s", InitialPosition.LATEST)]], policies)
@@ -219,3 +250,24 @@ def test_a_seek_back_keeps_what_is_granted_from_being_trimmed() -> None:
     for now_ms in range(2, 5):
         state, ready = step(state, [], now_ms)
         assert ready.trim == ()
+
+
+def test_a_look_ahead_of_zero_is_no_limit() -> None:
+    """With one of them off the other counts; with both, what may be unacknowledged."""
+    for each, together, expected in ((5, 0, 15), (0, 7, 7), (5, 7, 7), (0, 0, 60)):
+        policies = TopicPolicies(
+            key_shared_look_ahead_per_consumer=each,
+            key_shared_look_ahead=together,
+            max_unacked_messages_per_consumer=20,
+        )
+        assert look_ahead_of(policies, 3) == expected
+        _, ready = run([[ledger(0, [1] * 4), subscribe("a", KEY_SHARED)]], policies)
+        assert granted_to(ready, "a") == entries(0, *range(4))
+    policies = TopicPolicies(
+        max_unacked_messages_per_consumer=0,
+        max_unacked_messages_per_subscription=0,
+        key_shared_look_ahead_per_consumer=0,
+        key_shared_look_ahead=0,
+    )
+    _, ready = run([[ledger(0, [1] * 4), subscribe("a", KEY_SHARED)]], policies)
+    assert granted_to(ready, "a") == entries(0, *range(4))
