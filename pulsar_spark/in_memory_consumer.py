@@ -7,7 +7,8 @@ the broker is in its reports, which are absolute. Follows Pulsar's `ConsumerImpl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pulsar_spark.acknowledgments_grouping_tracker import AcknowledgmentsGroupingTracker
 from pulsar_spark.commands import (
@@ -39,6 +40,14 @@ from pulsar_spark.ready import (
 NO_OPEN_GRANT = -1
 
 
+class ChunkOf(NamedTuple):
+    """Of which message something is a part, and which part of how many."""
+
+    uuid: str
+    chunk_id: int
+    chunks: int
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """What is published and received. `message_id` and `redelivery_count` come with receiving."""
@@ -52,6 +61,13 @@ class Message:
     message_id: MessageId | None = None
     redelivery_count: int = 0
     attempt: int = 0
+    producer_name: str = ""
+    sequence_id: int = -1
+    chunk: ChunkOf | None = None
+
+    def with_value(self, value: bytes, chunk: ChunkOf | None = None) -> Message:
+        """The same with another value."""
+        return replace(self, value=value, chunk=chunk)
 
 
 Lookup = Callable[[int, int, int], Message]
@@ -92,6 +108,8 @@ class InMemoryConsumer:
         self._rejected: list[Rejection] = []
         self._reconsume: list[ReconsumeLater] = []
         self._must_report = True
+        self._chunks: dict[str, list[Message]] = {}
+        self._chunk_ids: dict[MessageId, list[MessageId]] = {}
 
     @property
     def name(self) -> str:
@@ -100,7 +118,14 @@ class InMemoryConsumer:
     # -- what its user does ------------------------------------------------------------------
 
     def receive(self) -> Message | None:
-        """The next message, or None if there is none just now."""
+        """The next message, or None if there is none just now. Chunks come as one message."""
+        while (message := self._next()) is not None and message.chunk is not None:
+            whole = self._put_together(message, message.chunk)
+            if whole is not None:
+                return whole
+        return message
+
+    def _next(self) -> Message | None:
         if not self.is_alive or self.refusal is not None:
             return None
         offers = [
@@ -117,10 +142,21 @@ class InMemoryConsumer:
         self._must_report = True
         stored = self._look_up(*position, batch_index)
         count = next((n for n, held in self._counts.get(attempt, []) if _in(one, held)), 0)
-        return Message(
-            stored.value, stored.key, stored.properties, stored.deliver_at_ms,
-            stored.publish_time_ms, stored.ordering_key, stored.message_id, count, attempt,
-        )  # fmt: skip
+        return replace(stored, redelivery_count=count, attempt=attempt)
+
+    def _put_together(self, part: Message, chunk: ChunkOf) -> Message | None:
+        """The message that this chunk completes; it stands at its last chunk's id."""
+        if chunk.chunk_id == 0:
+            self._chunks[chunk.uuid] = []
+        parts = self._chunks.get(chunk.uuid, [])
+        if len(parts) != chunk.chunk_id:
+            return None  # one before it is still to come again
+        parts.append(part)
+        if len(parts) < chunk.chunks:
+            return None
+        del self._chunks[chunk.uuid]
+        self._chunk_ids[_id_of(part)] = [_id_of(each) for each in parts]
+        return part.with_value(b"".join(each.value for each in parts))
 
     def acknowledge(self, messages: Iterable[Message], now_ms: int) -> None:
         """These are done, one by one."""
@@ -272,6 +308,7 @@ class InMemoryConsumer:
     def _begin_epoch(self, epoch: int) -> None:
         self._epoch = epoch
         self._granted, self._counts, self._delivered = {}, {}, {}
+        self._chunks, self._chunk_ids = {}, {}
         self._open_attempt = NO_OPEN_GRANT
         self._tracker = self._tracker.begin_epoch()
         self._rejected, self._reconsume = [], []
@@ -285,6 +322,7 @@ class InMemoryConsumer:
                 held[attempt] = messages.after(position)
                 if not held[attempt]:
                     del held[attempt]
+        self._chunk_ids = {k: ids for k, ids in self._chunk_ids.items() if k.position > position}
         self._counts = {
             attempt: [(count, left) for count, part in counts if (left := part.after(position))]
             for attempt, counts in self._counts.items()
@@ -301,7 +339,8 @@ class InMemoryConsumer:
         for message in messages:
             message_id = _id_of(message)
             if message_id.batch_index < 0:
-                one = PositionSet.of([message_id.position])
+                ids = self._chunk_ids.get(message_id, [message_id])
+                one = PositionSet.of(each.position for each in ids)
             else:
                 bits = 1 << message_id.batch_index
                 one = PositionSet.of_batch(message_id.position, message_id.batch_size, bits)

@@ -7,7 +7,7 @@ tests, scenarios, and a Python process that wants Pulsar's semantics without Spa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,8 +27,15 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.dead_letter import letter_properties
+from pulsar_spark.deduplication import MessageDeduplication
 from pulsar_spark.hashing import murmur3_32_hash_of_bytes
 from pulsar_spark.in_memory_consumer import InMemoryConsumer, Message
+from pulsar_spark.in_memory_producer import (
+    DEFAULT_PUBLISH_DELAY_MS,
+    InMemoryProducer,
+    MessageRouter,
+    producer_options,
+)
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.policies import TopicPolicies
@@ -73,6 +80,8 @@ class InMemoryHost:
         self.history: list[tuple[str, Ready]] = []
         """Every step that was not quiet, with its topic."""
         self._consumers: dict[tuple[str, str, str], InMemoryConsumer] = {}
+        self._producers: dict[tuple[str, str], InMemoryProducer] = {}
+        self._deduplication: dict[str, MessageDeduplication] = {}
         self._dying: dict[tuple[str, str, str], int] = {}
         self._next_ledger_id = 0
         self._next_number = 0
@@ -192,6 +201,62 @@ class InMemoryHost:
         held.commands.append(command)
         return consumer
 
+    # -- producers ---------------------------------------------------------------------------
+
+    def producer(
+        self,
+        topic: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        name: str | None = None,
+        batching_max_publish_delay_ms: int = DEFAULT_PUBLISH_DELAY_MS,
+        router: MessageRouter | None = None,
+    ) -> InMemoryProducer:
+        """Connect a producer, with a sink's options; whether it is let in, it knows after `run`.
+
+        With `numPartitions` above 1 it publishes to `topic-partition-0` and so on.
+        InvalidOptionError if an option can't be.
+        """
+        full = TopicName.parse(topic)
+        chosen = producer_options(str(full), options or {})
+        partitions = chosen["numPartitions"]
+        topics = [str(full)]
+        if partitions > 1:
+            topics = [str(full.partition(number)) for number in range(partitions)]
+        for each in topics:
+            if chosen["enableDeduplication"]:
+                self._deduplication.setdefault(each, MessageDeduplication())
+            self.topic(each)
+        producer = InMemoryProducer(
+            name or chosen["producerName"] or f"producer-{self.next_number()}",
+            topics, chosen, self.send, self._publish_entry, lambda: self.now_ms,
+            publish_delay_ms=batching_max_publish_delay_ms, router=router,
+        )  # fmt: skip
+        for each in topics:
+            self._producers[each, producer.name] = producer
+        producer.connect()
+        return producer
+
+    def _publish_entry(
+        self, topic: str, producer: str, messages: Sequence[Message]
+    ) -> list[MessageId]:
+        """One batch, or the chunks of one message; without what its topic knows as duplicates."""
+        known = self._deduplication.get(topic)
+        fresh = list(messages)
+        if known is not None:
+            numbers = np.array([each.sequence_id for each in messages], np.int64)
+            after, new = known.fresh(producer, numbers)
+            taken = {int(number) for number in numbers[new]}
+            fresh = [each for each in messages if each.sequence_id in taken]
+            if messages[0].chunk is None:
+                fresh = [each for each, is_new in zip(messages, new, strict=True) if is_new]
+            for number in taken:
+                after = after.record_persisted(producer, number)
+            self._deduplication[topic] = after
+        if not fresh:
+            return []
+        return self.publish(topic, fresh, batch=fresh[0].chunk is None)
+
     def kill(self, consumer: InMemoryConsumer) -> None:
         """It shows no life from now on; nobody knows until its lease has lapsed."""
         consumer.is_alive = False
@@ -223,6 +288,8 @@ class InMemoryHost:
                 incarnation = self._consumers[key].command.incarnation
                 self.send(topic, LeaseLapsed(subscription, name, incarnation))
         while True:
+            for producer in self._producers.values():
+                producer.flush_if_due()
             for consumer in self._consumers.values():
                 if consumer.is_alive:
                     consumer.report_if_due(self.now_ms)
@@ -238,6 +305,8 @@ class InMemoryHost:
             yield held.ready.next_due_ms
         for consumer in self._consumers.values():
             yield consumer.next_report_ms()
+        for producer in self._producers.values():
+            yield producer.next_flush_ms()
 
     def _has_work(self, held: TopicInMemory) -> bool:
         due_ms = held.ready.next_due_ms
@@ -269,9 +338,18 @@ class InMemoryHost:
             consumer_ = self._consumers.get((name, item.subscription, item.consumer))
             if consumer_ is not None and consumer_.command.incarnation == item.incarnation:
                 consumer_.hear(item)
+        self._tell_producers(name, ready)
         if ready.trim:
             held.trim(ready.trim)
             held.commands.append(LedgersTrimmed(ready.trim))
+
+    def _tell_producers(self, name: str, ready: Ready) -> None:
+        for reply in ready.replies:
+            if not reply.subscription and (name, reply.consumer) in self._producers:
+                self._producers[name, reply.consumer].hear(name, reply)
+        for fenced in ready.closed_producers:
+            if (name, fenced) in self._producers:
+                self._producers.pop((name, fenced)).fence()
 
     def _copy(self, held: TopicInMemory, letter: Letter) -> None:
         if letter.topic not in self.topics:
