@@ -137,8 +137,11 @@ def take_from(
     """What of these the consumer held at that attempt, and holds no more."""
     messages = not_acknowledged(messages, subscription.cursor)
     whole = not state.policies.batch_index_acknowledgment
-    if whole:
-        messages = _entries_of(messages)
+    if whole:  # but what it has not delivered yet stays: it may be about to
+        entries = _entries_of(messages)
+        if consumer.says_delivered:
+            entries = entries.intersection(consumer.delivered)
+        messages = messages.union(entries)
     if attempt == consumer.open_attempt:
         known, _ = state.known(messages)
         given = subscription.held_openly(known)

@@ -208,3 +208,15 @@ def test_what_is_acknowledged_of_a_batch_stays_so_if_only_others_of_it_come_agai
     assert [(each.attempt, each.messages) for each in ready.grants] == [(2, second)]
     state, _ = step(state, [report("a", second, sequence=4)], 7_003)
     assert state.subscriptions["s"].cursor.contains(Position(0, 0))
+
+
+def test_a_rejected_part_of_a_batch_leaves_what_its_consumer_may_be_about_to_deliver() -> None:
+    """Seed 804550: with batch-index acknowledgement off, the whole entry went to another."""
+    policies = TopicPolicies(batch_index_acknowledgment=False)
+    one, rest = PositionSet.of_batch((1, 0), 3, 0b001), PositionSet.of_batch((1, 0), 3, 0b110)
+    rejected = Rejection(0, one, 0)
+    state, _ = run(
+        [[ledger(1, [3]), subscribe("a")], [report("a", delivered={0: one}, rejected=(rejected,))]],
+        policies,
+    )
+    assert state.subscriptions["s"].consumers["a"].pending[0] == rest

@@ -141,7 +141,7 @@ class Oracle:
                     self.fail(f"{message} was copied twice")
                 self.buried.add(message)
                 self.owner.pop(message, None)
-        self._follow_commands(commands, after)
+        self._follow_commands(before, commands, after)
         self._follow_rejections(before, commands)
         self.acked |= self.buried
         after.check()
@@ -193,7 +193,9 @@ class Oracle:
     def _by_batch_index(self) -> bool:
         return self.world.setting.policies.batch_index_acknowledgment
 
-    def _follow_commands(self, commands: Sequence[Command], after: BrokerState) -> None:
+    def _follow_commands(
+        self, before: BrokerState, commands: Sequence[Command], after: BrokerState
+    ) -> None:
         """The obvious cursor: a set to which every report of this epoch adds."""
         for command in commands:
             if isinstance(command, LedgerAdded):
@@ -208,12 +210,14 @@ class Oracle:
             return
         if subscription.epoch != self.epoch:
             self._begin_at_origin(commands, after, subscription)
-        for command in commands:
+        for place, command in enumerate(commands):
             if isinstance(command, Report | Acknowledge) and command.epoch == self.epoch:
                 if isinstance(command, Report):
                     self._acknowledge(command.acknowledged)
-                else:
-                    self._acknowledge_as_told(command, subscription)
+                    continue
+                # The type that counts is the one at that command: later ones may change it.
+                then, _ = step(before, commands[:place], after.now_ms)
+                self._acknowledge_as_told(command, then.subscriptions.get("s", subscription))
 
     def _begin(self, epoch: int, acked: set[Message]) -> None:
         """A seek, a new subscription, or none any more."""
