@@ -36,7 +36,13 @@ from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.object_store import ObjectStore
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.errors import BrokerBusyError, PulsarliteError, SparkNotReadyError
+from pulsar_spark.connector.worker_process import spare_the_garbage_collector
+from pulsar_spark.errors import (
+    BrokerBusyError,
+    InvalidOptionError,
+    PulsarliteError,
+    SparkNotReadyError,
+)
 from pulsar_spark.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
 
@@ -53,15 +59,12 @@ LOOK_S: Final = 0.05
 SIGN_EVERY_S: Final = 2.0
 DEAD_AFTER_MS: Final = 10_000
 """A broker on another machine that has not signed for so long may be taken over."""
-PARTITIONS: Final = 2
-"""Of the state store; fixed for a checkpoint's life. Each costs a task in every micro-batch."""
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.shuffle.partitions": str(PARTITIONS),
 }
 
 _setting = threading.Lock()
@@ -88,6 +91,7 @@ class BrokerDataSource(DataSource):
         return BrokerStreamReader(self._root)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BrokerStreamWriter:  # noqa: ARG002, N802
+        spare_the_garbage_collector()
         return BrokerStreamWriter(self._root, self._term)
 
 
@@ -155,6 +159,7 @@ def standalone(
     service_url: str | None = None,
     *,
     checkpoint: str | None = None,
+    state_partitions: int = 1,
     **options: object,
 ) -> Broker:
     """Start the broker of the topics below `service_url`, in this Spark application.
@@ -168,13 +173,15 @@ def standalone(
     if service_url is not None:
         given["serviceUrl"] = str(service_url)
     root = Root.of(Options.parse(given, environment=os.environ))
+    if state_partitions < 1:
+        raise InvalidOptionError(f"state_partitions is {state_partitions}: it has to be 1 or more.")
     folder = checkpoint or default_checkpoint(root)
     check_spark(spark, folder)
     alive = _SignOfLife(root.store, root.service_url)
     alive.start()
     try:
         term = _claim(root)
-        query = _start(spark, root, term, folder)
+        query = _start(spark, root, term, folder, state_partitions)
     except BaseException:
         alive.stop()
         raise
@@ -230,18 +237,23 @@ def _claim(root: Root) -> int:
     return term
 
 
-def _start(spark: SparkSession, root: Root, term: int, checkpoint: str) -> StreamingQuery:
+def _start(
+    spark: SparkSession, root: Root, term: int, checkpoint: str, state_partitions: int
+) -> StreamingQuery:
     """A query takes its settings along when it starts; the session gets its own back."""
     _register(spark)
     options = {"serviceUrl": root.service_url, "term": str(term)}
     options |= {f"storage.{name}": value for name, value in root.storage.items()}
-    with _settings(spark, SETTINGS):
+    settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(state_partitions)}
+    with _settings(spark, settings):
         stepped = (
             spark.readStream.format(FORMAT)
             .options(**options)
             .load()
             .groupBy("topic", "partition")
-            .transformWithState(BrokerProcessor(), OUTPUT_DDL, "append", "none")
+            .transformWithState(
+                BrokerProcessor(spare_the_garbage_collector), OUTPUT_DDL, "append", "none"
+            )
         )
         return (
             stepped.writeStream.format(FORMAT)

@@ -35,6 +35,10 @@ _CHECKPOINT_HELP = (
     "where Spark keeps the broker's state (default: below a local root, else in the home folder; "
     "a lost one is rebuilt)"
 )
+_STATE_PARTITIONS_HELP = (
+    "tasks of a micro-batch, fixed for a checkpoint's life; more than one is for thousands of busy "
+    "topic partitions (default: %(default)s)"
+)
 _DEDUPLICATION_HELP = (
     "Drop messages whose producer name and sequence id were used before, in all topics of a "
     "namespace that don't say themselves. Pulsar: set-deduplication."
@@ -174,6 +178,9 @@ def _add_standalone(commands: argparse._SubParsersAction[argparse.ArgumentParser
     )
     broker.add_argument("--checkpoint", metavar="FOLDER", help=_CHECKPOINT_HELP)
     broker.add_argument("--cores", default="2", metavar="N", help="default: %(default)s")
+    broker.add_argument(
+        "--state-partitions", type=int, default=1, metavar="N", help=_STATE_PARTITIONS_HELP
+    )
     broker.set_defaults(run=_standalone)
 
 

@@ -19,6 +19,7 @@ from pulsar_spark.connector.start_positions import end_position, start_position
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.typed_values import value_type
+from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
 
@@ -105,6 +106,7 @@ class PulsarliteDataSource(DataSource):
         from pulsar_spark.connector.acknowledgment_writer import AcknowledgmentStreamWriter
         from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter
 
+        spare_the_garbage_collector()  # Spark asks a process that it keeps, once a micro-batch
         self.parsed.check_scope(Scope.STREAM_WRITE)
         if self.parsed.has("subscriptionName"):
             return AcknowledgmentStreamWriter(self.parsed, self.root, schema, overwrite=overwrite)

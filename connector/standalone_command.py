@@ -29,7 +29,11 @@ def run(arguments: Namespace, say: Callable[[str], None]) -> int:
         signal.signal(number, _setter(stop))
     try:
         with standalone(
-            spark, arguments.service_url, checkpoint=arguments.checkpoint, **options
+            spark,
+            arguments.service_url,
+            checkpoint=arguments.checkpoint,
+            state_partitions=arguments.state_partitions,
+            **options,
         ) as broker:
             say(
                 f"The broker of {broker.root.service_url} runs (process {os.getpid()}, term "

@@ -16,7 +16,8 @@ def spare_the_garbage_collector() -> None:
 
     Spark's worker collects garbage after each task, which walks every object that there is:
     40 to 60 ms, as long as reading 100,000 messages takes. Call it at a task's end; a process may
-    have tasks of several kinds, each of which imports something else.
+    have tasks of several kinds, each of which imports something else. Micro-batches are planned in
+    such processes, too.
     """
     imported = len(sys.modules)
     if imported not in _spared:

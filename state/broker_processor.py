@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Row
@@ -42,9 +42,16 @@ _remembered: OrderedDict[tuple[str, int], tuple[int, HostedBroker]] = OrderedDic
 
 
 class BrokerProcessor(StatefulProcessor):
-    """Hosts `broker.step` in `transformWithState`."""
+    """Hosts `broker.step` in `transformWithState`.
+
+    `spare` is called when a process has imported what it needs, and again at each task's end.
+    """
+
+    def __init__(self, spare: Callable[[], None]) -> None:
+        self._spare = spare
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        self._spare()  # one of the processes that Spark keeps for a query gets no further than here
         self._shards = handle.getMapState("shards", _SHARD_KEY, _SHARD)
         self._mark = handle.getValueState("mark", _MARK)
 
@@ -72,7 +79,7 @@ class BrokerProcessor(StatefulProcessor):
             yield _OUTPUT(*out)
 
     def close(self) -> None:
-        """Nothing is held."""
+        self._spare()
 
     def _stored(self, about: tuple[str, int]) -> HostedBroker | None:
         stored = self._mark.get()

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,15 +45,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         import pulsar_spark
 
         folder = tmp_path_factory.mktemp("spark")
-        session = pulsar_spark.session(
-            app_name="pulsarlite-tests",
-            master="local[2]",
-            **{
-                "spark.local.dir": folder / "local",
-                "spark.sql.warehouse.dir": folder / "warehouse",
-                "spark.sql.session.timeZone": "UTC",
-            },
-        )
+        settings: dict[str, Any] = {
+            "spark.local.dir": folder / "local",
+            "spark.sql.warehouse.dir": folder / "warehouse",
+            "spark.sql.session.timeZone": "UTC",
+        }
+        session = pulsar_spark.session("pulsarlite-tests", "local[2]", **settings)
         yield session
         session.stop()
 

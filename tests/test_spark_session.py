@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 import pulsar_spark
-from pulsar_spark.connector.session import DEFAULTS
+from pulsar_spark.connector.session import DEFAULTS, SMALL_MESSAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pytest
     from pyspark.sql import SparkSession
 
 
@@ -29,3 +34,29 @@ def test_asking_again_gives_the_session_that_runs(spark: SparkSession) -> None:
 def test_registering_again_is_harmless(spark: SparkSession) -> None:
     pulsar_spark.register(spark)
     pulsar_spark.register(spark)
+
+
+def test_small_messages_are_handed_over_by_number_whatever_their_bytes(
+    spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    def counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
+
+    for name, value in SMALL_MESSAGES.items():
+        set_for_this_test(spark, request, name, value)
+    rows = spark.range(0, 35_000, 1, 1).selectExpr("repeat('m', 4000) as value")  # over 64 MiB
+    taken = rows.mapInArrow(counts, "rows long").collect()
+    assert [row.rows for row in taken] == [30_000, 5_000]
+
+
+def set_for_this_test(
+    spark: SparkSession, request: pytest.FixtureRequest, name: str, value: str
+) -> None:
+    """Set it for this test alone."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    if before is None:
+        request.addfinalizer(lambda: spark.conf.unset(name))
+    else:
+        request.addfinalizer(lambda: spark.conf.set(name, before))

@@ -18,7 +18,7 @@ from pulsar_spark.connector.broker_query import check_spark, standalone
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
-from pulsar_spark.errors import BrokerBusyError, SparkNotReadyError
+from pulsar_spark.errors import BrokerBusyError, InvalidOptionError, SparkNotReadyError
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Grant
 from pulsar_spark.stream_offset import TopicPartition
@@ -66,7 +66,9 @@ def test_a_broker_serves_is_restarted_and_goes_on_where_it_was(
 ) -> None:
     place = Root(str(root), {})
     send(root, "t", "a")
-    with standalone(spark, str(root)) as broker:
+    with pytest.raises(InvalidOptionError, match="state_partitions is 0"):
+        standalone(spark, str(root), state_partitions=0)
+    with standalone(spark, str(root), state_partitions=2) as broker:
         subscribe(place)
         until(place, [(0, 0)], lambda: broker.query.isActive)
         with pytest.raises(BrokerBusyError, match=f"process {os.getpid()}"):
@@ -78,7 +80,7 @@ def test_a_broker_serves_is_restarted_and_goes_on_where_it_was(
     send(root, "t", "b")
     tell(place, Report("s", "c", 1, permits=100,
                        acknowledged=Cursor().acknowledge(PositionSet.of([(0, 0)]))))  # fmt: skip
-    with standalone(spark, str(root)) as broker:
+    with standalone(spark, str(root)) as broker:  # the checkpoint's number stays
         until(place, [(0, 0), (1, 0)], lambda: broker.query.isActive)
         assert broker.term == 2
         assert not broker.await_termination(0.01)

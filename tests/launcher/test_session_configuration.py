@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_spark.connector.session import DEFAULTS, configuration
+from pulsar_spark.connector.session import DEFAULTS, SMALL_MESSAGES, configuration
 
 
 def test_every_default_can_be_overridden() -> None:
@@ -18,3 +18,10 @@ def test_values_are_written_as_spark_reads_them() -> None:
     found = configuration({"spark.ui.enabled": True, "spark.sql.shuffle.partitions": 8})
     assert found["spark.ui.enabled"] == "true"
     assert found["spark.sql.shuffle.partitions"] == "8"
+
+
+def test_small_messages_add_settings_that_can_be_overridden_too() -> None:
+    assert SMALL_MESSAGES.items() <= configuration({}, small_messages=True).items()
+    assert not SMALL_MESSAGES.keys() & configuration({}).keys()
+    for name in SMALL_MESSAGES:
+        assert configuration({name: 5}, small_messages=True)[name] == "5"

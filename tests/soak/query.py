@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
@@ -108,11 +108,11 @@ def main() -> None:
     role, folder, number = sys.argv[1:]
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     place = Place(Path(folder), int(number))
-    spark = pulsar_spark.session(
-        app_name=f"soak-{role}",
-        master="local[2]",
-        **{"spark.sql.session.timeZone": "UTC", "spark.local.dir": str(Path(folder) / "local")},
-    )
+    settings: dict[str, Any] = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.local.dir": str(Path(folder) / "local"),
+    }
+    spark = pulsar_spark.session(app_name=f"soak-{role}", master="local[2]", **settings)
     {"publisher": publisher, "reader": reader, "expected": note_expected}[role](spark, place)
     spark.stop()
 

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 
@@ -99,7 +99,7 @@ def main() -> None:
     role, folder, number = sys.argv[1:]
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     place = Place(Path(folder), int(number))
-    settings = {
+    settings: dict[str, Any] = {
         "spark.sql.session.timeZone": "UTC",
         "spark.local.dir": str(Path(folder) / "local"),
         "spark.driver.memory": "512m",
