@@ -49,6 +49,12 @@ class RowRange:
             return sum(part.size_bytes for part in self.chunks)
         return self.ledger.size_bytes * self.rows // max(1, self.ledger.messages)
 
+    @property
+    def messages(self) -> int:
+        """How many of its rows are in."""
+        selected = self.selected()
+        return self.rows if selected is None else int(np.count_nonzero(selected))
+
     def pieces(self) -> Iterator[RowRange]:
         """The range, cut where its file's row groups end."""
         first, stop = self.first_row, self.first_row + self.rows

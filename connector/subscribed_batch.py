@@ -72,14 +72,12 @@ def plan_tasks(
         parts = offset.attempts_since(since, view.ledgers(ledger, number))
         rows = list(_ranges(ledger, view, partition, parts, offset.redelivery_counts))
         ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
-    at_least = options["minPartitions"] or os.cpu_count() or 1
     fail = options["failOnDataLoss"]
-    total = sum(each.rows for rows in ranges.values() for each in rows)
-    if options["subscriptionType"] != "Key_Shared":
-        return deal(ranges, root, at_least=at_least, fail_on_data_loss=fail)
-    if total <= ROWS_WORTH_SPLITTING:
-        at_least = 1
-    return list(_by_key(topics, ranges, root, at_least, fail_on_data_loss=fail))
+    if options["subscriptionType"] == "Key_Shared":
+        tasks = _tasks_by_key(ranges, options["minPartitions"])
+        return list(_by_key(topics, ranges, root, tasks, fail_on_data_loss=fail))
+    at_least = options["minPartitions"] or os.cpu_count() or 1
+    return deal(ranges, root, at_least=at_least, fail_on_data_loss=fail)
 
 
 def check_nothing_lost(
@@ -120,6 +118,21 @@ def _ranges(
 
 
 # -- Key_Shared ----------------------------------------------------------------------------------
+
+
+def _tasks_by_key(ranges: Mapping[tuple[str, str], list[RowRange]], asked: int | None) -> int:
+    """In how many tasks keys are dealt, each of which has to read all the rows.
+
+    By default as many as there are cores, or the share of them that this consumer has of the rows:
+    others have the rest, and want cores too.
+    """
+    pieces = [each for rows in ranges.values() for each in rows]
+    chosen = sum(each.messages for each in pieces)
+    if chosen <= ROWS_WORTH_SPLITTING:
+        return 1
+    if asked:
+        return asked
+    return max(1, round((os.cpu_count() or 1) * chosen / sum(each.rows for each in pieces)))
 
 
 def _by_key(

@@ -103,7 +103,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "Longest wait for minMessagesPerTrigger."),
     Option("minPartitions", values.count(1), None, Scope.READ, _NUMBER,
            "At least so many tasks for a batch that is worth splitting; by default the "
-           "processors of the driver's machine."),
+           "processors of the driver's machine. With Key_Shared each of them reads all rows, so a "
+           "consumer that has a third of the messages then takes a third of the processors."),
     Option("includeProperties", values.boolean, False, Scope.READ, _BOOLEAN,
            "Whether the column `properties` is among those of a source without a user schema."),
     Option("failOnDataLoss", values.boolean, True, Scope.READ, _BOOLEAN,

@@ -30,6 +30,7 @@ class Batch:
     start: Offset
     end: Offset
     messages: list[Message] = field(default_factory=list)
+    tasks: int = 0
 
     @property
     def values(self) -> list[str]:
@@ -78,6 +79,7 @@ class Run:
     def read(self, batch: Batch) -> list[Message]:
         """Its messages, task by task; also of a batch that another run has planned."""
         tasks = self.reader.partitions(through_json(batch.start), through_json(batch.end))
+        batch.tasks = len(tasks)
         batch.messages = []
         for task in tasks:
             for each in self.reader.read(pickle.loads(pickle.dumps(task))):

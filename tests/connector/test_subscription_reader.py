@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.commands import CloseConsumer, LeaseLapsed, Report, Subscribe
-from pulsar_spark.connector import subscription_client, subscription_reader
+from pulsar_spark.connector import subscribed_batch, subscription_client, subscription_reader
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
@@ -352,6 +353,29 @@ def test_several_partitions_share_the_receiver_queue(
     run = consume(maxMessagesPerTrigger=100)
     turns(run, broker)
     assert {command.permits for command in said(root, Subscribe)} == {100}
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_a_key_shared_consumer_takes_the_share_of_tasks_that_it_has_of_the_messages(
+    consume: Consume, broker: PlainBroker, root: Path, monkeypatch: pytest.MonkeyPatch,
+    consumers: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(subscribed_batch, "ROWS_WORTH_SPLITTING", 100)
+    send(root, "t", ["first"], columns={"key": ["key-0"]})
+    runs = [consume(subscriptionType="Key_Shared") for _ in range(consumers)]
+    for run in runs:
+        turns(run, broker)
+    keys = [f"key-{number % 500}" for number in range(3_000)]
+    send(root, "t", numbers(0, 3_000), columns={"key": keys})
+    broker.until_quiet()
+    batches = [run.next() for run in runs]
+    seen = []
+    for batch in batches:
+        assert batch is not None
+        seen += batch.values
+        assert batch.tasks == round(4 * len(batch.values) / 3_000)
+    assert sorted(seen, key=int) == numbers(0, 3_000)
 
 
 # -- data loss -----------------------------------------------------------------------------------
