@@ -225,7 +225,9 @@ def latency(bench: Bench, a_second: int) -> None:
     rate = bench.spark.readStream.format("rate").option("rowsPerSecond", a_second)
     publisher = (
         rate.load()
-        .selectExpr("cast(value as string) as key", "cast(value as binary) as value")
+        .selectExpr(
+            "cast(value as string) as key", "encode(cast(value as string), 'utf-8') as value"
+        )
         .writeStream.format("pulsarlite")
         .options(topic=topic, serviceUrl=bench.root.service_url)
         .option("checkpointLocation", str(place / "publisher"))
@@ -251,7 +253,9 @@ def acknowledging(bench: Bench) -> None:
     topic, place = "acknowledged", bench.folder / "acknowledged"
     root = bench.root.service_url
     bench.root.open_or_create(TopicName.parse(topic), PARTITIONS)
-    values = bench.spark.range(ACKNOWLEDGED).selectExpr("cast(id as binary) as value")
+    values = bench.spark.range(ACKNOWLEDGED).selectExpr(
+        "encode(cast(id as string), 'utf-8') as value"
+    )
     values.write.format("pulsarlite").options(topic=topic).mode("append").save(root)
     heard = Dispatched(bench.root, topic)
     query = bench.consumer(topic, place / "consumer", subscriptionType="Shared", ackMode="manual")
