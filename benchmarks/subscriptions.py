@@ -360,7 +360,7 @@ def last_batch(checkpoint: Path) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and all below it, so far."""
+    """User and system time of a process and all below it, so far, also of those that ended."""
     total = 0.0
     pids = [pid]
     while pids:
@@ -371,7 +371,7 @@ def cpu_seconds(pid: int) -> float:
                 pids += map(int, (task / "children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
             continue
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return total
 
 
