@@ -314,7 +314,8 @@ def idle(folder: Path) -> None:
         print("| | micro-batches | CPU, seconds | of a core |")
         print("| --- | --- | --- | --- |")
         for name, process in processes.items():
-            used = cpu_seconds(process.pid) - cpu[name]
+            now = cpu_seconds(process.pid)
+            used = sum(seconds - cpu[name].get(pid, 0.0) for pid, seconds in now.items())
             batches = last_batch(checkpoints[name]) - before[name]
             print(f"| {name} | {batches} | {used:.2f} | {used / IDLE_S:.1%} |", flush=True)
     finally:
@@ -359,9 +360,12 @@ def last_batch(checkpoint: Path) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and all below it, so far, also of those that ended."""
-    total = 0.0
+def cpu_seconds(pid: int) -> dict[int, float]:
+    """User and system time so far of a process and of all below it, by process.
+
+    Of one that ends nothing is left to read: Spark ends Python processes that stood still a minute.
+    """
+    found: dict[int, float] = {}
     pids = [pid]
     while pids:
         here = pids.pop()
@@ -371,8 +375,8 @@ def cpu_seconds(pid: int) -> float:
                 pids += map(int, (task / "children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
             continue
-        total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return total
+        found[here] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def stop(queries: list[StreamingQuery]) -> None:
