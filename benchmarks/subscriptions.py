@@ -54,7 +54,7 @@ FILES = 8
 MESSAGE = "key string, value binary"
 """What is published, and what both sides read."""
 KEYS = 100_000
-THROWN_AWAY = 3
+THROWN_AWAY = 10
 DEADLINE_S = 300.0
 POLL_S = 0.1
 LATENCY_S = 60
@@ -154,6 +154,7 @@ class Bench:
         wait_for(lambda: rows_of(query) == self.rows + 1_000, [query])
         took_s = time.monotonic() - begun_s
         stop([query])
+        shutil.rmtree(place)
         return took_s
 
     def consumer(self, topic: str, checkpoint: Path, **options: str) -> StreamingQuery:

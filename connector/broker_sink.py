@@ -90,6 +90,7 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> SteppedTask:
     """The task's side: files that nobody sees yet."""
     records: list[Record] = []
+    shards: list[Record] = []
     letters: list[tuple[TopicPartition, Letter]] = []
     trims: list[tuple[str, int, tuple[int, ...]]] = []
     offset = None
@@ -98,7 +99,7 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
         if row.kind == broker_rows.DISPATCH:
             records.append(Record(about, row.text, row.data))
         elif row.kind == broker_rows.SHARD:
-            records.append(Record(about, SHARD_PREFIX + row.text, row.data))
+            shards.append(Record(about, SHARD_PREFIX + row.text, row.data))
         elif row.kind == broker_rows.LETTER:
             letters.append((about, broker_rows.letter_of(row.data)))
         elif row.kind == broker_rows.TRIM:
@@ -109,7 +110,7 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
     subscriptions = {(each.topic, each.initial_subscription) for _, each in letters}
     return SteppedTask(
         query_id,
-        tuple(SystemTopic(root, DISPATCH).write(records)),
+        tuple(SystemTopic(root, DISPATCH).write(records, shards)),
         tuple(write_letters(root, letters)),
         tuple(sorted(each for each in subscriptions if each[1])),
         tuple(trims),

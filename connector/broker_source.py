@@ -20,6 +20,7 @@ from pulsar_spark.connector.broker_input import batches_of, last_shards
 from pulsar_spark.connector.broker_offset import NO_COMMIT, BrokerOffset
 from pulsar_spark.connector.lease import Lease, leases, read_lease
 from pulsar_spark.connector.managed_ledger import ManagedLedger, wall_clock_ms
+from pulsar_spark.connector.polling import pause_s
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.dispatch import Stepped
@@ -29,14 +30,6 @@ from pulsar_spark.topic_name import TopicName
 
 LONGEST_WAIT_S = 1.0
 """How long a look waits for news before it says that there is none."""
-BUSY_POLL_S = 0.01
-"""Between two looks while there was news lately, ..."""
-IDLE_POLL_S = 0.1
-"""... when there was none for a while, ..."""
-REMOTE_POLL_S = 0.2
-"""... and on an object store, where each look is a request that costs money."""
-BUSY_S = 2.0
-"""How long after news is «lately»."""
 LEASES_EVERY_S = 1.0
 """How often the leases are looked at."""
 LONGEST_GAP_S = 5.0
@@ -235,10 +228,9 @@ class BrokerStreamReader(DataSourceStreamReader):
         return True
 
     def _pause_s(self) -> float:
-        if self._root.store.remote:
-            return REMOTE_POLL_S
-        lately = time.monotonic() - self._news_s < BUSY_S
-        pause_s = BUSY_POLL_S if lately else IDLE_POLL_S
-        now_ms = wall_clock_ms()
-        next_due_ms = min(self._due.values(), default=now_ms + 1000)
-        return max(0.001, min(pause_s, (next_due_ms - now_ms) / 1000))
+        """Until the next look, which is not later than a broker is due."""
+        remote = self._root.store.remote
+        pause = pause_s(time.monotonic() - self._news_s, remote=remote)
+        if remote or not self._due:
+            return pause
+        return max(0.001, min(pause, (min(self._due.values()) - wall_clock_ms()) / 1000))

@@ -166,6 +166,11 @@ class LedgerFileWriter:
             self._flush(self._waiting_rows)
         return first_row
 
+    def end_row_group(self) -> None:
+        """What is written next begins a row group: who reads this need not read that."""
+        if self._waiting_rows:
+            self._flush(self._waiting_rows)
+
     def close(self) -> DataFile:
         """Make the file durable and visible. ValueError if it would hold no row."""
         if not self.rows:
@@ -305,10 +310,16 @@ class LedgerFileReader:
                 )
             yield from file.rows(schema, start, count, batch_rows)
 
-    def read_table(self, ledger: LedgerInfo, columns: Sequence[str]) -> pa.Table:
-        """All rows of the ledger."""
+    def read_table(
+        self,
+        ledger: LedgerInfo,
+        columns: Sequence[str],
+        first_row: int = 0,
+        n_rows: int | None = None,
+    ) -> pa.Table:
+        """The same in one piece; by default all rows of the ledger."""
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
-        return pa.Table.from_batches(self.read(ledger, columns), schema)
+        return pa.Table.from_batches(self.read(ledger, columns, first_row, n_rows), schema)
 
     def close(self) -> None:
         while self._files:

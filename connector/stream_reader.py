@@ -28,6 +28,7 @@ from pulsar_spark.admission import Admission, Waiting
 from pulsar_spark.connector.compacted_reading import ReadView
 from pulsar_spark.connector.micro_batch import MessageInputPartition, deal
 from pulsar_spark.connector.offset_store import OffsetStore
+from pulsar_spark.connector.polling import pause_s
 from pulsar_spark.connector.start_positions import (
     StartPosition,
     last_position,
@@ -45,10 +46,6 @@ from pulsar_spark.topic_name import is_persistent
 
 LONGEST_WAIT_S = 0.2
 """How long a look waits for news before it says that there is none: Spark asks 100 times a s."""
-POLL_S = 0.01
-"""Between two looks at the log while it waits, on a local disk, ..."""
-REMOTE_POLL_S = 0.2
-"""... and on an object store, where each look is a request that costs money."""
 
 
 class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -112,7 +109,8 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 return self._offsets.save(planned)
             if self._stop_at is not None or time.monotonic() >= deadline:
                 return start
-            time.sleep(REMOTE_POLL_S if self._topics.remote else POLL_S)
+            quiet_s = time.monotonic() - self._last_batch_s
+            time.sleep(pause_s(quiet_s, remote=self._topics.remote))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last position of each partition, for the query's progress: the lag can be seen."""

@@ -34,6 +34,7 @@ from pulsar_spark.connector.delivery_times import DeliveryTimes
 from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.micro_batch import MessageInputPartition
 from pulsar_spark.connector.offset_store import OffsetStore
+from pulsar_spark.connector.polling import pause_s
 from pulsar_spark.connector.start_positions import last_position
 from pulsar_spark.connector.subscribed_batch import plan_tasks
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
@@ -80,7 +81,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._said: dict[TopicPartition, Report] = {}
         self._said_s = 0.0
-        self._last_batch_s = time.monotonic()
+        self._last_batch_s = self._news_s = time.monotonic()
         self._turn = 0
         self._checked = False
         self._asked: dict[TopicPartition, int] = {}
@@ -135,8 +136,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                     return start
             elif time.monotonic() >= deadline:
                 return start
-            remote = self._topics.remote
-            time.sleep(stream_reader.REMOTE_POLL_S if remote else stream_reader.POLL_S)
+            time.sleep(pause_s(time.monotonic() - self._news_s, remote=self._topics.remote))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last position of each partition, and the subscription's backlog before it."""
@@ -239,6 +239,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if client.hear():
             news = True
             self._topics.refresh()
+        if news:
+            self._news_s = time.monotonic()
         return news
 
     def _ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:

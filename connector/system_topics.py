@@ -32,7 +32,10 @@ COMMANDS: Final = TopicName.parse("persistent://pulsar/system/__commands")
 DISPATCH: Final = TopicName.parse("persistent://pulsar/system/__dispatch")
 
 RECORDS_AN_ENTRY: Final = 1000
-_COLUMNS: Final = ("key", "ordering_key", "value", "publish_time")
+APART_BYTES: Final = 64 << 10
+"""So much is not read for the sake of a few records beside it."""
+_NAMES: Final = ("key", "ordering_key")
+_COLUMNS: Final = (*_NAMES, "value", "publish_time")
 _TIME: Final = MESSAGE_SCHEMA.field("publish_time").type
 
 
@@ -108,23 +111,23 @@ class SystemTopic:
         new = self.write(records)
         return self.open().append(new, application=application, term=term)
 
-    def write(self, records: Iterable[Record]) -> list[NewLedger]:
-        """Write a file of these, which nobody sees before `ManagedLedger.append`; none, no file."""
-        held = list(records)
+    def write(self, records: Iterable[Record], aside: Iterable[Record] = ()) -> list[NewLedger]:
+        """Write a file of these, which nobody sees before `ManagedLedger.append`; none, no file.
+
+        Those `aside` come last, where few look for them, and apart if they are large.
+        """
+        first, last = list(records), list(aside)
+        held = first + last
         if not held:
             return []
         ledger = self.open()
         now_ms = time.time_ns() // 1_000_000
-        table = pa.table(
-            {
-                "key": pa.array([str(each.about) for each in held], pa.string()),
-                "ordering_key": pa.array([each.subscription.encode() for each in held]),
-                "value": pa.array([each.data for each in held], pa.binary()),
-                "publish_time": pa.repeat(pa.scalar(now_ms * 1000, _TIME), len(held)),
-            }
-        )
+        apart = first and sum(len(each.data) for each in last) >= APART_BYTES
         with LedgerFileWriter(ledger.store, ledger.folder) as file:
-            file.write(table)
+            for part in (first, last) if apart else (held,):
+                file.write(_table(part, now_ms))
+                if part is first:
+                    file.end_row_group()
             file.close()
         entries, rest = divmod(len(held), RECORDS_AN_ENTRY)
         sizes = [RECORDS_AN_ENTRY] * entries + ([rest] if rest else [])
@@ -170,22 +173,43 @@ class SystemTopic:
         return self.open().state.trimmed_up_to(0)
 
 
+def _table(records: Sequence[Record], now_ms: int) -> pa.Table:
+    return pa.table(
+        {
+            "key": pa.array([str(each.about) for each in records], pa.string()),
+            "ordering_key": pa.array([each.subscription.encode() for each in records]),
+            "value": pa.array([each.data for each in records], pa.binary()),
+            "publish_time": pa.repeat(pa.scalar(now_ms * 1000, _TIME), len(records)),
+        }
+    )
+
+
 def _records(
     reader: LedgerFileReader,
     ledger: LedgerInfo,
     keep: Callable[[TopicPartition, str], bool] | None,
 ) -> Iterator[StoredRecord]:
-    table = reader.read_table(ledger, _COLUMNS)
+    apart = keep is not None and ledger.size_bytes >= APART_BYTES
+    table = reader.read_table(ledger, _NAMES if apart else _COLUMNS)
     names: Sequence[str] = table["key"].to_pylist()
     subscriptions: Sequence[bytes] = table["ordering_key"].to_pylist()
-    values = table["value"]
-    times = pc.cast(table["publish_time"], pa.int64()).to_pylist()
     partitions = {name: partition_of(name) for name in set(names)}
+    kept: list[tuple[int, TopicPartition, str]] = []
     for row, name in enumerate(names):
         about, subscription = partitions[name], subscriptions[row].decode()
         if keep is None or keep(about, subscription):
-            record = Record(about, subscription, values[row].as_py())
-            yield StoredRecord(record, ledger.ledger_id, row, times[row] // 1000)
+            kept.append((row, about, subscription))
+    if not kept:
+        return
+    first = 0
+    if apart:  # only the stretch in which they lie
+        first, last = kept[0][0], kept[-1][0]
+        table = reader.read_table(ledger, _COLUMNS, first, last + 1 - first)
+    values = table["value"]
+    times = pc.cast(table["publish_time"], pa.int64()).to_pylist()
+    for row, about, subscription in kept:
+        record = Record(about, subscription, values[row - first].as_py())
+        yield StoredRecord(record, ledger.ledger_id, row, times[row - first] // 1000)
 
 
 def partition_of(name: str) -> TopicPartition:

@@ -9,7 +9,6 @@ base85) where they are many. Stands for `PositionInfo` and `ManagedCursorInfo` i
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 import zlib
@@ -19,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from pyroaring import BitMap
 
+from pulsar_spark import base85
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import MAX_ENTRY_ID, PositionSet, ranges_text
@@ -27,6 +27,9 @@ VERSION: Final = 1
 MAGIC: Final = b"PLCU"
 READABLE_CHARACTERS: Final = 400
 """A ledger's entries are packed in JSON if they would take more characters than this."""
+
+SAMPLE_BYTES: Final = 4_096
+"""Of more data such a sample, from their middle, says whether they have a pattern."""
 
 MAX_BATCH_SIZE: Final = 1 << 24
 _HEAD = struct.Struct("<4sH")
@@ -43,7 +46,7 @@ def to_bytes(position: Position, deleted: PositionSet) -> bytes:
     for ledger_id in deleted.ledger_ids:
         packed = _pack(deleted, ledger_id)
         body += _LEDGER.pack(ledger_id, len(packed), zlib.crc32(packed)) + packed
-    return _HEAD.pack(MAGIC, VERSION) + zlib.compress(bytes(body))
+    return _HEAD.pack(MAGIC, VERSION) + _compressed(bytes(body))
 
 
 def from_bytes(data: bytes) -> State:
@@ -148,8 +151,7 @@ def _ledger_text(deleted: PositionSet, ledger_id: int) -> str:
         texts.append(text)
         length += len(text) + 1
         if length > READABLE_CHARACTERS:
-            packed = zlib.compress(_pack(deleted, ledger_id))
-            return "~" + base64.b85encode(packed).decode()
+            return "~" + base85.encoded(_compressed(_pack(deleted, ledger_id)))
     return " ".join(texts)
 
 
@@ -171,7 +173,7 @@ def _ledger_texts(deleted: PositionSet, ledger_id: int) -> Any:
 def _ledger_from_text(text: str) -> tuple[BitMap, dict[int, int]]:
     """(entries held whole, parts), either form."""
     if text.startswith("~"):
-        return _unpack(_decompress(base64.b85decode(text[1:])))
+        return _unpack(_decompress(base85.decoded(text[1:])))
     whole, parts = BitMap(), {}
     for word in text.split(" "):
         entries, partial, rest = word.partition("/")
@@ -244,6 +246,19 @@ def _bitmap(data: bytes, offset: int) -> tuple[BitMap, int]:
     if start + size > len(data):
         raise ValueError("a bitmap is cut off")
     return BitMap.deserialize(data[start : start + size]), start + size
+
+
+def _compressed(data: bytes) -> bytes:
+    """By zlib; bits without a pattern, such as a third of all messages, without a search for one.
+
+    For those that is a tenth of the work, and no longer.
+    """
+    middle = len(data) // 2
+    sample = data[middle : middle + SAMPLE_BYTES]
+    if len(sample) < SAMPLE_BYTES or len(zlib.compress(sample, 1)) < len(sample) // 2:
+        return zlib.compress(data)
+    engine = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)
+    return engine.compress(data) + engine.flush()
 
 
 def _decompress(data: bytes) -> bytes:

@@ -316,14 +316,15 @@ class PositionSet:
 
     def _put_parts(self, ledger_id: int, entries: Mapping[int, int]) -> None:
         """Add parts, for entries of which nothing is held; those that are whole move over."""
-        became_whole = [entry_id for entry_id, part in entries.items() if batch_part.is_whole(part)]
+        # `batch_part.is_whole` and `is_empty` without a call for each entry of a ledger.
+        became_whole = [entry_id for entry_id, part in entries.items() if not part & (part + 1)]
         if became_whole:
             self._whole[ledger_id] = self.whole_entries(ledger_id) | BitMap(became_whole)
         covered = self._whole.get(ledger_id, ())
         left = {
             entry_id: part
             for entry_id, part in entries.items()
-            if not batch_part.is_empty(part) and entry_id not in covered
+            if part & (part - 1) and entry_id not in covered
         }
         if left:
             self._parts[ledger_id] = left
@@ -461,9 +462,11 @@ def _parts_of(
         raise ValueError(f"entry {ledgers[torn[0]]}:{entries[torn[0]]} has two batch sizes")
     firsts = np.concatenate(([0], np.flatnonzero(changes) + 1))
     small = sizes[firsts] <= _WORD_BITS
-    bits = np.left_shift(np.int64(1), np.minimum(indexes, _WORD_BITS).astype(np.int64))
-    parts = np.bitwise_or.reduceat(bits, firsts)
-    marker = np.left_shift(np.int64(1), np.minimum(sizes[firsts], _WORD_BITS).astype(np.int64))
+    parts = marker = np.zeros(len(firsts), np.int64)
+    if small.any():
+        bits = np.left_shift(np.int64(1), np.minimum(indexes, _WORD_BITS).astype(np.int64))
+        parts = np.bitwise_or.reduceat(bits, firsts)
+        marker = np.left_shift(np.int64(1), np.minimum(sizes[firsts], _WORD_BITS).astype(np.int64))
     whole = small & (parts == marker - 1)
     complete: dict[int, BitMap] = {}
     partial: dict[int, dict[int, int]] = {}

@@ -21,7 +21,8 @@ from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Version 1 kept every array as packed 64-bit integers."""
 MAGIC: Final = b"PLBS"
 MAX_SHARD_BYTES: Final = 100_000
 INLINE_BYTES: Final = 600
@@ -31,6 +32,8 @@ _HEAD = struct.Struct("<4sHI")
 _PIECE = MAX_SHARD_BYTES - 1_000
 _ENTRY_BITS = 32
 _PART_BYTES = 24
+_PLAIN, _PACKED = b"\x00", b"\x01"
+"""Of an array: 32-bit integers as they are, or zlib over 64-bit ones."""
 
 
 class ShardWriter:
@@ -49,7 +52,7 @@ class ShardWriter:
         self.put_packed(key, packed_array(values))
 
     def put_packed(self, key: str, data: bytes) -> None:
-        """An array that was packed before."""
+        """What `packed_array` made of one before."""
         self._put_bytes(key, data)
 
     def put_set(self, key: str, messages: PositionSet) -> Any:
@@ -97,12 +100,17 @@ class ShardReader:
             raise CorruptFileError(f"the broker's state is damaged at {key}: {error}") from error
 
     def packed(self, key: str) -> bytes:
-        """An array as it was packed."""
-        return self._bytes(key)
+        """An array as `packed_array` makes it."""
+        data = self._bytes(key)
+        return _PACKED + data if _version(self.shards[f"{key}#0"]) == 1 else data
 
-    def array(self, key: str) -> NDArray[np.int64]:
+    def array(self, key: str) -> NDArray[Any]:
+        """As 32-bit integers if it was packed as such, else as 64-bit ones."""
+        data = self.packed(key)
         try:
-            return np.frombuffer(zlib.decompress(self._bytes(key)), "<i8").astype(np.int64)
+            if data[:1] == _PLAIN:
+                return np.frombuffer(data, "<i4", offset=1)
+            return np.frombuffer(zlib.decompress(data[1:]), "<i8")
         except (ValueError, zlib.error) as error:
             raise CorruptFileError(f"the broker's state is damaged at {key}: {error}") from error
 
@@ -139,8 +147,10 @@ class ShardReader:
 
 
 def packed_array(values: NDArray[Any]) -> bytes:
-    """Integers, small."""
-    return zlib.compress(np.ascontiguousarray(values).astype("<i8").tobytes(), 1)
+    """Integers, small. Those of 32 bits are hashes, which no compression makes smaller."""
+    if values.dtype == np.int32:
+        return _PLAIN + np.ascontiguousarray(values, "<i4").tobytes()
+    return _PACKED + zlib.compress(np.ascontiguousarray(values, "<i8").tobytes(), 1)
 
 
 def changed(
@@ -158,7 +168,8 @@ def _framed(data: bytes) -> bytes:
 def _unframed(key: str, framed: bytes) -> bytes:
     if len(framed) < _HEAD.size or framed[:4] != MAGIC:
         raise CorruptFileError(f"the broker's state is damaged: {key} does not begin with PLBS")
-    _, version, checksum = _HEAD.unpack_from(framed)
+    _, _, checksum = _HEAD.unpack_from(framed)
+    version = _version(framed)
     if version > VERSION:
         raise FutureVersionError(
             f"the broker's state is of version {version}, and this Pulsarlite reads up to "
@@ -168,6 +179,10 @@ def _unframed(key: str, framed: bytes) -> bytes:
     if zlib.crc32(data) != checksum:
         raise CorruptFileError(f"the broker's state is damaged: {key} has another checksum")
     return data
+
+
+def _version(framed: bytes) -> int:
+    return int(_HEAD.unpack_from(framed)[1])
 
 
 def _size(messages: PositionSet) -> int:

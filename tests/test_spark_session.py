@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import pulsar_spark
-from pulsar_spark.connector.session import DEFAULTS, SMALL_MESSAGES
+from pulsar_spark.connector.session import DEFAULTS, LOCAL, SMALL_MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def test_the_session_has_what_pulsarlite_needs(spark: SparkSession) -> None:
-    for name in DEFAULTS:
-        assert spark.conf.get(name) == DEFAULTS[name]
+    for name, value in (DEFAULTS | LOCAL).items():
+        assert spark.conf.get(name) == value
 
 
 def test_workers_run_this_very_python(spark: SparkSession) -> None:
@@ -45,9 +45,9 @@ def test_small_messages_are_handed_over_by_number_whatever_their_bytes(
 
     for name, value in SMALL_MESSAGES.items():
         set_for_this_test(spark, request, name, value)
-    rows = spark.range(0, 35_000, 1, 1).selectExpr("repeat('m', 4000) as value")  # over 64 MiB
+    rows = spark.range(0, 65_000, 1, 1).selectExpr("repeat('m', 2000) as value")  # over 64 MiB
     taken = rows.mapInArrow(counts, "rows long").collect()
-    assert [row.rows for row in taken] == [30_000, 5_000]
+    assert [row.rows for row in taken] == [60_000, 5_000]
 
 
 def set_for_this_test(

@@ -32,6 +32,12 @@ SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
 EXCLUSIVE, FAILOVER = SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER
 
 
+_KINDS = {
+    "sticky_key_hashes": np.int32, "deliver_at_ms": np.int64, "publish_times_ms": np.int64
+}  # fmt: skip
+"""As they come from a file."""
+
+
 def ledger(
     ledger_id: int, sizes: Iterable[int] = (1,), at_ms: int = 0, **columns: Any
 ) -> LedgerAdded:
@@ -40,7 +46,7 @@ def ledger(
     size_bytes = 10 * batch_sizes.messages
     info = LedgerInfo(ledger_id, 0, "f", 0, batch_sizes, size_bytes, at_ms, at_ms)
     arrays: dict[str, Any] = {
-        name: value if name == "hidden" else np.array(value, np.int64)
+        name: value if name == "hidden" else np.array(value, _KINDS[name])
         for name, value in columns.items()
     }
     return LedgerAdded(info, at_ms, **arrays)

@@ -269,6 +269,18 @@ def test_a_million_holes_take_less_than_300_kb() -> None:
         assert Cursor.from_json(cursor.to_json()) == Cursor.from_bytes(cursor.to_bytes()) == cursor
 
 
+@pytest.mark.parametrize("share", [0.02, 0.25, 1 / 3, 0.5, 0.9])
+def test_random_shares_of_batches_come_back_and_take_no_more_than_their_bits(share: float) -> None:
+    rows = np.flatnonzero(np.random.default_rng(7).random(500_000) < share)
+    cursor = Cursor().acknowledge_arrays(
+        np.zeros(len(rows), np.int64), rows // 1_000, rows % 1_000, np.full(len(rows), 1_000)
+    )
+    assert Cursor.from_bytes(cursor.to_bytes()) == Cursor.from_json(cursor.to_json()) == cursor
+    assert len(cursor.to_bytes()) < 500 * 126 + 5_000
+    entropy = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
+    assert len(cursor.to_bytes()) < 500_000 / 8 * entropy * 1.25 + 5_000
+
+
 def test_a_cursor_over_thousands_of_ledgers_is_read_back() -> None:
     ledgers = np.repeat(np.arange(5_000), 2)
     cursor = Cursor().acknowledge_arrays(ledgers, np.tile(np.array([1, 3]), 5_000))

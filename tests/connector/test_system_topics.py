@@ -1,0 +1,74 @@
+"""Records of the two system topics: their order, and what is read of a file for a few of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.connector.ledger_file import LedgerFileReader
+from pulsar_spark.connector.system_topics import APART_BYTES, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.stream_offset import TopicPartition
+
+ABOUT = TopicPartition("persistent://public/default/t", 0)
+SAID = [Record(ABOUT, name, name.encode()) for name in ("a", "b", "c")]
+
+
+def shards(size: int) -> list[Record]:
+    """Four that make so many bytes, and don't get smaller."""
+    return [Record(ABOUT, f"\x00shard/{n}", bytes([n]) * (size // 4)) for n in range(4)]
+
+
+@pytest.mark.parametrize("size", [400, 4 * APART_BYTES])
+def test_all_records_come_back_those_aside_last(root: Path, size: int) -> None:
+    topic = SystemTopic(Root(str(root), {}), DISPATCH)
+    topic.open().append(topic.write(SAID, shards(size)))
+    found = list(topic.read(0, topic.refresh()))
+    assert [each.record for each in found] == SAID + shards(size)
+    assert [each.row for each in found] == list(range(7))
+
+
+@pytest.mark.parametrize("size", [400, 4 * APART_BYTES])
+@pytest.mark.parametrize(
+    "wanted", [{"a"}, {"b", "c"}, {"c", "\x00shard/1"}, {"\x00shard/3"}, {"x"}]
+)
+def test_records_are_chosen_by_name(root: Path, size: int, wanted: set[str]) -> None:
+    topic = SystemTopic(Root(str(root), {}), DISPATCH)
+    topic.open().append(topic.write(SAID, shards(size)))
+    found = list(topic.read(0, topic.refresh(), keep=lambda _, name: name in wanted))
+    everything = [*SAID, *shards(size)]
+    assert [each.record for each in found] == [r for r in everything if r.subscription in wanted]
+    assert [each.row for each in found] == [
+        row for row, each in enumerate(everything) if each.subscription in wanted
+    ]
+
+
+def test_large_records_aside_are_not_read_for_those_before_them(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = SystemTopic(Root(str(root), {}), DISPATCH)
+    topic.open().append(topic.write(SAID, shards(4 * APART_BYTES)))
+    read = 0
+    original = LedgerFileReader.read_table
+
+    def counted(
+        reader: LedgerFileReader, ledger: LedgerInfo, columns: Sequence[str], *rows: int
+    ) -> Any:
+        nonlocal read
+        table = original(reader, ledger, columns, *rows)
+        read += table.nbytes
+        return table
+
+    monkeypatch.setattr(LedgerFileReader, "read_table", counted)
+    assert len(list(topic.read(0, topic.refresh(), keep=lambda _, name: name in "abc"))) == 3
+    assert 0 < read < 1_000
+
+
+def test_nothing_is_no_file(root: Path) -> None:
+    topic = SystemTopic(Root(str(root), {}), DISPATCH)
+    assert not topic.write([], [])
+    assert topic.write([], shards(400))[0].batch_sizes.messages == 4
