@@ -133,7 +133,7 @@ def main() -> None:
         "spark.driver.memory": "4g",
         "spark.python.unix.domain.socket.enabled": True,
     }
-    spark = pulsar_spark.session(master="local[2]", small_messages=True, **settings)
+    spark = pulsar_spark.session(master="local[2]", message_bytes=asked.bytes, **settings)
     bench = Bench(spark, folder, asked.rows, asked.bytes)
     table: dict[str, tuple[str, Callable[[], float], Callable[[], float]]] = {
         "source": (

@@ -417,7 +417,7 @@ def main() -> None:
             "spark.driver.memory": "4g",
             "spark.python.unix.domain.socket.enabled": True,
         }
-        spark = pulsar_spark.session(master="local[2]", small_messages=True, **settings)
+        spark = pulsar_spark.session(master="local[2]", message_bytes=100, **settings)
         bench = Bench(spark, folder, asked.rows, 100)
         with pulsar_spark.standalone(spark, bench.root.service_url):
             if "throughput" in chosen:

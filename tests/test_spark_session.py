@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import pulsar_spark
-from pulsar_spark.connector.session import DEFAULTS, LOCAL, SMALL_MESSAGES
+from pulsar_spark.connector.session import DEFAULTS, LOCAL, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,14 +36,16 @@ def test_registering_again_is_harmless(spark: SparkSession) -> None:
     pulsar_spark.register(spark)
 
 
-def test_small_messages_are_handed_over_by_number_whatever_their_bytes(
+def test_messages_are_handed_over_by_number_to_who_said_how_large_they_are(
     spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
     def counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
 
-    for name, value in SMALL_MESSAGES.items():
+    by_number = configuration({}, message_bytes=100).items() - configuration({}).items()
+    assert len(by_number) == 2
+    for name, value in by_number:
         set_for_this_test(spark, request, name, value)
     rows = spark.range(0, 65_000, 1, 1).selectExpr("repeat('m', 2000) as value")  # over 64 MiB
     taken = rows.mapInArrow(counts, "rows long").collect()

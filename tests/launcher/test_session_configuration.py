@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pulsar_spark.connector.session import DEFAULTS, LOCAL, SMALL_MESSAGES, configuration
+import pytest
+
+from pulsar_spark.connector.session import DEFAULTS, LOCAL, configuration
+from pulsar_spark.errors import InvalidOptionError
+
+ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 def test_every_default_can_be_overridden() -> None:
@@ -27,8 +33,20 @@ def test_a_local_master_writes_its_checkpoints_without_a_process_each() -> None:
     assert configuration({name: "mine"}, master="local")[name] == "mine"
 
 
-def test_small_messages_add_settings_that_can_be_overridden_too() -> None:
-    assert SMALL_MESSAGES.items() <= configuration({}, small_messages=True).items()
-    assert not SMALL_MESSAGES.keys() & configuration({}).keys()
-    for name in SMALL_MESSAGES:
-        assert configuration({name: 5}, small_messages=True)[name] == "5"
+@pytest.mark.parametrize(
+    ("message_bytes", "rows"),
+    [(1, 60_000), (100, 60_000), (500, 60_000), (1_000, 30_000), (5_000_000, 6), (10**9, 1)],
+)
+def test_who_says_how_large_messages_are_gets_batches_by_number(
+    message_bytes: int, rows: int
+) -> None:
+    found = configuration({}, message_bytes=message_bytes)
+    assert (found[ROWS], found[BYTES]) == (str(rows), "2147483647")
+    assert configuration({ROWS: 5}, message_bytes=message_bytes)[ROWS] == "5"
+    assert not {ROWS, BYTES} & configuration({}).keys()
+
+
+@pytest.mark.parametrize("message_bytes", [0, -1])
+def test_no_message_has_less_than_a_byte(message_bytes: int) -> None:
+    with pytest.raises(InvalidOptionError, match=f"message_bytes is {message_bytes}"):
+        configuration({}, message_bytes=message_bytes)
