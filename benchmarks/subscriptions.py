@@ -6,7 +6,8 @@
 one subscription take them; from its start until the broker has every message acknowledged. The
 twin publishes the same files with Spark's Parquet sink, and one query reads what is written with
 Spark's file source; until it has all. Both sides have all queries (and ours the broker) in one
-session of two cores, are warm, and take turns.
+session of two cores, are warm, and take turns. Each run of ours leaves a gigabyte on the disk until
+the end.
 
 *Latency*: Spark's rate source publishes so many messages a second; from a message's publish time,
 taken when its task writes it, until its consumer has it in `foreachBatch`, as Arrow.

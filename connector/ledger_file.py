@@ -167,7 +167,7 @@ class LedgerFileWriter:
         return first_row
 
     def end_row_group(self) -> None:
-        """What is written next begins a row group: who reads this need not read that."""
+        """What is written next begins another, which nobody reads for the sake of this one."""
         if self._waiting_rows:
             self._flush(self._waiting_rows)
 
@@ -178,8 +178,7 @@ class LedgerFileWriter:
             raise ValueError("a data file holds at least one message")
         if self._writer is None:
             self._open(pa.concat_tables(self._waiting), whole=True)
-        if self._waiting_rows:
-            self._flush(self._waiting_rows)
+        self.end_row_group()
         if self._writer is not None:
             self._writer.close()
         return DataFile(self.path, self.rows, self._output.close())

@@ -1,7 +1,7 @@
 """How long to wait between two looks for news: the longer nothing happens, the longer.
 
-Invariants: what comes is found at most a tenth later than it would have been by looking all the
-time; who has nothing to do looks a few times a second, and costs next to nothing.
+Invariants: what comes after a quiet time is found at most a tenth of that time later, and never
+more than MOST_PAUSE_S; who has nothing to do looks four times a second.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 LEAST_PAUSE_S: Final = 0.01
+"""Also where a tenth is less."""
 MOST_PAUSE_S: Final = 0.25
 REMOTE_PAUSE_S: Final = 0.2
 """On an object store, where each look is a request that costs money."""

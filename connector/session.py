@@ -42,13 +42,13 @@ DEFAULTS: dict[str, str] = {
 
 LOCAL: dict[str, str] = {
     # Spark's default starts a process (chmod) for each file of a checkpoint, of which a
-    # micro-batch writes some ten. On local disks this one is as safe: both look, then rename.
+    # micro-batch writes some ten. On a local disk this one keeps the same promises (decision 0067).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"
     ),
 }
-"""With a local master, whose checkpoints lie on a local disk."""
+"""With a local master, whose checkpoints mostly lie on a local disk."""
 
 BATCH_BYTES = 30_000_000
 MOST_BATCH_ROWS = 60_000
@@ -70,7 +70,7 @@ def session(
     `message_bytes` promises that no message is much larger than that. Rows then go to Python (into
     a sink, `process`, a UDF) by number, 60,000 or as many as make 30 MB, where Spark would measure
     them after each row: that nearly halves a sink's cost. A batch has to fit in a task's memory and
-    in 2 GiB, whatever was promised.
+    in 2 GiB, whatever was promised. InvalidOptionError if it is below 1.
     """
     from pyspark.sql import SparkSession
 

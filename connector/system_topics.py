@@ -35,7 +35,7 @@ RECORDS_AN_ENTRY: Final = 1000
 APART_BYTES: Final = 64 << 10
 """So much is not read for the sake of a few records beside it."""
 _NAMES: Final = ("key", "ordering_key")
-_COLUMNS: Final = (*_NAMES, "value", "publish_time")
+_DATA: Final = ("value", "publish_time")
 _TIME: Final = MESSAGE_SCHEMA.field("publish_time").type
 
 
@@ -190,7 +190,7 @@ def _records(
     keep: Callable[[TopicPartition, str], bool] | None,
 ) -> Iterator[StoredRecord]:
     apart = keep is not None and ledger.size_bytes >= APART_BYTES
-    table = reader.read_table(ledger, _NAMES if apart else _COLUMNS)
+    table = reader.read_table(ledger, _NAMES if apart else (*_NAMES, *_DATA))
     names: Sequence[str] = table["key"].to_pylist()
     subscriptions: Sequence[bytes] = table["ordering_key"].to_pylist()
     partitions = {name: partition_of(name) for name in set(names)}
@@ -204,7 +204,7 @@ def _records(
     first = 0
     if apart:  # only the stretch in which they lie
         first, last = kept[0][0], kept[-1][0]
-        table = reader.read_table(ledger, _COLUMNS, first, last + 1 - first)
+        table = reader.read_table(ledger, _DATA, first, last + 1 - first)
     values = table["value"]
     times = pc.cast(table["publish_time"], pa.int64()).to_pylist()
     for row, about, subscription in kept:

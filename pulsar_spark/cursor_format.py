@@ -251,7 +251,7 @@ def _bitmap(data: bytes, offset: int) -> tuple[BitMap, int]:
 def _compressed(data: bytes) -> bytes:
     """By zlib; bits without a pattern, such as a third of all messages, without a search for one.
 
-    For those that is a tenth of the work, and no longer.
+    For those that is a quarter of the work, or less, and takes no more bytes.
     """
     middle = len(data) // 2
     sample = data[middle : middle + SAMPLE_BYTES]

@@ -168,8 +168,7 @@ def _framed(data: bytes) -> bytes:
 def _unframed(key: str, framed: bytes) -> bytes:
     if len(framed) < _HEAD.size or framed[:4] != MAGIC:
         raise CorruptFileError(f"the broker's state is damaged: {key} does not begin with PLBS")
-    _, _, checksum = _HEAD.unpack_from(framed)
-    version = _version(framed)
+    _, version, checksum = _HEAD.unpack_from(framed)
     if version > VERSION:
         raise FutureVersionError(
             f"the broker's state is of version {version}, and this Pulsarlite reads up to "

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 import pulsar_spark
 from pulsar_spark.connector.session import DEFAULTS, LOCAL, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
-    import pytest
     from pyspark.sql import SparkSession
 
 
@@ -50,6 +51,25 @@ def test_messages_are_handed_over_by_number_to_who_said_how_large_they_are(
     rows = spark.range(0, 65_000, 1, 1).selectExpr("repeat('m', 2000) as value")  # over 64 MiB
     taken = rows.mapInArrow(counts, "rows long").collect()
     assert [row.rows for row in taken] == [60_000, 5_000]
+
+
+@pytest.mark.parametrize("kind", ["FileContextBased", "FileSystemBased"])
+def test_of_two_writers_of_a_checkpoint_file_the_second_is_refused(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    package = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    path = jvm.org.apache.hadoop.fs.Path(str(tmp_path / "0"))
+    conf = jvm.org.apache.hadoop.conf.Configuration()
+    manager = getattr(package, f"{kind}CheckpointFileManager")(path, conf)
+    first, second = manager.createAtomic(path, False), manager.createAtomic(path, False)
+    for stream, data in ((first, b"first"), (second, b"second")):
+        stream.write(bytearray(data))
+    assert not (tmp_path / "0").exists()
+    first.close()
+    with pytest.raises(Exception, match="FileAlreadyExists"):
+        second.close()
+    assert (tmp_path / "0").read_bytes() == b"first"
 
 
 def set_for_this_test(
