@@ -28,8 +28,8 @@ from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 
-LONGEST_WAIT_S = 1.0
-"""How long a look waits for news before it says that there is none."""
+LONGEST_WAIT_S = 5.0
+"""How long it looks for news before it says that there is none; a query that stops cuts it off."""
 LEASES_EVERY_S = 1.0
 """How often the leases are looked at."""
 LONGEST_GAP_S = 5.0

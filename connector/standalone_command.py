@@ -17,7 +17,7 @@ from pulsar_spark.connector.broker_query import Broker, standalone
 from pulsar_spark.connector.session import session
 from pulsar_spark.errors import BrokerFencedError, InvalidOptionError, PulsarliteError
 
-CHECK_EVERY_S = 0.5
+CHECK_EVERY_S = 2.0
 
 
 def run(arguments: Namespace, say: Callable[[str], None]) -> int:
