@@ -25,7 +25,7 @@ from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.errors import TopicNotFoundError
+from pulsar_spark.errors import StaleCheckpointError, TopicNotFoundError
 from pulsar_spark.hosted_broker import OFFSET_KEY
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.ledger_info import LedgerInfo
@@ -101,6 +101,28 @@ def last_shards(
         else:
             shards.pop(name.removeprefix(SHARD_PREFIX), None)
     return offset, brokers
+
+
+def last_offset(dispatch: SystemTopic, stop_ledger: int) -> BrokerOffset | None:
+    """Of the last batch; None if `__dispatch` does not tell."""
+    for ledger_id in range(stop_ledger - 1, dispatch.first_ledger() - 1, -1):
+        stored = next(dispatch.read(ledger_id, ledger_id + 1, keep=_is_offset), None)
+        if stored is not None:
+            return BrokerOffset.from_json_value(json.loads(stored.record.data))
+    return None
+
+
+def _is_offset(_about: TopicPartition, name: str) -> bool:
+    return name == OFFSET_RECORD
+
+
+def stale_checkpoint(root: Root) -> StaleCheckpointError:
+    """What to say of a checkpoint that is not the newest."""
+    return StaleCheckpointError(
+        f"This checkpoint is not the newest of the broker of {root.service_url}: one has run from "
+        "another since, or this one is of another root. Start the broker from the newest, or with "
+        "a new checkpoint folder, which takes up what the last broker said."
+    )
 
 
 def _restored(root: Root, stop_ledger: int, now_ms: int) -> Iterator[InputRow]:

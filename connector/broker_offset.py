@@ -25,7 +25,8 @@ class BrokerOffset:
 
     `commands` is the next ledger of `__commands`; `hosted` the last commit of each topic
     partition that has a broker. `restored`: the batch takes the brokers' states from the ledgers
-    of `__dispatch` before that one, as Spark's store has none.
+    of `__dispatch` before that one, as Spark's store has none. `dispatched` is the next ledger of
+    `__dispatch` as the batch was planned; None in offsets of older versions.
     """
 
     commands: int = 0
@@ -35,12 +36,15 @@ class BrokerOffset:
     lapsed: tuple[str, ...] = ()
     snapshot: bool = False
     restored: int | None = None
+    dispatched: int | None = None
 
     def to_json_value(self) -> dict[str, Any]:
         topics: dict[str, dict[str, int]] = {}
         for (topic, partition), number in sorted(self.hosted.items()):
             topics.setdefault(topic, {})[str(partition)] = number
+        planned = {} if self.dispatched is None else {"dispatched": self.dispatched}
         return {
+            **planned,
             "commands": self.commands,
             "due": [[topic, partition] for topic, partition in self.due],
             "lapsed": list(self.lapsed),
@@ -72,6 +76,7 @@ class BrokerOffset:
                 tuple(value["lapsed"]),
                 value["snapshot"],
                 value["restored"],
+                value.get("dispatched"),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptFileError(

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -39,10 +39,12 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import (
     BrokerBusyError,
+    FencedError,
     InvalidOptionError,
     PulsarliteError,
     SparkNotReadyError,
 )
+from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
 
@@ -231,10 +233,13 @@ def _claim(root: Root) -> int:
     """A term above all that were: whoever had one before is fenced from now on."""
     SystemTopic(root, COMMANDS).open()
     log = SystemTopic(root, DISPATCH).open()
-    log.refresh()
-    term = log.state.term + 1
-    log.append([], term=term)
-    return term
+    while True:
+        log.refresh()
+        term = log.state.term + 1
+        with suppress(FencedError):
+            if isinstance(log.append([], term=term), Commit):
+                return term
+        # else another broker begins at this moment, and has it
 
 
 def _start(
@@ -324,15 +329,25 @@ class _SignOfLife:
             return
         self._stopped.set()
         self._thread.join()
-        self._store.delete(SIGN_OF_LIFE)
+        self._remove()
 
-    def _other(self) -> dict[str, Any] | None:
+    def _remove(self) -> None:
+        """Unless a broker that has taken over has signed since."""
+        value = self._signed()
+        if value is not None and value["id"] == self._me["id"]:
+            self._store.delete(SIGN_OF_LIFE)
+
+    def _signed(self) -> dict[str, Any] | None:
         data = self._store.get(SIGN_OF_LIFE)
         try:
             value = json.loads(data) if data else None
         except ValueError:
-            value = None
-        if not isinstance(value, dict) or wall_clock_ms() - value["signed_ms"] > DEAD_AFTER_MS:
+            return None
+        return value if isinstance(value, dict) else None
+
+    def _other(self) -> dict[str, Any] | None:
+        value = self._signed()
+        if value is None or wall_clock_ms() - value["signed_ms"] > DEAD_AFTER_MS:
             return None
         if value["host"] == self._me["host"] and not _lives(value["process"]):
             return None
@@ -345,7 +360,7 @@ class _SignOfLife:
     def _run(self) -> None:
         while not self._stopped.wait(SIGN_EVERY_S):
             if self._query is not None and not self._query.isActive:
-                self._store.delete(SIGN_OF_LIFE)
+                self._remove()
                 return
             try:
                 self._sign()

@@ -21,7 +21,7 @@ from pulsar_spark import broker_rows
 from pulsar_spark.broker_rows import OutputRow
 from pulsar_spark.chunked_messages import ChunkedMessages
 from pulsar_spark.commands import CreateSubscription, Report
-from pulsar_spark.connector.broker_input import OFFSET_RECORD, SHARD_PREFIX
+from pulsar_spark.connector.broker_input import OFFSET_RECORD, SHARD_PREFIX, stale_checkpoint
 from pulsar_spark.connector.broker_offset import BrokerOffset
 from pulsar_spark.connector.chunk_reading import CHUNKS_KEPT_MS
 from pulsar_spark.connector.ledger_store import LedgerStore
@@ -129,6 +129,13 @@ def commit_batch(
     log.refresh()
     if log.state.term > term:
         raise _fenced(root)
+    offsets = [
+        BrokerOffset.from_json_value(json.loads(each.offset)) for each in held if each.offset
+    ]
+    if log.state.applications.get(application[0], -1) < application[1]:
+        planned = {each.dispatched for each in offsets} - {None}
+        if planned - {log.state.next_ledger_id}:  # it knows less than has been said
+            raise stale_checkpoint(root)
     _publish_letters(root, held, application)
     try:
         new = [ledger for task in held for ledger in task.dispatch]
@@ -137,8 +144,7 @@ def commit_batch(
         raise _fenced(root) from error
     for topic, partition, ledger_ids in (trim for task in held for trim in task.trims):
         _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
-    for offset in (task.offset for task in held if task.offset):
-        ended = BrokerOffset.from_json_value(json.loads(offset))
+    for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
 
@@ -148,7 +154,7 @@ def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[st
     for written in (each for task in tasks for each in task.letters):
         letters.setdefault(written.topic, []).extend(written.ledgers)
     for topic, ledgers in sorted(letters.items()):
-        root.open(TopicName.parse(topic)).append(ledgers, application=application)
+        root.open(TopicName.parse(topic)).append(ledgers, application=application, is_brokers=True)
     wanted = sorted({each for task in tasks for each in task.subscriptions})
     commands = [
         Record.of(TopicPartition(str(TopicName.parse(topic)), 0), name, CreateSubscription(name))

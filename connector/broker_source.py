@@ -16,7 +16,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from pulsar_spark.connector.broker_input import batches_of, last_shards
+from pulsar_spark.connector.broker_input import (
+    batches_of,
+    last_offset,
+    last_shards,
+    stale_checkpoint,
+)
 from pulsar_spark.connector.broker_offset import NO_COMMIT, BrokerOffset
 from pulsar_spark.connector.lease import Lease, leases, read_lease
 from pulsar_spark.connector.managed_ledger import ManagedLedger, wall_clock_ms
@@ -111,12 +116,15 @@ class BrokerStreamReader(DataSourceStreamReader):
         """The first batch of a run: every broker says when it is due next.
 
         On a new checkpoint they are restored from `__dispatch`, if it has any.
+        StaleCheckpointError if another broker has served since, from another checkpoint.
         """
         self._begun = True
         stop = self._dispatch.refresh()
         self._dispatch_read = stop
         now_ms = max(wall_clock_ms(), start.now_ms)
         restored = None
+        if start.now_ms and last_offset(self._dispatch, stop) != start:
+            raise stale_checkpoint(self._root)
         if not start.now_ms and stop:
             offset, brokers = last_shards(self._dispatch, stop)
             if offset is not None:
@@ -126,7 +134,7 @@ class BrokerStreamReader(DataSourceStreamReader):
                 restored = stop
         return BrokerOffset(
             start.commands, start.hosted, max(now_ms, start.now_ms), tuple(sorted(start.hosted)),
-            restored=restored,
+            restored=restored, dispatched=stop,
         )  # fmt: skip
 
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
@@ -146,7 +154,9 @@ class BrokerStreamReader(DataSourceStreamReader):
             return None
         for each in moved if snapshot else due:
             self._due.pop(each, None)
-        return BrokerOffset(commands, moved, now_ms, due, lapsed, snapshot)
+        return BrokerOffset(
+            commands, moved, now_ms, due, lapsed, snapshot, dispatched=self._dispatch_read
+        )
 
     def _hear(self) -> None:
         """What the last steps said of when to step again."""

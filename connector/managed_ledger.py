@@ -166,6 +166,7 @@ class ManagedLedger:
         deduplicate: bool | None = None,
         producer: ProducerClaim | None = None,
         leaves: bool = False,
+        is_brokers: bool = False,
         transaction: Transaction | None = None,
     ) -> Commit | AlreadyCommitted:
         """Publish ledgers whose files are written; AlreadyCommitted if they had been before.
@@ -173,9 +174,10 @@ class ManagedLedger:
         `application` is (id, version): published once, however often it is tried. With
         `deduplicate` (the topic's setting `deduplication` by default) a message whose sequence id
         its producer has used before is hidden. `producer` is registered already, and `leaves` with
-        this if it is done. FencedError if a higher term has committed, ProducerFencedError or
-        ProducerBusyError if the producer may not publish, FileReclaimedError if a file was given
-        up meanwhile. With `transaction` they are only prepared: visible once that is committed.
+        this if it is done; what is the broker's own no producer excludes. FencedError if a higher
+        term has committed, ProducerFencedError or ProducerBusyError if the producer may not
+        publish, FileReclaimedError if a file was given up meanwhile. With `transaction` they are
+        only prepared: visible once that is committed.
         """
         if isinstance(application, tuple):
             application = Application(*application)
@@ -187,6 +189,7 @@ class ManagedLedger:
             lambda ledger: read_sequence_ids(self.store, self.folder, self.topic, ledger),
             producer,
             leaves,
+            is_brokers,
         )
         files = {ledger.file for ledger in ledgers}
 

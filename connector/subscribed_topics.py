@@ -58,12 +58,17 @@ class SubscribedTopics:
                 check_reading(topic, self._options)
                 self._ledgers[topic] = self._root.open(TopicName.parse(topic))
 
+    @property
+    def first_topic(self) -> str:
+        """The full name of the first that is named; empty with a pattern."""
+        return self._names[0].partitioned_topic_name if self._names else ""
+
     @cached_property
     def retry_topic(self) -> str | None:
         """The full name of the retry letter topic that is read besides, with enableRetry."""
-        if not self._names:
+        if not self.first_topic:
             return None
-        retry = retry_topic(self._options, self._names[0].partitioned_topic_name)
+        retry = retry_topic(self._options, self.first_topic)
         return None if retry is None else retry.partitioned_topic_name
 
     def open_retry_topic(self) -> None:

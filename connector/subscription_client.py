@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pulsar_spark.commands import CloseConsumer
+from pulsar_spark.commands import CloseConsumer, InitialPosition
 from pulsar_spark.connector.lease import Lease, LeaseKeeper, leases, read_lease
 from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.consumer_options import permits_of, subscribe_command
+from pulsar_spark.consumer_options import permits_of, retry_topic, subscribe_command
 from pulsar_spark.dispatch import Stepped
 from pulsar_spark.errors import BrokerRefusedError, ConsumerBusyError, ConsumerReplacedError
 from pulsar_spark.options import Options
@@ -53,15 +53,20 @@ class SubscriptionClient:
         root: Root,
         name: str,
         begun: StreamOffset,
-        retry_topic: str | None = None,
+        first_topic: str = "",
     ) -> None:
         """Says nothing yet. `begun` is what an earlier run under that name left, if there was one.
 
         What stands in it was granted before, and stays granted; all else begins anew.
+        `first_topic`: the full name of the first that is named; empty with a pattern.
         """
-        self._retry_topic = retry_topic
+        self._first_topic = first_topic
+        retries = retry_topic(options, first_topic) if first_topic else None
+        self._retry_topic = None if retries is None else retries.partitioned_topic_name
         self._options, self._root, self.name = options, root, name
         self._resumes = {partition for partition, _ in begun.items()}
+        self._is_new = not self._resumes
+        """Whether no run of this consumer has subscribed to anything."""
         self._floors = {each: offset.floor for each, offset in begun.items() if offset.floor}
         self.subscription: str = options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
@@ -170,11 +175,14 @@ class SubscriptionClient:
                     self.incarnation,
                     about.partition,
                     permits,
+                    first_topic=self._first_topic,
                     retries=about.topic == self._retry_topic,
                 ),
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
             )
+            if self._comes_late(about):
+                command = replace(command, initial_position=InitialPosition.EARLIEST)
             floor = self._floors.get(about)
             if not command.durable and floor is not None:  # where it was, if it is gone by now
                 command = replace(
@@ -187,6 +195,14 @@ class SubscriptionClient:
                 self.consumers[about] = PartitionConsumer(command, automatic)
             commands[about] = command
         self.say(commands)
+        self._is_new = False
+
+    def _comes_late(self, about: TopicPartition) -> bool:
+        """Whether it was made after the consumer: then what it has so far is new, too."""
+        known = {*self._resumes, *self.consumers}
+        if self._is_new or about in known:
+            return False
+        return bool(self._options["topicsPattern"]) or about.topic in {each.topic for each in known}
 
     def _look_at_refusals(self) -> None:
         refused = {
@@ -200,8 +216,8 @@ class SubscriptionClient:
         if reply.error not in GONE:
             self._keeper.stop(remove=True)
             raise _refused(about, self.subscription, self.name, reply)
+        self._keeper.stop()  # the file is the broker's to delete: a batch of its may still read it
         if self._newer_run() is not None:
-            self._keeper.stop(remove=True)
             raise ConsumerReplacedError(
                 f"A newer run of consumer {self.name} of subscription {self.subscription} has "
                 "taken over: this one stops. Two queries that share a subscription need two "
@@ -211,7 +227,6 @@ class SubscriptionClient:
             "Consumer %s of subscription %s was given up (%s): what it held may go to others; it "
             "subscribes again", self.name, self.subscription, reply.message,
         )  # fmt: skip
-        self._keeper.stop(remove=True)
         self._keeper = LeaseKeeper(self._root.store)
         self.incarnation = self._next_incarnation(self.incarnation)
         self._resumes = set(self.consumers)

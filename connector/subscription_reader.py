@@ -79,6 +79,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._suspected = SuspectMessages()
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
+        self._delivered: dict[TopicPartition, PositionSet] = {}
+        """Under AvailableNow, by this run: what is rejected comes again to the next one."""
         self._said: dict[TopicPartition, Report] = {}
         self._said_s = 0.0
         self._last_batch_s = self._news_s = time.monotonic()
@@ -224,7 +226,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """The connection to the broker, made when it is known who this is."""
         if self._client is None:
             self._client = SubscriptionClient(
-                self._options, self._root, begun.consumer, begun, self._topics.retry_topic
+                self._options, self._root, begun.consumer, begun, self._topics.first_topic
             )
             self._client.subscribe(self._topics.partitions())
         return self._client
@@ -284,6 +286,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             consumer.forget_planned(start)
             waiting[partition] = self._offered(partition, start, client)
             if start is None or start.epoch != consumer.epoch:
+                self._delivered.pop(partition, None)
                 offsets[partition] = consumer.plan(None, {}, waiting[partition].ledgers)
                 pinned = True
         waited_ms = None
@@ -295,6 +298,9 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             offsets[partition] = client.consumers[partition].plan(
                 begun.get(partition), offered.by_attempt(messages), offered.ledgers
             )
+            if self._stop_at is not None:
+                delivered = self._delivered.get(partition, PositionSet())
+                self._delivered[partition] = delivered.union(messages)
         if not (pinned or taken):
             return None
         offset = StreamOffset(offsets, client.subscription, client.name, client.incarnation)
@@ -309,6 +315,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         while True:
             hidden = ledger.state.hidden(number) or PositionSet()
             hidden = hidden.union(self._suspected.not_done(partition))
+            if partition in self._delivered:
+                hidden = hidden.union(self._delivered[partition])
             if self._times is not None and not consumer.command.subscription_type.is_shared:
                 hidden = hidden.union(self._times.ahead(partition, ledger, wall_clock_ms()))
             offered = consumer.offered(

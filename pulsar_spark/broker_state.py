@@ -165,6 +165,7 @@ class BrokerState:
             if rest:  # a Reader whose position is gone is moved on
                 subscription.acknowledge(Cursor().acknowledge(rest), self.ledgers)
             subscription.cursor = subscription.cursor.advance(self.ledgers)
+            subscription.drop_acknowledged()  # or it would be looked for in ledgers that are gone
 
     def _delay(self, ledger: LedgerInfo, deliver_at_ms: NDArray[np.int64]) -> None:
         if not (deliver_at_ms > self.now_ms).any():

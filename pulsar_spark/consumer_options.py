@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.dead_letter import check_letter_topics
 from pulsar_spark.errors import InvalidOptionError, InvalidTopicNameError
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.policies import (
@@ -24,6 +25,7 @@ from pulsar_spark.topic_name import (
     TopicName,
     check_subscription_name,
     check_user_topic,
+    default_dead_letter_topic,
     default_retry_letter_topic,
 )
 
@@ -37,7 +39,6 @@ GREATEST_HASH: Final = 65_535
 READERS: Final = ("startingOffsets", "startingTime")
 DEAD_LETTERS: Final = (
     "maxRedeliverCount", "deadLetterTopic", "retryLetterTopic", "initialSubscriptionName",
-    "enableRetry",
 )  # fmt: skip
 
 
@@ -112,10 +113,12 @@ def subscribe_command(
     partition: int,
     permits: int,
     *,
+    first_topic: str = "",
     retries: bool = False,
 ) -> Subscribe:
     """What the broker of a partition is told; `resumes` and the request id are still to be set.
 
+    `first_topic`: the full name of the first that the consumer names; empty with a pattern.
     `retries`: it is one of the retry letter topic, which is always Shared, as in Pulsar, so that
     its delays are kept.
     """
@@ -140,32 +143,39 @@ def subscribe_command(
         start_message_id_inclusive=options["startMessageIdInclusive"],
         priority_level=options["priorityLevel"],
         key_shared_policy=KeySharedPolicy() if retries else keys,
-        options=consumer_options(options),
+        options=consumer_options(options, first_topic),
         permits=permits,
         read_compacted=options["readCompacted"] and not retries,
     )
 
 
-def consumer_options(options: GivenOptions) -> ConsumerOptions:
+def consumer_options(options: GivenOptions, first_topic: str = "") -> ConsumerOptions:
     """What a consumer says of itself when it subscribes."""
     return ConsumerOptions(
         options["negativeAckRedeliveryDelay"],
         options["negativeAckRedeliveryBackoff"],
         options["ackTimeout"],
         options["ackTimeoutRedeliveryBackoff"],
-        dead_letter_policy(options),
+        dead_letter_policy(options, first_topic),
     )
 
 
-def dead_letter_policy(options: GivenOptions) -> DeadLetterPolicy | None:
-    """None unless an option asks for dead letters or retries."""
-    if not any(options.has(name) for name in DEAD_LETTERS):
+def dead_letter_policy(options: GivenOptions, first_topic: str = "") -> DeadLetterPolicy | None:
+    """None unless an option asks for dead letters or retries.
+
+    With enableRetry both letter topics are called after the first topic, whichever topic a message
+    is of, the retry letter topic too: or what comes from there would go on to a third.
+    """
+    retries = bool(options["enableRetry"])
+    if not (retries or any(options.has(name) for name in DEAD_LETTERS)):
         return None
+    dead, retry = _full_name(options["deadLetterTopic"]), _full_name(options["retryLetterTopic"])
+    if retries and first_topic:
+        subscription = options["subscriptionName"]
+        dead = dead or default_dead_letter_topic(first_topic, subscription)
+        retry = retry or default_retry_letter_topic(first_topic, subscription)
     return DeadLetterPolicy(
-        options["maxRedeliverCount"],
-        _full_name(options["deadLetterTopic"]),
-        _full_name(options["retryLetterTopic"]),
-        options["initialSubscriptionName"] or "",
+        options["maxRedeliverCount"], dead, retry, options["initialSubscriptionName"] or ""
     )
 
 
@@ -239,13 +249,21 @@ def _check_acknowledging(options: GivenOptions) -> None:
 
 
 def _check_letters(options: GivenOptions) -> None:
-    for name in ("deadLetterTopic", "retryLetterTopic"):
-        if options.has(name):
-            check_user_topic(TopicName.parse(options[name]), "written")
+    named = [text for text in (options["topic"], *options["topics"]) if text]
+    first = TopicName.parse(named[0]).partitioned_topic_name if named else ""
+    policy = dead_letter_policy(options, first)
+    for text in named:
+        topic = TopicName.parse(text).partitioned_topic_name
+        try:
+            check_letter_topics(topic, options["subscriptionName"], policy)
+        except InvalidTopicNameError as error:
+            raise InvalidOptionError(
+                f"Option deadLetterTopic or retryLetterTopic: {error.message}."
+            ) from error
     if options["enableRetry"] and options.has("topicsPattern"):
         raise InvalidOptionError(
-            "Option enableRetry needs topic or topics: with topicsPattern, match the retry letter "
-            "topics by the pattern."
+            "Option enableRetry needs topic or topics: with topicsPattern, give retryLetterTopic, "
+            "and a pattern that matches it."
         )
 
 

@@ -13,12 +13,17 @@ from typing import Final
 
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import ReconsumeLater
+from pulsar_spark.errors import InvalidTopicNameError
 from pulsar_spark.message_id import MessageId
 from pulsar_spark.policies import DeadLetterPolicy
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Letter
 from pulsar_spark.subscription import Subscription
-from pulsar_spark.topic_name import default_dead_letter_topic, default_retry_letter_topic
+from pulsar_spark.topic_name import (
+    TopicName,
+    check_user_topic,
+    default_dead_letter_topic,
+)
 
 RECONSUMETIMES: Final = "RECONSUMETIMES"
 DELAY_TIME: Final = "DELAY_TIME"
@@ -61,7 +66,7 @@ def retry_letter(
     messages: PositionSet,
     request: ReconsumeLater,
 ) -> Letter:
-    """To the retry letter topic; to the dead letter topic if it was there too often already."""
+    """To the policy's retry letter topic; to the dead letter topic if it was too often there."""
     times = request.reconsume_times + 1
     counted = (
         *request.properties,
@@ -70,14 +75,27 @@ def retry_letter(
     )
     if times > policy.max_redeliver_count:
         return dead_letter(state, subscription, policy, messages, counted)
-    topic = policy.retry_letter_topic
     return Letter(
-        topic or default_retry_letter_topic(state.topic, subscription.name),
+        policy.retry_letter_topic,
         subscription.name,
         messages,
         (*counted, (REAL_TOPIC, state.topic), (REAL_SUBSCRIPTION, subscription.name)),
         deliver_at_ms=state.now_ms + max(request.delay_ms, 0),
     )
+
+
+def check_letter_topics(topic: str, subscription: str, policy: DeadLetterPolicy | None) -> None:
+    """InvalidTopicNameError if letters could not be written, which a broker finds out too late."""
+    if policy is None:
+        return
+    dead = policy.dead_letter_topic or default_dead_letter_topic(topic, subscription)
+    for text in filter(None, (dead, policy.retry_letter_topic)):
+        name = check_user_topic(TopicName.parse(text), "written")
+        if name.is_partition:
+            raise InvalidTopicNameError(
+                f"Topic {text} is one partition: letters go to a whole topic, so name that"
+            )
+        _ = name.storage_path  # not too long for a folder's name
 
 
 def letter_properties(

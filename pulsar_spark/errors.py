@@ -26,6 +26,7 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── DataLossError                 an offset names messages that were trimmed away
     ├── FencedError                   a newer owner has taken over; this writer must stop
     │   └── BrokerFencedError         another broker has taken over the root; this one must stop
+    ├── StaleCheckpointError          the checkpoint is not the newest of its broker
     ├── BrokerBusyError               a broker serves the root already
     ├── SparkNotReadyError            Spark lacks something that a broker needs
     ├── FileReclaimedError            a commit came so late that its file was given up
@@ -188,6 +189,12 @@ class BrokerFencedError(FencedError):
     """Another broker has taken over the root, and this one must stop."""
 
     condition = "BROKER_FENCED"
+
+
+class StaleCheckpointError(PulsarliteError):
+    """The broker of that root has run from another checkpoint since this one was written."""
+
+    condition = "STALE_CHECKPOINT"
 
 
 class BrokerBusyError(PulsarliteError):

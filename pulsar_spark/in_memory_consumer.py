@@ -317,6 +317,7 @@ class InMemoryConsumer:
     def _forget_up_to(self, position: Position) -> None:
         """All that is acknowledged; its ledgers may be trimmed."""
         self._tracker = self._tracker.forget_up_to(position)
+        self._open_after = self._open_after.floor(position)
         for held in (self._granted, self._delivered):
             for attempt, messages in list(held.items()):
                 held[attempt] = messages.after(position)

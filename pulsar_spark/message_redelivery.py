@@ -195,7 +195,7 @@ def reconsume_later(
     Those that are held at one of the attempts.
     """
     policy, messages = consumer.options.dead_letter_policy, request.messages
-    if policy is None:  # not asked for with enableRetry: an ordinary redelivery after the delay
+    if policy is None or not policy.retry_letter_topic:  # an ordinary redelivery after the delay
         for attempt in attempts:
             reject(
                 state, subscription, out, consumer, attempt, messages, lambda _: request.delay_ms

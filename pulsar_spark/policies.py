@@ -49,9 +49,10 @@ class KeySharedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPolicy:
-    """A message is seen `max_redeliver_count` + 1 times. An empty topic is the default name.
+    """A message is seen `max_redeliver_count` + 1 times.
 
-    InvalidOptionError if the count is below 1.
+    No dead letter topic: the default one. No retry letter topic: what is to be consumed later is
+    delivered again after its delay. InvalidOptionError if the count is below 1.
     """
 
     max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT

@@ -84,6 +84,8 @@ class Publication:
     producer: ProducerClaim | None = None
     leaves: bool = False
     """Whether the producer is done with this publication."""
+    is_brokers: bool = False
+    """Whether it is the broker's own, which no producer excludes."""
     _read: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
     _published: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
@@ -156,7 +158,7 @@ class Publication:
 
     def _producers(self, state: TopicState, now_ms: int) -> dict[str, Any] | None:
         """The registry of the topic's producers behind this commit; None if it stays as it is."""
-        if state.producers is None and self.producer is None:
+        if self.is_brokers or (state.producers is None and self.producer is None):
             return None
         known = ProducerRegistry.from_json_value(state.producers)
         registry = known.check(self.producer, now_ms)

@@ -27,6 +27,7 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
+from pulsar_spark.dead_letter import check_letter_topics
 from pulsar_spark.due_messages import NOTHING
 from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError
 from pulsar_spark.failover_selector import FailoverSelector
@@ -268,6 +269,8 @@ def _bad_request(state: BrokerState, command: Subscribe) -> Refusal | None:
     """What no subscription would allow."""
     try:
         check_subscription_name(command.subscription)
+        policy = command.options.dead_letter_policy
+        check_letter_topics(state.topic, command.subscription, policy)
     except InvalidTopicNameError as error:
         return ServerError.NAMING_ERROR, error.message
     if not command.consumer.strip():

@@ -400,7 +400,7 @@ def test_messages_to_reconsume_later_go_to_the_retry_letter_topic(
     place: Root, tmp_path: Path
 ) -> None:
     send(place.service_url, "t", "ab", batchingEnabled=False)
-    subscribe(place, dead_letter_policy=DeadLetterPolicy(3))
+    subscribe(place, dead_letter_policy=DeadLetterPolicy(3, retry_letter_topic="t-s-RETRY"))
     loop = BrokerLoop(place, tmp_path / "c")
     loop.until_quiet()
     columns = ids(0, 1, ack_type=["ReconsumeLater"] * 2, delay_ms=[1000, 1000],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pulsar_spark.commands import (
     InitialPosition,
@@ -18,19 +20,24 @@ from pulsar_spark.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.connector import broker_sink, broker_source
+from pulsar_spark.connector import broker_query, broker_sink, broker_source
 from pulsar_spark.connector.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.producer_connection import connect
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.dispatch import Stepped
-from pulsar_spark.errors import BrokerFencedError
-from pulsar_spark.policies import ConsumerOptions
+from pulsar_spark.errors import BrokerFencedError, StaleCheckpointError
+from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.producer_access import ProducerAccessMode
+from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.ready import Grant, OpenGrant, Reply, ServerError
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 from tests.connector.broker_loop import BrokerLoop, impatient
+from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.waiting import eventually
 
@@ -207,6 +214,69 @@ def test_a_broker_whose_term_is_over_writes_nothing(place: Root, tmp_path: Path)
     with pytest.raises(BrokerFencedError, match="has taken over"):
         loop.until_quiet()
     assert SystemTopic(place, DISPATCH).refresh() == before
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
+    place: Root, tmp_path: Path, *, planned: bool
+) -> None:
+    first = BrokerLoop(place, tmp_path / "first")
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    first.until_quiet()
+    if planned:  # killed before its last batch did anything
+        send(place.service_url, "t", "b")
+        end = json.dumps(first.reader.latestOffset(first.offset, ReadAllAvailable()))
+        (tmp_path / "first" / f"{first.batch_id + 1}.offset").write_text(end)
+    BrokerLoop(place, tmp_path / "second", query_id="another", term=2).until_quiet()
+    send(place.service_url, "t", "c")
+    before = SystemTopic(place, DISPATCH).refresh()
+    with pytest.raises(StaleCheckpointError, match="or with a new checkpoint folder"):
+        BrokerLoop(place, tmp_path / "first", term=3).until_quiet()
+    assert SystemTopic(place, DISPATCH).refresh() == before
+    BrokerLoop(place, tmp_path / "second", query_id="another", term=4).until_quiet()
+    last = messages(0, ledger_id=2 if planned else 1)
+    assert told(place, Grant)[-1].messages == last
+
+
+def test_a_checkpoint_of_another_root_is_refused(place: Root, tmp_path: Path) -> None:
+    tell(place, subscribe())
+    BrokerLoop(place, tmp_path / "c").until_quiet()
+    other = Root(str(tmp_path / "other"), {})
+    tell(other, subscribe())
+    with pytest.raises(StaleCheckpointError, match="of another root"):
+        BrokerLoop(other, tmp_path / "c").until_quiet()
+
+
+def test_of_two_brokers_that_begin_at_one_moment_each_has_a_term_of_its_own(
+    place: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, terms = ManagedLedger.append, []
+
+    def beaten(self: ManagedLedger, *given: Any, **options: Any) -> Any:
+        monkeypatch.setattr(ManagedLedger, "append", append)
+        terms.append(broker_query._claim(place))
+        return append(self, *given, **options)
+
+    broker_query._claim(place)
+    monkeypatch.setattr(ManagedLedger, "append", beaten)
+    terms.append(broker_query._claim(place))
+    assert terms == [2, 3]
+
+
+def test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic(
+    place: Root, tmp_path: Path
+) -> None:
+    claim = ProducerClaim("owner", ProducerAccessMode.EXCLUSIVE, "run", 60_000)
+    connect(place.open_or_create(TopicName.parse("dead"), 1), claim)
+    send(place.service_url, "t", "a")
+    tell(place, subscribe(options=ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1, "dead"))))
+    loop = BrokerLoop(place, tmp_path / "c")
+    loop.until_quiet()
+    hopeless = Rejection(0, messages(0), bury=True)
+    tell(place, Report("s", "c", 1, delivered={0: messages(0)}, rejected=(hopeless,)))
+    loop.until_quiet()
+    assert Run(place.service_url, topic="dead", startingOffsets="earliest").values() == ["a"]
 
 
 def test_a_command_that_is_damaged_stops_nobody(place: Root, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.commands import CloseConsumer, LeaseLapsed, Report, Subscribe
+from pulsar_spark.commands import CloseConsumer, LeaseLapsed, Rejection, Report, Subscribe
 from pulsar_spark.connector import subscribed_batch, subscription_client, subscription_reader
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
@@ -24,6 +24,8 @@ from pulsar_spark.errors import (
     DataLossError,
     InvalidOptionError,
 )
+from pulsar_spark.policies import DeadLetterPolicy
+from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Run
@@ -46,7 +48,7 @@ def broker(root: Path, tmp_path: Path) -> PlainBroker:
 def consume(root: Path) -> Consume:
     def make(**given: Any) -> Run:
         names = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
-        if "topicsPattern" in given:
+        if given.keys() & {"topics", "topicsPattern"}:
             del names["topic"]
         return Run(root, **(names | {"subscriptionType": "Shared"} | given))
 
@@ -168,6 +170,29 @@ def test_an_available_now_run_closes_its_consumer_with_its_last_report(
         assert len(said(root, CloseConsumer)) == 1
         assert consume(start=run.offset, available_now=True).values() == ["later"]
     assert not list((root / "_leases").iterdir()), "and takes its lease with it"
+
+
+def test_an_available_now_run_delivers_a_rejected_message_to_the_next_run(
+    consume: Consume, root: Path, tmp_path: Path
+) -> None:
+    send(root, "t", ["a", "b"])
+    given = {"ackMode": "manual", "available_now": True, "negativeAckRedeliveryDelay": "0ms"}
+    with PlainBroker(root, tmp_path / "broker"):
+        run = consume(**given)
+        found: list[str] = []
+        while (batch := run.next()) is not None:
+            found += batch.values
+            reject(root, batch)
+        assert found == ["a", "b"]
+        again = consume(start=run.offset, **given)
+        assert again.values() == ["a", "b"]
+
+
+def reject(root: Path, batch: Batch) -> None:
+    """As a sink does."""
+    for message in batch.messages:
+        one = PositionSet.of([(message["ledger_id"], message["entry_id"])])
+        tell(root, Report("s", epoch=None, rejected=(Rejection(None, one, 0),)))
 
 
 def test_an_available_now_run_over_no_topic_ends_at_once(consume: Consume, root: Path) -> None:
@@ -322,6 +347,37 @@ def test_new_partitions_and_topics_are_subscribed(
     send(root, "t-2", ["c"])
     assert sorted(values(turns(run, broker))) == ["b", "c"]
     assert len(said(root, Subscribe)) == 3
+
+
+def test_what_comes_later_is_read_from_its_beginning_though_a_new_subscription_begins_at_the_end(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    latest = {"subscriptionInitialPosition": "Latest", "topicDiscoveryInterval": "0ms"}
+    send(root, "t-1", ["before"])
+    run = consume(topicsPattern="t-.*", **latest)
+    assert values(turns(run, broker)) == []
+    ledger_of(root, "t-1").grow(2)
+    send(root, "t-1-partition-1", ["a"])
+    send(root, "t-2", ["b"])
+    assert sorted(values(turns(run, broker))) == ["a", "b"]
+    run.reader.stop()
+    send(root, "t-3", ["c"])
+    again = consume(topicsPattern="t-.*", start=run.offset, **latest)
+    assert values(turns(again, broker)) == ["c"]
+
+
+@pytest.mark.parametrize("retry", [None, "later"])
+def test_letters_are_called_after_the_first_topic_wherever_the_message_came_from(
+    consume: Consume, broker: PlainBroker, root: Path, retry: str | None
+) -> None:
+    for topic in ("t", "u"):
+        send(root, topic, [topic])
+    given = {} if retry is None else {"retryLetterTopic": retry}
+    run = consume(topics="t,u", enableRetry=True, **given)
+    assert sorted(values(turns(run, broker))) == ["t", "u"]
+    policies = [command.options.dead_letter_policy for command in said(root, Subscribe)]
+    name = FULL + (retry or "t-s-RETRY")
+    assert policies == [DeadLetterPolicy(16, f"{FULL}t-s-DLQ", name)] * 3
 
 
 def test_the_retry_letter_topic_is_made_and_read_too(

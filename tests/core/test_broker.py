@@ -342,7 +342,7 @@ def test_a_sink_that_names_no_attempt_rejects_what_is_held_at_any_attempt_by_any
 
 
 def test_what_a_sink_sends_to_be_reconsumed_later_leaves_every_attempt() -> None:
-    options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(5))
+    options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(5, retry_letter_topic="r"))
     state, _ = run([[ledger(0, [1] * 3), subscribe("a", EXCLUSIVE, options=options)]])
     state, _ = step(state, [report("a", rejected=(Rejection(0, entries(0, 1), 0),))], 5)
     sink = Report("s", epoch=None, reconsume_later=(ReconsumeLater(None, entries(0, 0, 1), 9),))

@@ -15,12 +15,14 @@ from pulsar_spark.commands import (
     Command,
     CreateSubscription,
     InitialPosition,
+    LedgersTrimmed,
     ReconsumeLater,
     Rejection,
     Subscribe,
     SubscriptionType,
     Unsubscribe,
 )
+from pulsar_spark.consumer import Consumer
 from pulsar_spark.dead_letter import letter_properties
 from pulsar_spark.due_messages import MAX_INSTANTS, DueMessages
 from pulsar_spark.errors import InvalidOptionError
@@ -33,7 +35,7 @@ from pulsar_spark.policies import (
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.position import EARLIEST
+from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Ready, ServerError
 from pulsar_spark.subscription import MAX_REMEMBERED_INCARNATIONS
@@ -44,6 +46,7 @@ from tests.core.broker_samples import (
     SHARED,
     TOPIC,
     entries,
+    granted_to,
     ledger,
     report,
     run,
@@ -201,7 +204,7 @@ def test_a_message_is_redelivered_once_at_least_before_it_is_a_dead_letter(count
 def test_what_a_consumer_says_of_a_letter_replaces_where_it_came_from() -> None:
     said = (("REAL_TOPIC", "mine"), ("RECONSUMETIMES", "77"), ("why", "busy"))
     again = ReconsumeLater(0, entries(1, 0), -5, properties=said)
-    options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(2))
+    options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(2, retry_letter_topic="r"))
     told = report("a", reconsume_later=(again,))
     _, ready = run([[ledger(1), subscribe("a", options=options)], [told]])
     (letter,) = ready.letters
@@ -320,3 +323,50 @@ def test_consistent_hashing_chooses_the_active_consumer_by_the_name_of_the_parti
             assert state.subscriptions["s"].active == selector.active
         active.append(selector.active)
     assert len(set(active)) > 1
+
+
+def test_what_is_trimmed_under_a_key_shared_consumer_does_not_hinder_who_joins_or_leaves() -> None:
+    """The messages it held are gone, and nobody looks for their keys."""
+    held: list[Command] = [ledger(0), ledger(1), subscribe("a", KEY_SHARED)]
+    for joins in (subscribe("b", KEY_SHARED), CloseConsumer("s", "a", 1)):
+        state, _ = run([held])
+        state, _ = step(state, [LedgersTrimmed((0,)), joins], 5)
+        assert not any(each.held.up_to(Position(0, 9)) for each in _consumers(state))
+        assert step(state, [], 6)[1].is_quiet
+
+
+def _consumers(state: BrokerState) -> list[Consumer]:
+    return list(state.subscriptions["s"].consumers.values())
+
+
+def test_without_a_retry_letter_topic_to_consume_later_is_to_deliver_again_later() -> None:
+    options = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1))
+    later = report("a", reconsume_later=(ReconsumeLater(0, entries(0, 0), 30),))
+    state, ready = run([[ledger(0, [1]), subscribe("a", options=options)], [later]])
+    assert not ready.letters
+    due_ms = state.now_ms + 30
+    assert ready.next_due_ms == due_ms
+    assert not granted_to(step(state, [], due_ms - 1)[1], "a")
+    state, ready = step(state, [], due_ms)
+    assert granted_to(ready, "a") == entries(0, 0)
+    again = report("a", sequence=2, reconsume_later=(ReconsumeLater(1, entries(0, 0), 30),))
+    (letter,) = step(state, [again], state.now_ms)[1].letters
+    assert letter.topic.endswith("-s-DLQ")
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        (DeadLetterPolicy(1, "dead-partition-3"), "is one partition"),
+        (DeadLetterPolicy(1, "dead", "retry-partition-0"), "is one partition"),
+        (DeadLetterPolicy(1, "x" * 300), "choose a shorter one"),
+        (DeadLetterPolicy(1, "__letters"), "is a system topic"),
+    ],
+)
+def test_who_names_a_letter_topic_that_nobody_can_write_is_refused(
+    policy: DeadLetterPolicy, text: str
+) -> None:
+    wanted = subscribe("a", options=ConsumerOptions(dead_letter_policy=policy), request_id=1)
+    _, ready = run([[wanted]])
+    assert [each.error for each in ready.replies] == [ServerError.NAMING_ERROR]
+    assert text in ready.replies[0].message
