@@ -53,7 +53,7 @@ is named by its id and `topic`, as they were read; a `batch_index` of null or -1
 topic) or `DeadLetter` (to the dead letter topic at once). With `attempt`, as it was read, a message
 that went out again meanwhile is left alone. `properties` and `error` go to the copy: `error` as
 `ERROR`. `delay` is a text such as `30s`, an interval, or milliseconds, as is `delay_ms`. `process`
-makes such rows, and `acknowledge` and its relatives write them.
+makes such rows, and `acknowledge` and its relatives write them: [subscriptions](subscriptions.md).
 
 """
 ERRORS = """\
