@@ -101,9 +101,8 @@ class SuspectMessages:
         group = replace(group, messages=_present(group.messages, ledgers))
         total = group.count(ledgers)
         if total > 1:
-            return SuspectMessages(
-                None, (*_split(group, total, ledgers), *self.groups), self.buried
-            )
+            parts = (_by_itself(each, most, ledgers) for each in _split(group, total, ledgers))
+            return SuspectMessages(None, (*parts, *self.groups), self.buried)
         if total == 0:
             return self.committed()
         if group.failures <= most:
@@ -174,6 +173,12 @@ def _split(group: SuspectGroup, total: int, ledgers: Ledgers) -> Iterator[Suspec
                 taken, room = {}, most
     if taken:
         yield SuspectGroup(group.failures, taken)
+
+
+def _by_itself(group: SuspectGroup, most: int, ledgers: Ledgers) -> SuspectGroup:
+    """A message alone fails twice before it is given up: one end may have had another reason."""
+    alone = group.count(ledgers) == 1
+    return replace(group, failures=min(group.failures, max(most - 1, 0))) if alone else group
 
 
 def _parts(messages: Messages) -> Iterator[tuple[TopicPartition, int, PositionSet]]:
