@@ -23,12 +23,13 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_kill_at_a_change_of_the_disk_neither_loses_nor_doubles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["killed_queries", "killed_consumer"])
+def test_a_kill_at_a_change_of_the_disk_neither_loses_nor_doubles(tmp_path: Path, who: str) -> None:
     # Every change takes minutes; each run of this test takes others, all do so in the end.
     every = 8
     first = random.randrange(every)
-    print(f"again: python -m tests.connector.killed_queries FOLDER {every} {first}")
-    assert run("tests.connector.killed_queries", str(tmp_path), str(every), str(first))
+    print(f"again: python -m tests.connector.{who} FOLDER {every} {first}")
+    assert run(f"tests.connector.{who}", str(tmp_path), str(every), str(first))
 
 
 @pytest.mark.slow
