@@ -28,6 +28,7 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger, wall_clock_ms
 from pulsar_spark.connector.polling import pause_s
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.worker_process import leave_if_hung_up
 from pulsar_spark.dispatch import Stepped
 from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.stream_offset import TopicPartition
@@ -109,6 +110,10 @@ class BrokerStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, BrokerInputPartition)
         yield from batches_of(partition.root, partition.start, partition.end)
+
+    def stop(self) -> None:
+        """Nothing is held."""
+        leave_if_hung_up()
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ Follows Spark's `KafkaMicroBatchStream`. What Spark calls, and when: ARCHITECTUR
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import Any
 
@@ -37,6 +36,7 @@ from pulsar_spark.connector.start_positions import (
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.typed_values import TypedValues, check_typed_schema, read_values
+from pulsar_spark.connector.worker_process import leave_if_hung_up
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options, Scope
@@ -155,10 +155,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def stop(self) -> None:
         """Nothing is held: a Reader has no place at any broker."""
-        if isinstance(sys.exc_info()[1], EOFError):
-            # Spark has hung up on this planner process. Going on, PySpark would write into the
-            # closed socket and print the trace of a broken pipe into the user's terminal.
-            os._exit(0)
+        leave_if_hung_up()
 
     # -- planning --------------------------------------------------------------------------------
 

@@ -9,8 +9,6 @@ started again is the same consumer. Stands where Pulsar has `ConsumerImpl`.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -45,6 +43,7 @@ from pulsar_spark.connector.subscription_client import (
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.withheld import WithheldBatches, what_remains
+from pulsar_spark.connector.worker_process import leave_if_hung_up
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import BrokerAbsentError, InvalidOptionError
 from pulsar_spark.ledger_info import LedgerList
@@ -178,9 +177,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def stop(self) -> None:
         """It shows no more life: within its lease it may come back, and nothing is redelivered."""
-        if isinstance(sys.exc_info()[1], EOFError):
-            # Spark has hung up on this planner process; see `PulsarliteStreamReader.stop`.
-            os._exit(0)
+        leave_if_hung_up()
 
     # -- planning --------------------------------------------------------------------------------
 

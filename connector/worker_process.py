@@ -1,11 +1,12 @@
-"""What our tasks do for the Python process that runs them, which Spark keeps for later tasks.
+"""What we do for the Python processes that Spark runs us in.
 
-Invariant: a process without it is only slower.
+Invariant: a process without it is only slower, or noisier.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 _spared: set[int] = set()
@@ -24,3 +25,13 @@ def spare_the_garbage_collector() -> None:
         gc.collect()
         gc.freeze()
         _spared.add(imported)
+
+
+def leave_if_hung_up() -> None:
+    """For a reader's `stop`: end this planner process if Spark has hung up on it.
+
+    Going on, PySpark would write into the closed socket and print the trace of a broken pipe into
+    the user's terminal.
+    """
+    if isinstance(sys.exc_info()[1], (EOFError, ConnectionError)):
+        os._exit(0)
