@@ -167,8 +167,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("deadLetterTopic", values.text, None, Scope.STREAM_READ, "a topic's name",
            "By default TOPIC-SUBSCRIPTION-DLQ. Gives the subscription a dead letter topic too."),
     Option("retryLetterTopic", values.text, None, Scope.STREAM_READ, "a topic's name",
-           "Where messages wait that are to be consumed later; by default "
-           "TOPIC-SUBSCRIPTION-RETRY."),
+           "Where messages wait that are to be consumed later; with enableRetry by default "
+           "TOPIC-SUBSCRIPTION-RETRY. Without either they stay, and are delivered again."),
     Option("initialSubscriptionName", values.text, None, Scope.STREAM_READ, "a name",
            "A subscription that the dead letter topic gets when it is made."),
     Option("enableRetry", values.boolean, False, Scope.STREAM_READ, _BOOLEAN,

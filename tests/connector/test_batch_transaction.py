@@ -186,7 +186,7 @@ def test_what_is_rejected_and_reconsumed_later_is_so_with_the_rest_or_not_at_all
     impatient(monkeypatch)
     place = Root(str(root), {})
     send(root, "t", numbers(0, 4), batchingEnabled=False)
-    subscribe(root, dead_letter_policy=DeadLetterPolicy(3))
+    subscribe(root, dead_letter_policy=DeadLetterPolicy(3, retry_letter_topic="t-s-RETRY"))
     loop = BrokerLoop(place, tmp_path / "broker")
     loop.until_quiet()
     frame = read(spark, root, includeProperties="true")

@@ -90,7 +90,8 @@ def test_a_letter_has_all_of_it_and_no_chunk_is_left_behind(
     root: Path, loop: BrokerLoop, ack_type: str, topic: str, more: dict[str, Any]
 ) -> None:
     send(root, "t", [LARGE, "end"], **CHUNKED)
-    run = Run(root, ackMode="manual", maxRedeliverCount=3, **GIVEN)
+    letters: dict[str, Any] = {"maxRedeliverCount": 3, "retryLetterTopic": "t-s-RETRY"}
+    run = Run(root, ackMode="manual", **letters, **GIVEN)
     large, end = received(run, loop)
     say(root, large, ack_type, **{name: pa.array(value) for name, value in more.items()})
     loop.until_quiet()
