@@ -138,7 +138,7 @@ class Broker:
             "is_active": self.query.isActive,
             "service_url": self.root.service_url,
             "term": self.term,
-            "batch_id": progress["batchId"] if progress else -1,
+            "batch_id": _last_batch(progress),
             "now_ms": held.get("now_ms", 0),
             "topics": sorted(held.get("topics", {})),
             "error": None if error is None else str(error),
@@ -154,6 +154,14 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _last_batch(progress: Mapping[str, Any] | None) -> int:
+    """The number of the last micro-batch; Spark reports of an idle query under the next one's."""
+    if progress is None:
+        return -1
+    number: int = progress["batchId"]
+    return number if progress["numInputRows"] else number - 1
 
 
 def standalone(
