@@ -84,11 +84,12 @@ class BrokerStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next batch; `start` itself while there is nothing to do."""
         begun = BrokerOffset.from_json_value(start)
+        begins = None if self._begun else self._begin(begun)
         for path in begun.lapsed:  # that batch is committed: those consumers are gone
             self._root.store.delete(path)
             self._leases.pop(path, None)
-        if not self._begun:
-            return self._begin(begun).to_json_value()
+        if begins is not None:
+            return begins.to_json_value()
         deadline = time.monotonic() + LONGEST_WAIT_S
         while True:
             end = self._look(begun)

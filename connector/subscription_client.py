@@ -89,6 +89,7 @@ class SubscriptionClient:
         new = [each for each in partitions if each not in self.consumers]
         if new:
             self._subscribe(new)
+        self._is_new = False
 
     def say(self, commands: Mapping[TopicPartition, Any]) -> None:
         """One commit."""
@@ -195,7 +196,6 @@ class SubscriptionClient:
                 self.consumers[about] = PartitionConsumer(command, automatic)
             commands[about] = command
         self.say(commands)
-        self._is_new = False
 
     def _comes_late(self, about: TopicPartition) -> bool:
         """Whether it was made after the consumer: then what it has so far is new, too."""

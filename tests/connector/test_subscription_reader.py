@@ -364,6 +364,10 @@ def test_what_comes_later_is_read_from_its_beginning_though_a_new_subscription_b
     send(root, "t-3", ["c"])
     again = consume(topicsPattern="t-.*", start=run.offset, **latest)
     assert values(turns(again, broker)) == ["c"]
+    none = consume(topicsPattern="u-.*", **latest)
+    assert values(turns(none, broker)) == []
+    send(root, "u-1", ["d"])
+    assert values(turns(none, broker)) == ["d"]
 
 
 @pytest.mark.parametrize("retry", [None, "later"])
