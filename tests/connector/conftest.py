@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pulsar_spark.connector import stream_reader
+from pulsar_spark.connector.broker_query import Broker, standalone
 from tests.connector.spark_query import SparkQuery
+from tests.connector.subscriber import Handle, MakeSubscriber, Subscriber
 from tests.store.conftest import s3_root, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MakeQuery", "impatient", "query", "s3_root", "s3_server"]
+__all__ = [
+    "MakeQuery", "broker_of_module", "impatient", "query", "s3_root", "s3_server", "served",
+    "subscriber", "topic",
+]  # fmt: skip
 
 MakeQuery = Callable[..., SparkQuery]
+
+_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -36,3 +44,45 @@ def query(spark: SparkSession, root: Path, tmp_path: Path) -> MakeQuery:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look for news waits no longer than it has to, where no Spark asks again at once."""
     monkeypatch.setattr(stream_reader, "LONGEST_WAIT_S", 0.0)
+
+
+@pytest.fixture(scope="module")
+def broker_of_module(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    """The broker query, with a root that the module's tests share."""
+    with standalone(spark, str(tmp_path_factory.mktemp("root"))) as broker:
+        yield broker
+
+
+@pytest.fixture
+def served(broker_of_module: Broker) -> Path:
+    """The root that has the module's broker."""
+    return Path(broker_of_module.root.service_url)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has."""
+    return f"t{next(_numbers)}"
+
+
+@pytest.fixture
+def subscriber(
+    spark: SparkSession, served: Path, topic: str, tmp_path: Path
+) -> Iterator[MakeSubscriber]:
+    """Makes consumers of subscription `s`, Shared, from the earliest message on; and ends them."""
+    made: list[Subscriber] = []
+
+    def make(name: str = "c", handle: Handle | None = None, **given: object) -> Subscriber:
+        options: dict[str, object] = {
+            "topic": topic, "subscriptionName": "s", "subscriptionType": "Shared",
+            "subscriptionInitialPosition": "Earliest", "consumerName": name,
+        }  # fmt: skip
+        said = {name: each for name, each in (options | given).items() if each is not None}
+        made.append(Subscriber(spark, served, tmp_path / name, None, said, handle=handle))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()

@@ -1,0 +1,109 @@
+"""A consumer as a real query that notes when each message came; and what its broker knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.connector.subscription_admin import SubscriptionStats, subscriptions
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.topic_name import TopicName
+from tests.connector.spark_query import SparkQuery
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Handle = Callable[["DataFrame", int], object]
+MakeSubscriber = Callable[..., "Subscriber"]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message as a micro-batch had it."""
+
+    value: str
+    topic: str
+    redelivery_count: int
+    at_s: float
+
+
+@dataclass
+class Subscriber(SparkQuery):
+    """`handle` is called with each micro-batch that has messages, once they are noted."""
+
+    handle: Handle | None = None
+    deliveries: list[Delivery] = field(default_factory=list)
+    running: list[StreamingQuery] = field(default_factory=list)
+
+    @property
+    def seen(self) -> list[str]:
+        return [each.value for each in self.deliveries]
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        self.running.append(super().start(**trigger))
+        return self.running[-1]
+
+    def stop(self) -> None:
+        """As a query that is killed: it says nothing, and its lease lapses."""
+        for each in self.running:
+            each.stop()
+
+    def sees(self, count: int, deadline_s: float = 60) -> list[Delivery]:
+        """All deliveries, once there are so many."""
+
+        def enough() -> bool:
+            if (error := self.running[-1].exception()) is not None:
+                raise error
+            assert len(self.deliveries) >= count, f"seen so far: {self.deliveries}"
+            return True
+
+        eventually(enough, deadline_s, f"{self.given['consumerName']} sees {count} messages")
+        return self.deliveries
+
+    def _keep(self, batch: DataFrame, number: int) -> None:
+        super()._keep(batch, number)
+        now_s = time.monotonic()
+        rows = self.batches[number]
+        self.deliveries += [
+            Delivery(row.value.decode(), row.topic.split("/")[-1], row.redelivery_count, now_s)
+            for row in rows
+        ]
+        if rows and self.handle is not None:
+            self.handle(batch, number)
+
+
+def stats(root: Path | str, topic: str, subscription: str = "s") -> SubscriptionStats:
+    """What the broker knows of it; AssertionError while it knows of none."""
+    found = subscriptions(Root(str(root), {}), str(TopicName.parse(topic)))
+    mine = [each for each in found if each.name == subscription]
+    assert mine, f"no subscription {subscription} of {topic}"
+    return mine[0]
+
+
+def backlog(root: Path | str, topic: str, subscription: str = "s") -> int:
+    return stats(root, topic, subscription).backlog
+
+
+def await_backlog(root: Path | str, topic: str, expected: int, subscription: str = "s") -> None:
+    eventually(
+        lambda: _is(backlog(root, topic, subscription), expected), 60,
+        f"the backlog of {topic} is {expected}",
+    )  # fmt: skip
+
+
+def await_consumers(root: Path | str, topic: str, *names: str) -> None:
+    """Until these are connected, and no others."""
+    eventually(
+        lambda: _is(sorted(each.name for each in stats(root, topic).consumers), sorted(names)),
+        60, f"the consumers of {topic} are {names}",
+    )  # fmt: skip
+
+
+def _is(found: object, expected: object) -> bool:
+    assert found == expected
+    return True

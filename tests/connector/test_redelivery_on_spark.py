@@ -1,0 +1,194 @@
+"""Messages that come again, wait, or become letters: real queries, and the broker query."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pulsar_spark
+from pulsar_spark.connector.topics import Root
+from tests.connector.reading import messages
+from tests.connector.subscriber import (
+    Delivery,
+    Handle,
+    MakeSubscriber,
+    await_backlog,
+    await_consumers,
+    backlog,
+    stats,
+)
+from tests.connector.topics import send
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def rejecting(served: Path, times: int = 1, **how: Any) -> Handle:
+    """Rejects what was delivered so many times or fewer, and leaves the rest alone."""
+
+    def handle(batch: DataFrame, number: int) -> None:
+        pulsar_spark.negative_acknowledge(
+            batch.where(f"redelivery_count < {times}"), "s", service_url=str(served), **how
+        )
+
+    return handle
+
+
+def reconsuming(served: Path, delay: str = "100ms", **how: Any) -> Handle:
+    """Wants each message again later, every time."""
+
+    def handle(batch: DataFrame, number: int) -> None:
+        pulsar_spark.reconsume_later(batch, "s", delay, service_url=str(served), **how)
+
+    return handle
+
+
+def topics(served: Path) -> list[str]:
+    return [each.local_name for each in Root(str(served), {}).find("public", "default")]
+
+
+def letters(served: Path, topic: str) -> list[tuple[str, dict[str, str]]]:
+    """The values and properties of what lies there."""
+    return [
+        (each["value"].decode(), dict(each["properties"])) for each in messages(served, topic)
+    ]
+
+
+def counts(deliveries: list[Delivery]) -> list[tuple[str, int]]:
+    return [(each.value, each.redelivery_count) for each in deliveries]
+
+
+def gaps_s(deliveries: list[Delivery]) -> list[float]:
+    times = [each.at_s for each in deliveries]
+    return [later - before for before, later in zip(times, times[1:], strict=False)]
+
+
+def test_what_one_query_rejects_the_other_receives_after_the_delay(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, ["a", "b"])
+    joined = threading.Event()
+    rejected_s: list[float] = []
+
+    def reject(batch: DataFrame, number: int) -> None:
+        assert joined.wait(60)
+        rejected_s.append(time.monotonic())
+        rejecting(served)(batch, number)
+
+    given = {"ackMode": "manual", "negativeAckRedeliveryDelay": "2s"}
+    first = subscriber("first", reject, priorityLevel=1, **given)
+    first.start()
+    first.sees(2)
+    second = subscriber("second", priorityLevel=0, **given)
+    second.start()
+    await_consumers(served, topic, "first", "second")
+    joined.set()
+    found = second.sees(2)
+    assert counts(found) == [("a", 1), ("b", 1)]
+    assert found[0].at_s - rejected_s[0] >= 2
+    assert counts(first.deliveries) == [("a", 0), ("b", 0)]
+
+
+@pytest.mark.parametrize("given", [{}, {"maxRedeliverCount": 3}], ids=["plain", "dead letters"])
+def test_what_is_to_be_consumed_later_without_a_retry_topic_comes_again_after_the_delay(
+    subscriber: MakeSubscriber, served: Path, topic: str, given: dict[str, object]
+) -> None:
+    send(served, topic, ["a"])
+    consumer = subscriber(
+        handle=reconsuming(served, "1s"), ackMode="manual", includeProperties=True, **given
+    )
+    consumer.start()
+    found = consumer.sees(2)
+    assert counts(found)[:2] == [("a", 0), ("a", 1)]
+    assert gaps_s(found)[0] >= 1
+    assert {each.topic for each in found} == {topic}
+    assert not [each for each in topics(served) if each.startswith(f"{topic}-")]
+
+
+def test_a_message_is_reconsumed_through_the_retry_topic_and_ends_as_a_dead_letter(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, ["a"])
+    consumer = subscriber(
+        handle=reconsuming(served), ackMode="manual", includeProperties=True, enableRetry=True,
+        maxRedeliverCount=2,
+    )  # fmt: skip
+    consumer.start()
+    dead = f"{topic}-s-DLQ"
+    eventually(lambda: consumer.sees(1) and dead in topics(served), 60, "the letter is written")
+    retry = f"{topic}-s-RETRY"
+    assert [each.topic for each in consumer.deliveries] == [topic, retry, retry]
+    ((value, properties),) = eventually(lambda: letters(served, dead))
+    assert value == "a"
+    assert properties["RECONSUMETIMES"] == "3"
+    assert properties["REAL_TOPIC"] == f"persistent://public/default/{topic}"
+    await_backlog(served, topic, 0)
+    await_backlog(served, retry, 0)
+    assert sorted(each for each in topics(served) if each.startswith(topic)) == [
+        topic, dead, retry
+    ]  # fmt: skip
+
+
+def test_of_several_topics_the_first_names_the_letter_topics_of_all(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    first, second = f"{topic}a", f"{topic}b"
+    send(served, first, ["a"])
+    send(served, second, ["b"])
+    consumer = subscriber(
+        handle=reconsuming(served), topic=None, topics=f"{first},{second}", ackMode="manual",
+        includeProperties=True, enableRetry=True, maxRedeliverCount=1,
+    )  # fmt: skip
+    consumer.start()
+    dead, retry = f"{first}-s-DLQ", f"{first}-s-RETRY"
+    found = consumer.sees(4)
+    eventually(lambda: dead in topics(served) and len(letters(served, dead)) == 2, 60)
+    assert sorted((each.value, each.topic) for each in found) == [
+        ("a", first), ("a", retry), ("b", second), ("b", retry),
+    ]  # fmt: skip
+    assert {value: each["REAL_TOPIC"].split("/")[-1] for value, each in letters(served, dead)} == {
+        "a": first, "b": second,
+    }  # fmt: skip
+    assert sorted(each for each in topics(served) if each.startswith(topic)) == sorted(
+        [first, second, dead, retry]
+    )
+
+
+def test_what_is_not_acknowledged_comes_again_after_the_ack_timeout(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, ["a", "b"], batchingEnabled=False)
+
+    def acknowledge(batch: DataFrame, number: int) -> None:
+        pulsar_spark.acknowledge(
+            batch.where("entry_id = 1 or redelivery_count = 1"), "s", service_url=str(served)
+        )
+
+    consumer = subscriber(handle=acknowledge, ackMode="manual", ackTimeout="1s")
+    consumer.start()
+    found = consumer.sees(3)
+    assert counts(found) == [("a", 0), ("b", 0), ("a", 1)]
+    assert found[2].at_s - found[0].at_s >= 0.8, "planned a moment before it was seen"
+    await_backlog(served, topic, 0)
+    assert len(consumer.deliveries) == 3
+
+
+def test_by_backoff_a_second_redelivery_waits_longer_than_the_first(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, ["a"])
+    consumer = subscriber(
+        handle=rejecting(served, 2), ackMode="manual",
+        negativeAckRedeliveryBackoff="300ms,1m,6",
+    )  # fmt: skip
+    consumer.start()
+    found = consumer.sees(3)
+    assert counts(found) == [("a", 0), ("a", 1), ("a", 2)]
+    first_s, second_s = gaps_s(found)
+    assert first_s >= 0.3
+    assert second_s >= 1.8
