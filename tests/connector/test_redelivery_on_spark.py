@@ -27,7 +27,6 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
 def rejecting(served: Path, times: int = 1, **how: Any) -> Handle:
     """Rejects what was delivered so many times or fewer, and leaves the rest alone."""
 
@@ -35,6 +34,16 @@ def rejecting(served: Path, times: int = 1, **how: Any) -> Handle:
         pulsar_spark.negative_acknowledge(
             batch.where(f"redelivery_count < {times}"), "s", service_url=str(served), **how
         )
+
+    return handle
+
+
+def acknowledging(served: Path, where: str) -> Handle:
+    """`where` is a condition on the columns, and on `text`, the value."""
+
+    def handle(batch: DataFrame, number: int) -> None:
+        rows = batch.withColumn("text", batch["value"].cast("string")).where(where)
+        pulsar_spark.acknowledge(rows, "s", service_url=str(served))
 
     return handle
 
@@ -162,20 +171,37 @@ def test_of_several_topics_the_first_names_the_letter_topics_of_all(
 def test_what_is_not_acknowledged_comes_again_after_the_ack_timeout(
     subscriber: MakeSubscriber, served: Path, topic: str
 ) -> None:
-    send(served, topic, ["a", "b"], batchingEnabled=False)
-
-    def acknowledge(batch: DataFrame, number: int) -> None:
-        pulsar_spark.acknowledge(
-            batch.where("entry_id = 1 or redelivery_count = 1"), "s", service_url=str(served)
-        )
-
-    consumer = subscriber(handle=acknowledge, ackMode="manual", ackTimeout="1s")
+    send(served, topic, ["first"])
+    consumer = subscriber(
+        handle=acknowledging(served, "text = 'first' or redelivery_count = 1"),
+        ackMode="manual", ackTimeout="1s",
+    )  # fmt: skip
     consumer.start()
+    consumer.sees(1)
+    sent_s = time.monotonic()
+    send(served, topic, ["a"])
     found = consumer.sees(3)
-    assert counts(found) == [("a", 0), ("b", 0), ("a", 1)]
-    assert found[2].at_s - found[0].at_s >= 0.8, "planned a moment before it was seen"
     await_backlog(served, topic, 0)
-    assert len(consumer.deliveries) == 3
+    assert counts(found) == [("first", 0), ("a", 0), ("a", 1)]
+    assert found[2].at_s - sent_s >= 1
+
+
+def test_an_ack_timeout_grows_by_its_backoff(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, ["first"])
+    consumer = subscriber(
+        handle=acknowledging(served, "text = 'first'"),
+        ackMode="manual", ackTimeout="1s", ackTimeoutRedeliveryBackoff="100ms,1m,15",
+    )  # fmt: skip
+    consumer.start()
+    consumer.sees(1)
+    sent_s = time.monotonic()
+    send(served, topic, ["a"])
+    found = consumer.sees(4)
+    assert counts(found)[1:4] == [("a", 0), ("a", 1), ("a", 2)]
+    assert found[2].at_s - sent_s >= 1.1
+    assert found[3].at_s - sent_s >= 1.1 + 2.5
 
 
 def test_by_backoff_a_second_redelivery_waits_longer_than_the_first(
@@ -192,3 +218,51 @@ def test_by_backoff_a_second_redelivery_waits_longer_than_the_first(
     first_s, second_s = gaps_s(found)
     assert first_s >= 0.3
     assert second_s >= 1.8
+
+
+def test_a_message_rejected_too_often_becomes_a_letter_that_its_first_subscription_has(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, ["good", "bad"])
+
+    def judge(batch: DataFrame, number: int) -> None:
+        acknowledging(served, "text = 'good'")(batch, number)
+        bad = batch.where("cast(value as string) = 'bad'")
+        pulsar_spark.negative_acknowledge(bad, "s", service_url=str(served))
+
+    consumer = subscriber(
+        handle=judge, ackMode="manual", negativeAckRedeliveryDelay="100ms", maxRedeliverCount=1,
+        initialSubscriptionName="look",
+    )  # fmt: skip
+    consumer.start()
+    dead = f"{topic}-s-DLQ"
+    await_backlog(served, dead, 1, "look")
+    assert counts(consumer.deliveries) == [("good", 0), ("bad", 0), ("bad", 1)]
+    assert backlog(served, topic) == 0
+    reader = subscriber(
+        "reader", topic=dead, subscriptionName="look", subscriptionInitialPosition=None,
+        includeProperties=True,
+    )  # fmt: skip
+    ((letter,),) = reader.run()
+    assert letter.value == b"bad"
+    assert letter.properties["REAL_SUBSCRIPTION"] == "s"
+    await_backlog(served, dead, 0, "look")
+
+
+def test_a_run_of_available_now_takes_what_has_come_due_since_the_last(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, ["a", "b"])
+    consumer = subscriber(
+        handle=rejecting(served, 99), ackMode="manual", negativeAckRedeliveryDelay="2s"
+    )
+    consumer.run()
+    assert set(consumer.seen) == {"a", "b"}
+    rejected = len(consumer.deliveries) // 2  # more than once, if ending took so long
+    eventually(lambda: not stats(served, topic).waiting, 60, "they come due")
+    assert backlog(served, topic) == 2
+    consumer.handle = None
+    ((*rows,),) = consumer.run()
+    assert [(row.value, row.redelivery_count) for row in rows] == [
+        (b"a", rejected), (b"b", rejected),
+    ]  # fmt: skip
