@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pulsar_spark
 from pulsar_spark.connector.subscription_admin import SubscriptionStats, subscriptions
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.topic_name import TopicName
@@ -49,21 +50,25 @@ class Subscriber(SparkQuery):
         return self.running[-1]
 
     def stop(self) -> None:
-        """As a query that is killed: it says nothing, and its lease lapses."""
+        """The broker is told nothing: the lease lapses. A micro-batch that runs is not cut off."""
         for each in self.running:
+            eventually(lambda each=each: not _is_processing(each), 60)  # type: ignore[misc]
             each.stop()
 
-    def sees(self, count: int, deadline_s: float = 60) -> list[Delivery]:
-        """All deliveries, once there are so many."""
+    def of(self, value: str) -> list[Delivery]:
+        return [each for each in self.deliveries if each.value == value]
 
-        def enough() -> bool:
+    def sees(self, count: int, value: str | None = None) -> list[Delivery]:
+        """All deliveries, or those of a value, once there are so many."""
+
+        def enough() -> list[Delivery]:
             if (error := self.running[-1].exception()) is not None:
                 raise error
-            assert len(self.deliveries) >= count, f"seen so far: {self.deliveries}"
-            return True
+            found = self.deliveries if value is None else self.of(value)
+            assert len(found) >= count, f"seen so far: {self.deliveries}"
+            return found
 
-        eventually(enough, deadline_s, f"{self.given['consumerName']} sees {count} messages")
-        return self.deliveries
+        return eventually(enough, 60, f"{self.given['consumerName']} sees {count} messages")
 
     def _keep(self, batch: DataFrame, number: int) -> None:
         super()._keep(batch, number)
@@ -77,16 +82,26 @@ class Subscriber(SparkQuery):
             self.handle(batch, number)
 
 
-def stats(root: Path | str, topic: str, subscription: str = "s") -> SubscriptionStats:
-    """What the broker knows of it; AssertionError while it knows of none."""
+def acknowledging(root: Path | str, where: str) -> Handle:
+    """`where` is a condition on the columns, and on `text`, the value."""
+
+    def handle(batch: DataFrame, number: int) -> None:
+        rows = batch.withColumn("text", batch["value"].cast("string")).where(where)
+        pulsar_spark.acknowledge(rows, "s", service_url=str(root))
+
+    return handle
+
+
+def stats(root: Path | str, topic: str, subscription: str = "s") -> list[SubscriptionStats]:
+    """What the broker knows of it, by partition; AssertionError while it knows of none."""
     found = subscriptions(Root(str(root), {}), str(TopicName.parse(topic)))
     mine = [each for each in found if each.name == subscription]
     assert mine, f"no subscription {subscription} of {topic}"
-    return mine[0]
+    return mine
 
 
 def backlog(root: Path | str, topic: str, subscription: str = "s") -> int:
-    return stats(root, topic, subscription).backlog
+    return sum(each.backlog for each in stats(root, topic, subscription))
 
 
 def await_backlog(root: Path | str, topic: str, expected: int, subscription: str = "s") -> None:
@@ -97,11 +112,17 @@ def await_backlog(root: Path | str, topic: str, expected: int, subscription: str
 
 
 def await_consumers(root: Path | str, topic: str, *names: str) -> None:
-    """Until these are connected, and no others."""
-    eventually(
-        lambda: _is(sorted(each.name for each in stats(root, topic).consumers), sorted(names)),
-        60, f"the consumers of {topic} are {names}",
-    )  # fmt: skip
+    """Until these are connected to the first partition, and no others."""
+
+    def connected() -> bool:
+        found = [each.name for each in stats(root, topic)[0].consumers]
+        return _is(sorted(found), sorted(names))
+
+    eventually(connected, 60, f"the consumers of {topic} are {names}")
+
+
+def _is_processing(query: StreamingQuery) -> bool:
+    return query.isActive and query.status["message"].startswith("Processing")
 
 
 def _is(found: object, expected: object) -> bool:

@@ -28,15 +28,15 @@ def parsed(given: Mapping[str, object]) -> Options:
     return Options.parse(raw | {name: str(each) for name, each in given.items()}, Scope.STREAM_READ)
 
 
-def told(*, retries: bool = False, **given: object) -> Subscribe:
+def told(given: Mapping[str, object], *, retries: bool = False) -> Subscribe:
     """Of partition 0."""
     return subscribe_command(
         parsed(given), "c", 7, 0, 100, first_topic=f"{FULL}first", retries=retries
     )
 
 
-MANUAL = {"ackMode": "manual"}
-KEYS = {"subscriptionType": "Key_Shared"}
+MANUAL: dict[str, object] = {"ackMode": "manual"}
+KEYS: dict[str, object] = {"subscriptionType": "Key_Shared"}
 CASES: list[tuple[dict[str, object], str, object]] = [
     ({}, "subscription", "s"),
     ({"subscriptionName": "x/y"}, "subscription", "x/y"),
@@ -106,11 +106,11 @@ CASES: list[tuple[dict[str, object], str, object]] = [
 def test_each_option_of_a_consumer_goes_to_its_field_of_the_subscribe_command(
     given: dict[str, object], name: str, value: object
 ) -> None:
-    assert getattr(told(**given), name) == value
+    assert getattr(told(given), name) == value
 
 
 def test_what_the_client_fills_in_is_left_open_and_no_field_lacks_a_case() -> None:
-    command = told()
+    command = told({})
     assert (command.resumes, command.request_id) == (False, None)
     covered = {name for _, name, _ in CASES} | {"resumes", "request_id"}
     assert covered == {each.name for each in fields(Subscribe)}
@@ -135,16 +135,15 @@ def test_letter_topics_have_full_names_and_with_retries_are_named_after_the_firs
     given: dict[str, object], policy: DeadLetterPolicy | None
 ) -> None:
     for retries in (False, True):
-        assert told(retries=retries, **given).options.dead_letter_policy == policy
+        assert told(given, retries=retries).options.dead_letter_policy == policy
 
 
 def test_the_retry_topic_is_shared_whatever_the_subscription_is() -> None:
-    sticky = told(
-        retries=True, **KEYS, keySharedMode="STICKY", keySharedRanges="0-9", enableRetry="true"
-    )
+    ranges = {"keySharedMode": "STICKY", "keySharedRanges": "0-9"}
+    sticky = told({**KEYS, **ranges, "enableRetry": "true"}, retries=True)
     assert sticky.subscription_type is SubscriptionType.SHARED
     assert sticky.key_shared_policy == KeySharedPolicy()
-    compacted = told(retries=True, readCompacted="true", enableRetry="true")
+    compacted = told({"readCompacted": "true", "enableRetry": "true"}, retries=True)
     assert compacted.subscription_type is SubscriptionType.SHARED
     assert not compacted.read_compacted
 

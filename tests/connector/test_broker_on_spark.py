@@ -1,0 +1,168 @@
+"""The broker query itself: idle, woken, without its checkpoint, in a bare session, and fenced."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import pulsar_spark
+from pulsar_spark.commands import CreateSubscription
+from pulsar_spark.connector import standalone_command
+from pulsar_spark.connector.broker_query import (
+    SETTINGS,
+    Broker,
+    _claim,
+    default_checkpoint,
+    standalone,
+)
+from pulsar_spark.connector.subscription_admin import ask, request_id
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import BrokerFencedError
+from pulsar_spark.stream_offset import TopicPartition
+from tests.connector.subscriber import (
+    MakeSubscriber,
+    Subscriber,
+    acknowledging,
+    await_backlog,
+    stats,
+)
+from tests.connector.topics import numbers, send
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+IDLE_S = 3.0
+
+
+def unchanged_for(seconds: float, value: Callable[[], object]) -> Callable[[], bool]:
+    """A condition: that the value has been the same for so long, as far as it was looked at."""
+    seen, since_s = value(), time.monotonic()
+
+    def is_so() -> bool:
+        nonlocal seen, since_s
+        if (now := value()) != seen:
+            seen, since_s = now, time.monotonic()
+        return time.monotonic() - since_s >= seconds
+
+    return is_so
+
+
+def micro_batches(broker: Broker) -> int:
+    """By its checkpoint: `status` tells the number of the next one while the broker is idle."""
+    folder = Path(default_checkpoint(broker.root)) / "commits"
+    return len([path for path in folder.iterdir() if path.name.isdecimal()])
+
+
+def everything(consumer: Subscriber) -> DataFrame:
+    """All messages of its topic, read without a subscription."""
+    url = consumer.given.get("serviceUrl", consumer.root)
+    reader = consumer.spark.read.format("pulsarlite").option("serviceUrl", str(url))
+    return reader.option("topic", str(consumer.given["topic"])).load()
+
+
+@pytest.fixture
+def settings(spark: SparkSession) -> Iterator[dict[str, str | None]]:
+    """The session's own, without what the broker needs; put back at the end."""
+    names = [*SETTINGS, "spark.sql.shuffle.partitions"]
+    before = {name: spark.conf.get(name, None) for name in names}
+    for name in SETTINGS:
+        spark.conf.unset(name)
+    yield {name: spark.conf.get(name, None) for name in names}
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+def test_an_idle_broker_runs_no_micro_batch_until_a_message_comes_due(
+    subscriber: MakeSubscriber, served: Path, topic: str, broker_of_module: Broker
+) -> None:
+    send(served, topic, ["a"])
+    consumer = subscriber(ackMode="manual")
+    consumer.start()
+    consumer.sees(1)
+
+    def batches() -> tuple[int, object]:
+        return micro_batches(broker_of_module), broker_of_module.status()["batch_id"]
+
+    eventually(unchanged_for(IDLE_S, batches), 60, "the broker is idle")
+    before = micro_batches(broker_of_module)
+    rejected_s = time.monotonic()
+    pulsar_spark.negative_acknowledge(
+        everything(consumer), "s", delay="1500ms", service_url=str(served)
+    )
+    _, again = consumer.sees(2)
+    assert again.redelivery_count == 1
+    assert again.at_s - rejected_s >= 1.5
+    eventually(unchanged_for(IDLE_S, batches), 60, "the broker is idle again")
+    assert 2 <= micro_batches(broker_of_module) - before <= 5, "rejected, due, planned, committed"
+
+
+def test_a_broker_that_lost_its_checkpoint_delivers_nothing_twice_and_loses_nothing(
+    spark: SparkSession, subscriber: MakeSubscriber, root: Path
+) -> None:
+    send(root, "t", numbers(0, 4))
+
+    def handle(batch: DataFrame, number: int) -> None:
+        acknowledging(root, "text = '0'")(batch, number)
+        rejected = batch.where("cast(value as string) = '1' and redelivery_count = 0")
+        pulsar_spark.negative_acknowledge(rejected, "s", delay="4s", service_url=str(root))
+
+    consumer = subscriber(handle=handle, serviceUrl=root, topic="t", ackMode="manual")
+    with standalone(spark, str(root)) as broker:
+        consumer.start()
+        consumer.sees(4)
+        await_backlog(root, "t", 3)
+        eventually(lambda: stats(root, "t")[0].waiting, 60, "the rejection was taken in")
+    shutil.rmtree(default_checkpoint(broker.root))
+    send(root, "t", ["4"])
+    with standalone(spark, str(root)):
+        consumer.sees(6)
+        pulsar_spark.acknowledge(everything(consumer), "s", service_url=str(root))
+        await_backlog(root, "t", 0)
+    found = [(each.value, each.redelivery_count) for each in consumer.deliveries]
+    assert found[:4] == [(number, 0) for number in numbers(0, 4)]
+    assert sorted(found[4:]) == [("1", 1), ("4", 0)]
+
+
+def test_a_session_without_the_brokers_settings_gets_a_broker_and_keeps_its_own(
+    spark: SparkSession, root: Path, settings: dict[str, str | None]
+) -> None:
+    assert "RocksDB" not in str(settings["spark.sql.streaming.stateStore.providerClass"])
+    with standalone(spark, str(root)) as broker:
+        assert {name: spark.conf.get(name, None) for name in settings} == settings
+        send(root, "t", ["a"])
+        about = TopicPartition("persistent://public/default/t", 0)
+        ask(broker.root, {about: CreateSubscription("s", request_id=request_id())})
+        await_backlog(root, "t", 1)
+    assert {name: spark.conf.get(name, None) for name in settings} == settings
+
+
+def test_what_ended_a_broker_is_raised_where_it_is_waited_for(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standalone_command, "CHECK_EVERY_S", 0.05)
+    send(root, "t", ["a"])
+    with standalone(spark, str(root)) as broker:
+        assert not broker.await_termination(0.01)
+        newer = _claim(Root(str(root), {}))
+        assert newer == broker.term + 1
+        send(root, "t", ["b"])
+        with pytest.raises(StreamingQueryException, match="has taken over") as caught:
+            broker.await_termination()
+        assert BrokerFencedError.condition in str(caught.value)
+        assert "has taken over" in broker.status()["error"]
+        with pytest.raises(StreamingQueryException, match="has taken over"):
+            broker.await_termination(1)
+        with pytest.raises(BrokerFencedError, match=r"Another broker has taken over .*root"):
+            standalone_command._serve(broker, threading.Event())
+    assert not broker.status()["is_active"]
