@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pulsar_spark.commands import CreateSubscription
 from pulsar_spark.connector import stream_reader
 from pulsar_spark.connector.broker_query import Broker, standalone
+from pulsar_spark.connector.subscription_admin import ask, request_id
+from pulsar_spark.stream_offset import TopicPartition
 from tests.connector.spark_query import SparkQuery
 from tests.connector.subscriber import Handle, MakeSubscriber, Subscriber
+from tests.connector.topics import send
 from tests.store.conftest import s3_root, s3_server
 
 if TYPE_CHECKING:
@@ -50,8 +54,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def broker_of_module(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    """The broker query, with a root that the module's tests share."""
+    """The broker query, with a root that the module's tests share.
+
+    Its first micro-batch, which takes long, is behind it.
+    """
     with standalone(spark, str(tmp_path_factory.mktemp("root"))) as broker:
+        send(broker.root.service_url, "first", ["a"])
+        about = TopicPartition("persistent://public/default/first", 0)
+        ask(broker.root, {about: CreateSubscription("s", request_id=request_id())}, 150)
         yield broker
 
 

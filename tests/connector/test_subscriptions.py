@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from pulsar_spark.commands import Rejection, Report, Seek
 from pulsar_spark.connector.broker_query import standalone
+from pulsar_spark.connector.subscription_admin import subscriptions
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.position_set import PositionSet
@@ -46,7 +47,8 @@ def consume(query: MakeQuery) -> Consume:
         options: dict[str, object] = {
             "topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"
         }  # fmt: skip
-        return query(checkpoint, **(options | given))
+        said = {name: each for name, each in (options | given).items() if each is not None}
+        return query(checkpoint, **said)
 
     return make
 
@@ -108,15 +110,63 @@ def test_a_stopped_query_goes_on_from_its_checkpoint_and_nothing_comes_again(
     send(root, "t", numbers(5, 9))
     running = query.start()
     query.wait_for(set(numbers(0, 9)))
-    eventually(lambda: _backlog(running) in range(10), what="the backlog shows in the progress")
     running.stop()
     assert query.offsets()[-1]["subscription"] == "s"
 
 
-def _backlog(running: Any) -> Any:
-    text = running.lastProgress and running.lastProgress.sources[0].latestOffset
-    told = text and json.loads(text)
-    return told and told["topics"][ABOUT.topic]["0"]["backlog"]
+def test_the_progress_of_each_micro_batch_tells_the_backlog_of_each_topic(
+    broker: PlainBroker, consume: Consume, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(root, "t", numbers(0, 10), batchingEnabled=False)
+    send(root, "u", numbers(10, 13), batchingEnabled=False)
+    query = consume(topic=None, topics="t,u", maxMessagesPerTrigger=5, consumerName="c")
+    keep, done = query._keep, 0
+
+    def wait(batch: Any, number: int) -> None:
+        """Until the broker knows that the micro-batch before is done."""
+        nonlocal done
+        keep(batch, number)
+        if query.batches[number]:
+            eventually(lambda: sum(_backlogs(root).values()) == 13 - done)
+            done += len(query.batches[number])
+
+    monkeypatch.setattr(query, "_keep", wait)
+    running = query.start(availableNow=True)
+    try:
+        assert running.awaitTermination(60)
+    finally:
+        running.stop()
+    told = [
+        (each["batchId"], json.loads(each["sources"][0]["latestOffset"]))
+        for each in running.recentProgress if query.batches.get(each["batchId"])
+    ]  # fmt: skip
+    batches = [query.batches[number] for number, _ in told]
+    assert [len(rows) for rows in batches] == [5, 5, 3]
+    # What is planned is told before the micro-batch before it is: two micro-batches back.
+    left = {"t": 10, "u": 3}
+    expected = [dict(left), dict(left)]
+    for row in batches[0]:
+        left[row.topic.split("/")[-1]] -= 1
+    expected.append(left)
+    full = "persistent://public/default/"
+    assert [value for _, value in told] == [
+        {
+            "subscription": "s", "version": 1,
+            "topics": {
+                f"{full}t": {"0": {"backlog": each["t"], "last": "0:9"}},
+                f"{full}u": {"0": {"backlog": each["u"], "last": "0:2"}},
+            },
+        }
+        for each in expected
+    ]  # fmt: skip
+    assert _backlogs(root) == {f"{full}t": 0, f"{full}u": 0}
+    last = query.offsets()[-1]
+    assert (last["subscription"], last["consumer"]) == ("s", "c")
+    assert {f"{full}t", f"{full}u"} <= set(str(last).split("'"))
+
+
+def _backlogs(root: Path) -> dict[str, int]:
+    return {each.topic_partition.topic: each.backlog for each in subscriptions(Root(str(root), {}))}
 
 
 def test_two_queries_share_a_subscription_and_each_message_comes_to_one(
