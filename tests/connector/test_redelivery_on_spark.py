@@ -148,9 +148,8 @@ def test_of_several_topics_the_first_names_the_letter_topics_of_all(
     dead, retry = f"{first}-s-DLQ", f"{first}-s-RETRY"
     found = consumer.sees(4)
     eventually(lambda: dead in topics(served) and len(letters(served, dead)) == 2, 60)
-    assert sorted((each.value, each.topic) for each in found) == [
-        ("a", first), ("a", retry), ("b", second), ("b", retry),
-    ]  # fmt: skip
+    assert [each.topic for each in found if each.value == "a"] == [first, retry]
+    assert [each.topic for each in found if each.value == "b"] == [second, retry]
     assert {value: each["REAL_TOPIC"].split("/")[-1] for value, each in letters(served, dead)} == {
         "a": first, "b": second,
     }  # fmt: skip
