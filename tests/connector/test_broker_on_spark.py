@@ -107,6 +107,17 @@ def test_an_idle_broker_runs_no_micro_batch_until_a_message_comes_due(
     assert 2 <= micro_batches(broker_of_module) - before <= 5, "rejected, due, planned, committed"
 
 
+def test_the_status_of_an_idle_broker_names_the_last_micro_batch_that_it_ran(
+    broker_of_module: Broker,
+) -> None:
+    def is_told_of_idleness() -> bool:
+        progress = broker_of_module.query.lastProgress
+        return progress is not None and not progress["numInputRows"]
+
+    eventually(is_told_of_idleness, 60)  # Spark's report of an idle query has the next number
+    assert broker_of_module.status()["batch_id"] == micro_batches(broker_of_module) - 1
+
+
 def test_a_broker_that_lost_its_checkpoint_delivers_nothing_twice_and_loses_nothing(
     spark: SparkSession, subscriber: MakeSubscriber, root: Path
 ) -> None:
@@ -117,21 +128,28 @@ def test_a_broker_that_lost_its_checkpoint_delivers_nothing_twice_and_loses_noth
         rejected = batch.where("cast(value as string) = '1' and redelivery_count = 0")
         pulsar_spark.negative_acknowledge(rejected, "s", delay="4s", service_url=str(root))
 
-    consumer = subscriber(handle=handle, serviceUrl=root, topic="t", ackMode="manual")
+    given: dict[str, object] = {"serviceUrl": root, "topic": "t", "ackMode": "manual"}
+    consumer = subscriber(handle=handle, **given)
+    alone = subscriber("f", subscriptionName="f", subscriptionType="Failover", **given)
     with standalone(spark, str(root)) as broker:
         consumer.start()
+        alone.start()
         consumer.sees(4)
+        alone.sees(4)
         await_backlog(root, "t", 3)
         eventually(lambda: stats(root, "t")[0].waiting, 60, "the rejection was taken in")
     shutil.rmtree(default_checkpoint(broker.root))
     send(root, "t", ["4"])
     with standalone(spark, str(root)):
         consumer.sees(6)
-        pulsar_spark.acknowledge(everything(consumer), "s", service_url=str(root))
-        await_backlog(root, "t", 0)
+        alone.sees(5)
+        for name in "sf":
+            pulsar_spark.acknowledge(everything(consumer), name, service_url=str(root))
+            await_backlog(root, "t", 0, name)
     found = [(each.value, each.redelivery_count) for each in consumer.deliveries]
     assert found[:4] == [(number, 0) for number in numbers(0, 4)]
     assert sorted(found[4:]) == [("1", 1), ("4", 0)]
+    assert alone.seen == numbers(0, 5)
 
 
 def test_a_session_without_the_brokers_settings_gets_a_broker_and_keeps_its_own(
