@@ -157,6 +157,27 @@ def test_of_several_topics_the_first_names_the_letter_topics_of_all(
     )
 
 
+def test_runs_of_available_now_reconsume_what_has_come_due_on_the_retry_topic(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, ["a"])
+    consumer = subscriber(
+        handle=reconsuming(served, "2s"), subscriptionType="Failover", ackMode="manual",
+        includeProperties=True, enableRetry=True, maxRedeliverCount=1,
+    )  # fmt: skip
+    consumer.run()
+    dead, retry = f"{topic}-s-DLQ", f"{topic}-s-RETRY"
+    assert [each.topic for each in consumer.deliveries] == [topic]
+    await_backlog(served, retry, 1)
+    eventually(lambda: not stats(served, retry)[0].delayed, 60, "it has come due")
+    consumer.run()
+    assert [each.topic for each in consumer.deliveries] == [topic, retry]
+    ((value, _),) = eventually(lambda: dead in topics(served) and letters(served, dead))
+    assert value == "a"
+    await_backlog(served, topic, 0)
+    await_backlog(served, retry, 0)
+
+
 def test_what_is_not_acknowledged_comes_again_after_the_ack_timeout(
     subscriber: MakeSubscriber, served: Path, topic: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,27 @@ def test_when_the_active_query_fails_the_other_gets_all_that_is_left_in_order(
     other.sees(6)
     assert other.seen == numbers(2, 8), "what was not committed comes again"
     await_backlog(served, topic, 0)
+
+
+def test_when_the_active_query_ends_in_order_the_other_goes_on_at_once(
+    subscriber: MakeSubscriber, served: Path, topic: str
+) -> None:
+    send(served, topic, numbers(0, 4))
+    joined = threading.Event()
+    given = {"subscriptionType": "Failover"}
+    active = subscriber("active", lambda *_: joined.wait(60), leaseTimeout="5m", **given)
+    running = active.start(availableNow=True)
+    active.sees(4)
+    other = subscriber("other", priorityLevel=1, **given)
+    other.start()
+    await_consumers(served, topic, "active", "other")
+    send(served, topic, numbers(4, 7))
+    joined.set()
+    assert running.awaitTermination(60)
+    other.sees(3)
+    assert active.seen == numbers(0, 4), "what was there at its start"
+    assert other.seen == numbers(4, 7)
+    await_consumers(served, topic, "other")
 
 
 def test_what_a_query_that_died_has_not_acknowledged_goes_to_another_after_its_lease(
