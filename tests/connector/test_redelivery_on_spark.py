@@ -55,7 +55,9 @@ def topics(served: Path) -> list[str]:
 
 
 def letters(served: Path, topic: str) -> list[tuple[str, dict[str, str]]]:
-    """The values and properties of what lies there."""
+    """The values and properties of what lies there; nothing while there is no such topic."""
+    if topic not in topics(served):
+        return []
     return [(each["value"].decode(), dict(each["properties"])) for each in messages(served, topic)]
 
 
@@ -121,7 +123,7 @@ def test_a_message_is_reconsumed_through_the_retry_topic_and_ends_as_a_dead_lett
     consumer.start()
     dead, retry = f"{topic}-s-DLQ", f"{topic}-s-RETRY"
     consumer.sees(3)
-    ((value, properties),) = eventually(lambda: dead in topics(served) and letters(served, dead))
+    ((value, properties),) = eventually(lambda: letters(served, dead))
     assert [each.topic for each in consumer.deliveries] == [topic, retry, retry]
     assert value == "a"
     assert properties["RECONSUMETIMES"] == "3"
@@ -146,7 +148,7 @@ def test_of_several_topics_the_first_names_the_letter_topics_of_all(
     consumer.start()
     dead, retry = f"{first}-s-DLQ", f"{first}-s-RETRY"
     found = consumer.sees(4)
-    eventually(lambda: dead in topics(served) and len(letters(served, dead)) == 2, 60)
+    eventually(lambda: len(letters(served, dead)) == 2)
     assert [each.topic for each in found if each.value == "a"] == [first, retry]
     assert [each.topic for each in found if each.value == "b"] == [second, retry]
     assert {value: each["REAL_TOPIC"].split("/")[-1] for value, each in letters(served, dead)} == {
@@ -172,7 +174,7 @@ def test_runs_of_available_now_reconsume_what_has_come_due_on_the_retry_topic(
     eventually(lambda: not stats(served, retry)[0].delayed, 60, "it has come due")
     consumer.run()
     assert [each.topic for each in consumer.deliveries] == [topic, retry]
-    ((value, _),) = eventually(lambda: dead in topics(served) and letters(served, dead))
+    ((value, _),) = eventually(lambda: letters(served, dead))
     assert value == "a"
     await_backlog(served, topic, 0)
     await_backlog(served, retry, 0)
@@ -202,7 +204,7 @@ def test_an_ack_timeout_grows_by_its_backoff(
     send(served, topic, ["first"])
     consumer = subscriber(
         handle=acknowledging(served, "text = 'first'"),
-        ackMode="manual", ackTimeout="1s", ackTimeoutRedeliveryBackoff="100ms,1m,15",
+        ackMode="manual", ackTimeout="1s", ackTimeoutRedeliveryBackoff="100ms,1m,40",
     )  # fmt: skip
     consumer.start()
     consumer.sees(1)
@@ -211,7 +213,7 @@ def test_an_ack_timeout_grows_by_its_backoff(
     found = consumer.sees(3, "a")
     assert counts(found)[:3] == [("a", 0), ("a", 1), ("a", 2)]
     assert found[1].at_s - sent_s >= 1.1
-    assert found[2].at_s - sent_s >= 1.1 + 2.5
+    assert found[2].at_s - sent_s >= 1.1 + 5
 
 
 def test_by_backoff_a_second_redelivery_waits_longer_than_the_first(
@@ -220,14 +222,14 @@ def test_by_backoff_a_second_redelivery_waits_longer_than_the_first(
     send(served, topic, ["a"])
     consumer = subscriber(
         handle=rejecting(served, 2), ackMode="manual",
-        negativeAckRedeliveryBackoff="300ms,1m,6",
+        negativeAckRedeliveryBackoff="300ms,1m,10",
     )  # fmt: skip
     consumer.start()
     found = consumer.sees(3)
     assert counts(found) == [("a", 0), ("a", 1), ("a", 2)]
     first_s, second_s = gaps_s(found)
     assert first_s >= 0.3
-    assert second_s >= 1.8
+    assert second_s >= 3
 
 
 def test_a_message_rejected_too_often_becomes_a_letter_that_its_first_subscription_has(

@@ -58,9 +58,10 @@ def test_the_better_priority_is_served_first_while_its_permits_last(
     worse = subscriber("worse", priorityLevel=2, **given)
     worse.start()
     await_consumers(served, topic, "better", "worse")
-    send(served, topic, numbers(0, 3), batchingEnabled=False)
-    assert better.sees(4)
-    send(served, topic, numbers(3, 5), batchingEnabled=False)
+    for number in range(3):  # one by one: each would be another's turn
+        send(served, topic, [str(number)])
+        better.sees(2 + number)
+    send(served, topic, numbers(3, 5))
     worse.sees(2)
     assert better.seen == ["first", *numbers(0, 3)]
     assert worse.seen == numbers(3, 5)
