@@ -190,6 +190,7 @@ def test_what_is_not_acknowledged_comes_again_after_the_ack_timeout(
     )  # fmt: skip
     consumer.start()
     consumer.sees(1)
+    await_backlog(served, topic, 0)
     sent_s = time.monotonic()
     send(served, topic, ["a"])
     found = consumer.sees(2, "a")
@@ -208,6 +209,7 @@ def test_an_ack_timeout_grows_by_its_backoff(
     )  # fmt: skip
     consumer.start()
     consumer.sees(1)
+    await_backlog(served, topic, 0)
     sent_s = time.monotonic()
     send(served, topic, ["a"])
     found = consumer.sees(3, "a")
