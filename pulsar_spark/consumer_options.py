@@ -254,12 +254,7 @@ def _check_letters(options: GivenOptions) -> None:
     policy = dead_letter_policy(options, first)
     for text in named:
         topic = TopicName.parse(text).partitioned_topic_name
-        try:
-            check_letter_topics(topic, options["subscriptionName"], policy)
-        except InvalidTopicNameError as error:
-            raise InvalidOptionError(
-                f"Option deadLetterTopic or retryLetterTopic: {error.message}."
-            ) from error
+        check_letter_topics(topic, options["subscriptionName"], policy)
     if options["enableRetry"] and options.has("topicsPattern"):
         raise InvalidOptionError(
             "Option enableRetry needs topic or topics: with topicsPattern, give retryLetterTopic, "
