@@ -79,7 +79,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._delivered: dict[TopicPartition, PositionSet] = {}
-        """Under AvailableNow, by this run: what is rejected comes again to the next one."""
+        """By this run, under AvailableNow and by hand: what is rejected is for the next run."""
         self._said: dict[TopicPartition, Report] = {}
         self._said_s = 0.0
         self._last_batch_s = self._news_s = time.monotonic()
@@ -292,12 +292,13 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
         for partition, messages in taken.items():
             offered = waiting[partition]
-            offsets[partition] = client.consumers[partition].plan(
+            consumer = client.consumers[partition]
+            offsets[partition] = consumer.plan(
                 begun.get(partition), offered.by_attempt(messages), offered.ledgers
             )
-            if self._stop_at is not None:
-                delivered = self._delivered.get(partition, PositionSet())
-                self._delivered[partition] = delivered.union(messages)
+            if self._stop_at is not None and not consumer.automatic:
+                delivered = self._delivered.get(partition, PositionSet()).union(messages)
+                self._delivered[partition] = delivered.after(consumer.floor)
         if not (pinned or taken):
             return None
         offset = StreamOffset(offsets, client.subscription, client.name, client.incarnation)
