@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,8 @@ def seen(place: Place, consumer: str) -> Path:
 
 def broker(spark: SparkSession, place: Place) -> None:
     with pulsar_spark.standalone(spark, str(place.root)) as running:
+        while running.query.isActive and running.query.lastProgress is None:
+            time.sleep(0.05)  # its first micro-batch starts all of Spark's workers
         place.ready("broker").touch()
         running.await_termination()
 
