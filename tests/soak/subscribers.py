@@ -89,13 +89,13 @@ def consumer(spark: SparkSession, place: Place, name: str) -> None:
 def settle(batch: DataFrame, subscription: str, place: Place, name: str, number: int) -> None:
     """Acknowledge all but the flights of one carrier; a repeated micro-batch does so once."""
     bad = batch.value.cast("string").contains(REJECTED)
-    url = str(place.root)
-    pulsar_spark.acknowledge(
-        batch.where(~bad), subscription, service_url=url, batch_id=number, application=f"{name}/ack"
-    )
-    pulsar_spark.negative_acknowledge(
-        batch.where(bad), subscription, service_url=url, batch_id=number, application=f"{name}/nack"
-    )
+    told: dict[str, Any] = {
+        "service_url": str(place.root),
+        "batch_id": number,
+        "application": f"{place.topic}/{name}",  # batch ids begin anew in each round
+    }
+    pulsar_spark.acknowledge(batch.where(~bad), subscription, **told)
+    pulsar_spark.negative_acknowledge(batch.where(bad), subscription, **told)
 
 
 def main() -> None:
