@@ -9,6 +9,7 @@ Takes the place of what Pulsar's `ConsumerImpl` sends: Ack, and redeliverUnackno
 from __future__ import annotations
 
 import difflib
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,8 +42,11 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import BrokerRefusedError, InvalidMessageError, InvalidOptionError
 from pulsar_spark.options import Options
+from pulsar_spark.publication import AlreadyCommitted
 from pulsar_spark.ready import ServerError
 from pulsar_spark.topic_name import check_subscription_name
+
+_log = logging.getLogger(__name__)
 
 _NUMBERS: Final = (LongType(), IntegerType())
 ACK_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
@@ -131,8 +135,15 @@ def tell(
 ) -> None:
     """Tell the brokers: one commit, or none if there is nothing to say."""
     records = records_of(root, subscription, found)
-    if records:
-        SystemTopic(root, COMMANDS).append(records, application=application)
+    if not records:
+        return
+    told = SystemTopic(root, COMMANDS).append(records, application=application)
+    if application is not None and isinstance(told, AlreadyCommitted):
+        _log.warning(
+            "What was to be said to subscription %s is taken for a repetition, as %s has said "
+            "number %s or a later one before. After a crash that is as it should be; a new "
+            "checkpoint needs a new application.", subscription, *application,
+        )  # fmt: skip
 
 
 def records_of(root: Root, subscription: str, found: Iterable[FoldedRows]) -> list[Record]:

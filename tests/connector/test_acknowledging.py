@@ -308,13 +308,12 @@ def test_messages_whose_ledger_was_trimmed_are_done_with(place: Root) -> None:
 # -- once ------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_micro_batch_or_write_is_told_once(place: Root) -> None:
+def test_a_repeated_micro_batch_or_write_is_told_once(place: Root, caplog: Any) -> None:
     send(place.service_url, "t", "ab", batchingEnabled=False)
     options = options_of(place.service_url, given={"topic": "t", "subscriptionName": "s"})
     rows = batch_of(ids(0))
-    writer = AcknowledgmentStreamWriter(
-        options, place, from_arrow_schema(rows.schema), overwrite=False
-    )
+    schema = from_arrow_schema(rows.schema)
+    writer = AcknowledgmentStreamWriter(options, place, schema, overwrite=False)
     task = FoldedRows(writer.write(iter([rows])).folded, "query")
     for number in (0, 0, 1, 1, 0):
         writer.commit([task, None], number)
@@ -322,6 +321,7 @@ def test_a_repeated_micro_batch_or_write_is_told_once(place: Root) -> None:
     for version in (5, 5, 6):
         write(place, ids(1), txnAppId="me", txnVersion=version)
     assert len(said(place)) == 4
+    assert caplog.text.count("is taken for a repetition") == 4
     with pytest.raises(InvalidOptionError, match="did not say which query"):
         writer.commit([FoldedRows(task.folded)], 2)
     writer.commit([FoldedRows({})], 3)
