@@ -60,7 +60,7 @@ def batches_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[p
 def rows_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[InputRow]:
     """In no particular order: each says where it stands."""
     now_ms = end.now_ms
-    offset = json.dumps(end.to_json_value()).encode()
+    offset = end.to_json()
     yield InputRow(OFFSET_KEY, 0, Phase.TICK, 0, 0, broker_rows.OFFSET, now_ms, data=offset)
     if end.restored is not None:
         yield from _restored(root, end.restored, now_ms)
@@ -93,7 +93,7 @@ def last_shards(
     for stored in dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith("\x00")):
         about, name, data = stored.record.about, stored.record.subscription, stored.record.data
         if name == OFFSET_RECORD:
-            offset = BrokerOffset.from_json_value(json.loads(data))
+            offset = BrokerOffset.from_json(data)
             continue
         shards = brokers.setdefault(about, {})
         if data:
@@ -108,7 +108,7 @@ def last_offset(dispatch: SystemTopic, stop_ledger: int) -> BrokerOffset | None:
     for ledger_id in range(stop_ledger - 1, dispatch.first_ledger() - 1, -1):
         stored = next(dispatch.read(ledger_id, ledger_id + 1, keep=_is_offset), None)
         if stored is not None:
-            return BrokerOffset.from_json_value(json.loads(stored.record.data))
+            return BrokerOffset.from_json(stored.record.data)
     return None
 
 

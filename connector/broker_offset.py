@@ -11,10 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.stream_offset import TopicPartition
 
-VERSION: Final = 1
+_REMEDY: Final = "Delete the broker's checkpoint folder: it is rebuilt from __dispatch."
+OFFSET_FORMAT: Final = StoredFormat("An offset of the broker", version=1, remedy=_REMEDY)
+"""In Spark's checkpoint."""
+RECORD_FORMAT: Final = StoredFormat(
+    "An offset of the broker", version=2, checked_since=2, remedy=_REMEDY
+)
+"""In `__dispatch`."""
 NO_COMMIT: Final = -1
 """The number of a topic that is not there."""
 
@@ -52,17 +58,26 @@ class BrokerOffset:
             "restored": self.restored,
             "snapshot": self.snapshot,
             "topics": topics,
-            "version": VERSION,
+            "version": OFFSET_FORMAT.version,
         }
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> BrokerOffset:
         """CorruptFileError, or FutureVersionError if a newer one wrote it."""
-        if value.get("version", 0) > VERSION:
-            raise FutureVersionError(
-                f"An offset of the broker has version {value['version']}, and this Pulsarlite "
-                f"reads up to {VERSION}: update it to the one that wrote the checkpoint."
-            )
+        OFFSET_FORMAT.check_version(value.get("version"))
+        return BrokerOffset._of(value)
+
+    def to_json(self) -> bytes:
+        """As a record of `__dispatch`."""
+        return RECORD_FORMAT.encode(self.to_json_value())
+
+    @staticmethod
+    def from_json(data: bytes) -> BrokerOffset:
+        """Read `to_json`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
+        return BrokerOffset._of(RECORD_FORMAT.decode(data))
+
+    @staticmethod
+    def _of(value: Mapping[str, Any]) -> BrokerOffset:
         try:
             return BrokerOffset(
                 value["commands"],
@@ -79,7 +94,4 @@ class BrokerOffset:
                 value.get("dispatched"),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptFileError(
-                f"An offset of the broker is damaged: {error!r}. Delete the broker's checkpoint "
-                "folder: it is rebuilt from __dispatch."
-            ) from error
+            raise OFFSET_FORMAT.damaged("", repr(error)) from error

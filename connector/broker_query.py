@@ -39,6 +39,7 @@ from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import (
     BrokerBusyError,
+    CorruptFileError,
     FencedError,
     InvalidOptionError,
     PulsarliteError,
@@ -47,6 +48,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
+from pulsar_spark.stored_record import StoredFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "pulsarlite_broker"
 SIGN_OF_LIFE: Final = "_broker/alive.json"
+SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=1, checked_since=1)
 LONGEST_LAST_BATCH_S: Final = 15.0
 """How long `stop` waits for the micro-batch that runs, ..."""
 LOOK_S: Final = 0.05
@@ -348,10 +351,9 @@ class _SignOfLife:
     def _signed(self) -> dict[str, Any] | None:
         data = self._store.get(SIGN_OF_LIFE)
         try:
-            value = json.loads(data) if data else None
-        except ValueError:
+            return SIGN_FORMAT.decode(data) if data else None
+        except CorruptFileError:
             return None
-        return value if isinstance(value, dict) else None
 
     def _other(self) -> dict[str, Any] | None:
         value = self._signed()
@@ -363,7 +365,7 @@ class _SignOfLife:
 
     def _sign(self) -> None:
         value = {**self._me, "signed_ms": wall_clock_ms()}
-        self._store.touch(SIGN_OF_LIFE, json.dumps(value).encode())
+        self._store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(value))
 
     def _run(self) -> None:
         while not self._stopped.wait(SIGN_EVERY_S):

@@ -130,7 +130,7 @@ def commit_batch(
     if log.state.term > term:
         raise _fenced(root)
     offsets = [
-        BrokerOffset.from_json_value(json.loads(each.offset)) for each in held if each.offset
+        BrokerOffset.from_json(each.offset) for each in held if each.offset
     ]
     if log.state.applications.get(application[0], -1) < application[1]:
         planned = {each.dispatched for each in offsets} - {None}

@@ -8,7 +8,6 @@ Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator
@@ -17,11 +16,12 @@ from typing import Final
 from urllib.parse import quote
 
 from pulsar_spark.connector.object_store import ObjectStore, join
-from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.errors import CorruptFileError, PulsarliteError
+from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.stream_offset import TopicPartition
 
 LEASES: Final = "_leases"
-VERSION: Final = 1
+LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)
 RENEWALS: Final = 4
 """A lease is renewed so many times before it would lapse."""
 
@@ -45,25 +45,24 @@ class Lease:
 
     def to_json(self) -> bytes:
         value = {
-            "version": VERSION,
             "subscription": self.subscription,
             "consumer": self.consumer,
             "incarnation": self.incarnation,
             "lease_ms": self.lease_ms,
             "partitions": [list(each) for each in self.partitions],
         }
-        return json.dumps(value, sort_keys=True).encode()
+        return LEASE_FORMAT.encode(value)
 
     @staticmethod
     def from_json(data: bytes) -> Lease | None:
         """None if it is not one: then nobody is given up on account of it."""
         try:
-            value = json.loads(data)
+            value = LEASE_FORMAT.decode(data)
             return Lease(
                 value["subscription"], value["consumer"], value["incarnation"], value["lease_ms"],
                 tuple(TopicPartition(topic, number) for topic, number in value["partitions"]),
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError):
+        except (CorruptFileError, KeyError, TypeError):
             return None
 
 

@@ -11,12 +11,16 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from pulsar_spark.connector.object_store import ObjectStore, Versioned, join
-from pulsar_spark.errors import CorruptFileError, PulsarliteError
-from pulsar_spark.ledger_commit import LOG_FOLDER, canonical_json, check_version, read_json
+from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.ledger_commit import LOG_FOLDER
+from pulsar_spark.stored_record import StoredFormat
 
-POINTER_VERSION = 1
+POINTER_FORMAT: Final = StoredFormat(
+    "Log file", version=2, checked_since=2, fields=frozenset({"snapshot", "removed", "marks"})
+)
 POINTER_FILE = f"{LOG_FOLDER}/pointer.json"
 LOG_GRACE_MS = 10 * 60 * 1000
 """How long log files stay after a snapshot has made them superfluous."""
@@ -39,9 +43,8 @@ class LogPointer:
     marks: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> bytes:
-        return canonical_json(
+        return POINTER_FORMAT.encode(
             {
-                "version": POINTER_VERSION,
                 "snapshot": self.snapshot,
                 "removed": self.removed,
                 "marks": [list(mark) for mark in self.marks],
@@ -51,18 +54,15 @@ class LogPointer:
     @staticmethod
     def from_json(data: bytes, name: str) -> LogPointer:
         """CorruptFileError if it is damaged; FutureVersionError if a newer version wrote it."""
-        record = read_json(data, name)
-        check_version(record, POINTER_VERSION, name)
+        record = POINTER_FORMAT.decode(data, name)
         try:
             return LogPointer(
                 int(record["snapshot"]),
                 int(record["removed"]),
                 tuple((int(number), int(since_ms)) for number, since_ms in record["marks"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFileError(
-                f"Log file {name} is damaged: {error!r}. Restore the file from a copy."
-            ) from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise POINTER_FORMAT.damaged(name, repr(error)) from error
 
     def moved(self, snapshot: int, now_ms: int, grace_ms: int) -> LogPointer:
         """At a newer snapshot; what has been superfluous for the grace period is given up."""

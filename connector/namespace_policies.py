@@ -13,16 +13,14 @@ from typing import Final
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectStore, join
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.ledger_commit import canonical_json, check_version, read_json
 from pulsar_spark.schema_registry import (
     DEFAULT_STRATEGY,
     STRATEGIES,
     SchemaCompatibilityStrategy,
 )
+from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName
 
-POLICIES_VERSION = 1
 POLICIES_FILE = "~policies.json"
 """Beside the namespace's topics, whose folders' names have no `~`."""
 
@@ -39,25 +37,15 @@ class NamespacePolicies:
     def to_json(self) -> bytes:
         known = {each.name: getattr(self, each.name) for each in fields(self)}
         given = {name: value for name, value in known.items() if value is not None}
-        return canonical_json({"version": POLICIES_VERSION, **given})
+        return POLICIES_FORMAT.encode(given)
 
     @staticmethod
     def from_json(data: bytes, name: str) -> NamespacePolicies:
         """CorruptFileError if they are damaged, FutureVersionError if they are too new."""
-        record = read_json(data, name)
-        check_version(record, POLICIES_VERSION, name)
-        del record["version"]
-        if unknown := sorted(set(record) - _ALLOWED.keys()):
-            raise FutureVersionError(
-                f"File {name} has policies that this version of Pulsarlite does not know: "
-                f"{', '.join(unknown)}. Update Pulsarlite."
-            )
+        record = POLICIES_FORMAT.decode(data, name)
         for policy, value in record.items():
             if value not in _ALLOWED[policy]:
-                raise CorruptFileError(
-                    f"File {name} is damaged: {policy} is {value!r}. Restore it from a copy, or "
-                    "delete it to be without policies."
-                )
+                raise POLICIES_FORMAT.damaged(name, f"{policy} is {value!r}")
         return NamespacePolicies(**record)
 
 
@@ -67,6 +55,13 @@ _ALLOWED: Final[Mapping[str, tuple[object, ...]]] = {
     "is_allow_auto_update_schema": (None, True, False),
     "schema_validation_enforced": (None, True, False),
 }
+POLICIES_FORMAT: Final = StoredFormat(
+    "File",
+    version=2,
+    checked_since=2,
+    fields=frozenset(_ALLOWED),
+    remedy="Restore it from a copy, or delete it to be without policies.",
+)
 
 
 def read_policies(store: ObjectStore, namespace: NamespaceName) -> NamespacePolicies:

@@ -16,7 +16,8 @@ from typing import Any
 
 from pulsar_spark.connector.object_store import join
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.stream_offset import StreamOffset
 from pulsar_spark.topic_name import TopicName
 
@@ -24,7 +25,10 @@ LARGEST_INLINE_BYTES = 48 * 1024
 """An offset whose text is longer is spilled."""
 SPILLED_KEPT = 1000
 """How many of its own spilled offsets a query keeps; Spark asks for the last hundred at most."""
-VERSION = 1
+SPILLED_FORMAT = StoredFormat(
+    "A spilled offset", version=1, remedy="Start with a new checkpoint."
+)
+"""Of what names the file. The file is named after its SHA-256."""
 
 
 class OffsetStore:
@@ -52,11 +56,7 @@ class OffsetStore:
         path = value.get("spilled")
         if path is None:
             return StreamOffset.from_json_value(value)
-        if value.get("version", 0) > VERSION:
-            raise FutureVersionError(
-                f"A spilled offset has version {value['version']}, and this Pulsarlite reads up "
-                f"to {VERSION}: update it to the one that wrote the checkpoint."
-            )
+        SPILLED_FORMAT.check_version(value.get("version"))
         data = self._root.store.get(str(path))
         owner, _, name = str(path).rpartition("/")[2].partition("-")
         if data is None or name != f"{hashlib.sha256(data).hexdigest()}.json":
@@ -83,7 +83,7 @@ class OffsetStore:
         self._root.store.put_if_absent(path, data)
         if path not in self._spilled:
             self._spilled.append(path)
-        return {"spilled": path, "version": VERSION}
+        return {"spilled": path, "version": SPILLED_FORMAT.version}
 
     def _spilled_before(self, folder: str) -> deque[str]:
         """What earlier runs of this query spilled, oldest first."""

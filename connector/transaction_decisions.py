@@ -13,16 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from pulsar_spark.connector.object_store import ObjectStore, join
-from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.ledger_commit import canonical_json, check_version, read_json
+from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.transaction_attempt import TxnStatus
 
 TRANSACTIONS_FOLDER = "_transactions"
 CLOSED_FILE = "closed.json"
-DECISION_VERSION = 1
 
+_REMEDY: Final = (
+    "Restore the file from a copy: it says whether the messages of a transaction are visible."
+)
+DECISION_FORMAT: Final = StoredFormat(
+    "Decision", 2, checked_since=2, fields=frozenset({"status", "attempt"}), remedy=_REMEDY
+)
+CLOSED_FORMAT: Final = StoredFormat(
+    "Decision", 2, checked_since=2, fields=frozenset({"closed"}), remedy=_REMEDY
+)
 _DECIDED = (TxnStatus.COMMITTED, TxnStatus.ABORTED)
 
 
@@ -34,21 +42,18 @@ class Decision:
     attempt: str
 
     def to_json(self) -> bytes:
-        return canonical_json(
-            {"version": DECISION_VERSION, "status": self.status.value, "attempt": self.attempt}
-        )
+        return DECISION_FORMAT.encode({"status": self.status.value, "attempt": self.attempt})
 
     @staticmethod
     def from_json(data: bytes, name: str) -> Decision:
         """CorruptFileError if it is damaged; FutureVersionError if a newer version wrote it."""
-        record = read_json(data, name)
-        check_version(record, DECISION_VERSION, name)
+        record = DECISION_FORMAT.decode(data, name)
         try:
             status, attempt = TxnStatus(record["status"]), record["attempt"]
         except (KeyError, ValueError) as error:
-            raise _damaged(name, repr(error)) from error
+            raise DECISION_FORMAT.damaged(name, repr(error)) from error
         if status not in _DECIDED or not isinstance(attempt, str):
-            raise _damaged(name, f"it decides nothing: {record}")
+            raise DECISION_FORMAT.damaged(name, f"it decides nothing: {record}")
         return Decision(status, attempt)
 
 
@@ -138,9 +143,9 @@ class ClosedVersions:
                     joined[-1] = joined[-1][0], max(joined[-1][1], last)
                 else:
                     joined.append((first, last))
-            record = {"version": DECISION_VERSION, "closed": [list(each) for each in joined]}
+            data = CLOSED_FORMAT.encode({"closed": [list(each) for each in joined]})
             token = there.token if there else None
-            if self._store.compare_and_swap(self._path, token, canonical_json(record)):
+            if self._store.compare_and_swap(self._path, token, data):
                 return
 
     def _read(self) -> bytes | None:
@@ -149,16 +154,8 @@ class ClosedVersions:
     def _parse(self, data: bytes | None) -> list[tuple[int, int]]:
         if data is None:
             return []
-        record = read_json(data, self._path)
-        check_version(record, DECISION_VERSION, self._path)
+        record = CLOSED_FORMAT.decode(data, self._path)
         try:
             return [(int(first), int(last)) for first, last in record["closed"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(self._path, repr(error)) from error
-
-
-def _damaged(name: str, why: str) -> CorruptFileError:
-    return CorruptFileError(
-        f"Decision {name} is damaged: {why}. Restore the file from a copy: it says whether the "
-        "messages of a transaction are visible."
-    )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise CLOSED_FORMAT.damaged(self._path, repr(error)) from error

@@ -10,7 +10,6 @@ that ends well. Pulsar has nothing of the kind: there a consumer dies of its mes
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,6 +26,7 @@ from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.options import Options
 from pulsar_spark.position import Position
+from pulsar_spark.stored_record import canonical_json
 from pulsar_spark.stream_offset import StreamOffset, TopicPartition
 from pulsar_spark.suspect_messages import Ledgers, Messages, SuspectMessages
 
@@ -78,7 +78,7 @@ class WithheldBatches:
                 f"File {ended.suspects}, which the checkpoint names, is {state}: it says which "
                 "messages were withheld. Restore it from a copy, or start with a new checkpoint."
             )
-        return _read(data)
+        return SuspectMessages.from_json(data, ended.suspects)
 
     def behind(self, end: Mapping[str, Any], ended: StreamOffset) -> SuspectMessages:
         """What is to be tried once the batch that ends there is committed."""
@@ -86,8 +86,9 @@ class WithheldBatches:
             return _NOTHING
         digest = _digest(end)
         if self._behind is None or self._behind[0] != digest:
-            data = self._root.store.get(self._withheld_path(digest, ended))
-            state = self.in_batch(ended) if data is None else _read(data)
+            path = self._withheld_path(digest, ended)
+            data = self._root.store.get(path)
+            state = self.in_batch(ended) if data is None else SuspectMessages.from_json(data, path)
             self._behind = (digest, state.committed())
         return self._behind[1]
 
@@ -95,7 +96,7 @@ class WithheldBatches:
         """The offset with that behind it; durable when this returns."""
         if state.is_empty:
             return replace(offset, suspects="")
-        data = json.dumps(state.to_json_value(), sort_keys=True).encode()
+        data = state.to_json()
         path = join(_folder(offset), f"{hashlib.sha256(data).hexdigest()}.json")
         self._root.store.put_if_absent(path, data)
         return replace(offset, suspects=path)
@@ -123,8 +124,7 @@ class WithheldBatches:
         if state.released is None and not any(batch.values()):
             return False  # of no message: the query ends for another reason
         after = state.failed(batch, failures, self._most, ledgers)
-        data = json.dumps(after.to_json_value(), sort_keys=True).encode()
-        self._root.store.put_if_absent(path, data)
+        self._root.store.put_if_absent(path, after.to_json())
         _tell(ended, state, after, failures)
         return True
 
@@ -184,19 +184,10 @@ def _tell(
     )  # fmt: skip
 
 
-def _read(data: bytes) -> SuspectMessages:
-    try:
-        value = json.loads(data)
-    except ValueError:
-        value = None
-    return SuspectMessages.from_json_value(value)
-
-
 def _folder(offset: StreamOffset) -> str:
     who = f"{quote(offset.subscription, safe='')}~{quote(offset.consumer, safe='')}"
     return join(FOLDER, who)
 
 
 def _digest(end: Mapping[str, Any]) -> str:
-    text = json.dumps(end, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(canonical_json(end)).hexdigest()[:32]

@@ -19,11 +19,13 @@ import numpy as np
 from pyroaring import BitMap
 
 from pulsar_spark import base85
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import MAX_ENTRY_ID, PositionSet, ranges_text
+from pulsar_spark.stored_record import StoredFormat
 
-VERSION: Final = 1
+CURSOR_FORMAT: Final = StoredFormat(
+    "A cursor", version=1, remedy="Restore the file that it is in from a copy."
+)
 MAGIC: Final = b"PLCU"
 READABLE_CHARACTERS: Final = 400
 """A ledger's entries are packed in JSON if they would take more characters than this."""
@@ -46,7 +48,7 @@ def to_bytes(position: Position, deleted: PositionSet) -> bytes:
     for ledger_id in deleted.ledger_ids:
         packed = _pack(deleted, ledger_id)
         body += _LEDGER.pack(ledger_id, len(packed), zlib.crc32(packed)) + packed
-    return _HEAD.pack(MAGIC, VERSION) + _compressed(bytes(body))
+    return _HEAD.pack(MAGIC, CURSOR_FORMAT.version) + _compressed(bytes(body))
 
 
 def from_bytes(data: bytes) -> State:
@@ -54,8 +56,8 @@ def from_bytes(data: bytes) -> State:
     try:
         magic, version = _HEAD.unpack_from(data)
         if magic != MAGIC:
-            raise CorruptFileError("these bytes are no cursor: they don't begin with PLCU")
-        _check_version(version)
+            raise CURSOR_FORMAT.damaged("", "it does not begin with PLCU")
+        CURSOR_FORMAT.check_version(version)
         body = memoryview(_decompress(data[_HEAD.size :]))
         ledger_id, entry_id, ledgers = _POSITION.unpack_from(body)
         position, offset = Position(ledger_id, entry_id), _POSITION.size
@@ -65,13 +67,13 @@ def from_bytes(data: bytes) -> State:
             ledger_id, size, checksum = _LEDGER.unpack_from(body, offset)
             packed = bytes(body[offset + _LEDGER.size : offset + _LEDGER.size + size])
             if len(packed) != size or zlib.crc32(packed) != checksum:
-                raise CorruptFileError("a cursor is damaged: a ledger's checksum differs")
+                raise CURSOR_FORMAT.damaged("", "a ledger's checksum differs")
             whole[ledger_id], parts[ledger_id] = _unpack(packed)
             offset += _LEDGER.size + size
         if offset != len(body):
-            raise CorruptFileError("a cursor is damaged: there are bytes behind its end")
+            raise CURSOR_FORMAT.damaged("", "there are bytes behind its end")
     except (struct.error, zlib.error, ValueError, OverflowError) as error:
-        raise CorruptFileError(f"a cursor is damaged: {error}") from error
+        raise CURSOR_FORMAT.damaged("", f"{error}") from error
     return position, PositionSet(whole, parts)
 
 
@@ -86,7 +88,7 @@ def from_json(text: str) -> State:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"a cursor is damaged: it is no JSON ({error})") from error
+        raise CURSOR_FORMAT.damaged("", f"it is no JSON ({error})") from error
     return from_json_value(value)
 
 
@@ -96,15 +98,15 @@ def to_json_value(position: Position, deleted: PositionSet) -> dict[str, Any]:
     That last one means: of entry 8, a batch of 10, the indexes 0 to 3. `~` begins a packed form.
     """
     ledgers = {str(ledger_id): _ledger_text(deleted, ledger_id) for ledger_id in deleted.ledger_ids}
-    value = {"mark_delete_position": str(position), "version": VERSION}
+    value = {"mark_delete_position": str(position), "version": CURSOR_FORMAT.version}
     return value | ({"individually_deleted": ledgers} if ledgers else {})
 
 
 def from_json_value(value: object) -> State:
     """Read `to_json_value`. CorruptFileError, or FutureVersionError."""
-    if not isinstance(value, dict) or not isinstance(value.get("version"), int):
-        raise CorruptFileError("a cursor is damaged: it is no JSON object with a version")
-    _check_version(value["version"])
+    if not isinstance(value, dict):
+        raise CURSOR_FORMAT.damaged("", "it is no JSON object")
+    CURSOR_FORMAT.check_version(value.get("version"))
     try:
         position = Position.parse(value["mark_delete_position"])
         whole: dict[int, BitMap] = {}
@@ -121,7 +123,7 @@ def from_json_value(value: object) -> State:
         struct.error,
         zlib.error,
     ) as error:
-        raise CorruptFileError(f"a cursor is damaged: {error!r}") from error
+        raise CURSOR_FORMAT.damaged("", f"{error!r}") from error
     return position, PositionSet(whole, parts)
 
 
@@ -132,16 +134,6 @@ def serialized(entries: BitMap) -> bytes:
     compact = BitMap(entries.to_array()) if has_runs else entries.copy()
     compact.run_optimize()
     return bytes(compact.serialize())
-
-
-def _check_version(version: int) -> None:
-    if version > VERSION:
-        raise FutureVersionError(
-            f"a cursor is of version {version}, and this Pulsarlite reads up to {VERSION}: "
-            "upgrade it to the version that wrote the cursor"
-        )
-    if version < 1:
-        raise CorruptFileError(f"a cursor is damaged: there is no version {version}")
 
 
 def _ledger_text(deleted: PositionSet, ledger_id: int) -> str:

@@ -1,29 +1,47 @@
 """One commit of a topic's log: everything that happens to the topic at one instant.
 
-Invariants: a commit is canonical JSON (sorted keys, no blanks), so equal commits are equal bytes;
-what this version does not understand is refused, never skipped; a file that it names lies inside
-the topic's folder. The format is described in `docs/storage-format.md`.
+Invariants: equal commits are equal bytes, with their checksum; what this version does not
+understand is refused, never skipped; a file that it names lies inside the topic's folder, and its
+numbers are such as rows and entries have. The format is described in `docs/storage-format.md`.
 
 Takes the place of Pulsar's `ManagedLedgerInfo` in the metadata store.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, Final
 
 from pulsar_spark.chunked_messages import ChunkRun
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.ledger_info import BatchSizes, FileSeal, LedgerInfo
 from pulsar_spark.producer_registry import ProducerRegistry
 from pulsar_spark.schema_info import SchemaInfo
 from pulsar_spark.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
-from pulsar_spark.transaction_attempt import Transaction, unknown_fields
+from pulsar_spark.stored_record import StoredFormat
+from pulsar_spark.transaction_attempt import TRANSACTION_FIELDS, Transaction
 
-LOG_VERSION = 1
 LOG_FOLDER = "_log"
+MOST_MESSAGES: Final = (1 << 31) - 1
+"""No ledger has more: a task writes a file for each 64 MiB."""
+_LARGEST: Final = (1 << 63) - 1
+
+COMMIT_FORMAT: Final = StoredFormat(
+    "Log file",
+    version=2,
+    checked_since=2,
+    fields=frozenset(
+        {
+            "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
+            "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
+            "sequence_ranges", "chunks", "producers", "compacted", "schemas", "reclaimed",
+            "forgotten",
+        }
+    ),
+    remedy="Nothing was changed; restore the file from a copy, or give the topic up. It can't be "
+    "skipped: what it confirmed would be lost.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +60,7 @@ class MovedLedger:
     ledger_id: int
     file: str
     first_row: int
+    seal: FileSeal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +106,6 @@ class Commit:
     def to_json(self) -> bytes:
         """The canonical bytes of the log file."""
         record: dict[str, Any] = {
-            "version": LOG_VERSION,
             "number": self.number,
             "commit_id": self.commit_id,
             "timestamp_ms": self.timestamp_ms,
@@ -109,7 +127,10 @@ class Commit:
         lists: dict[str, Any] = {
             "ledgers": [ledger_to_json(ledger) for ledger in self.ledgers],
             "trimmed": _keyed({p: list(ids) for p, ids in self.trimmed.items() if ids}),
-            "moved": [[m.partition, m.ledger_id, m.file, m.first_row] for m in self.moved],
+            "moved": [
+                [m.partition, m.ledger_id, m.file, m.first_row, *seal_to_json(m.seal)]
+                for m in self.moved
+            ],
             "hidden": _keyed(self.hidden),
             "sequence_ids": _keyed({p: dict(s) for p, s in self.sequence_ids.items() if s}),
             "sequence_ranges": ranges_to_json(self.sequence_ranges),
@@ -120,7 +141,7 @@ class Commit:
             "forgotten": sorted(self.forgotten),
         }
         record.update({name: value for name, value in lists.items() if value})
-        return canonical_json(record)
+        return COMMIT_FORMAT.encode(record)
 
     @staticmethod
     def from_json(data: bytes, name: str, number: int | None = None) -> Commit:
@@ -129,69 +150,22 @@ class Commit:
         CorruptFileError if they are torn, empty or not a commit; FutureVersionError if a newer
         version wrote them.
         """
-        record = read_json(data, name)
-        check_version(record, LOG_VERSION, name)
-        if unknown := sorted(set(record) - _FIELDS):
-            raise FutureVersionError(
-                f"Log file {name} has fields that this version of Pulsarlite does not know: "
-                f"{', '.join(unknown)}. Update Pulsarlite to read this topic."
-            )
-        if unknown := unknown_fields(record.get("transaction")):
-            raise FutureVersionError(
-                f"Log file {name} belongs to a transaction with fields that this version of "
-                f"Pulsarlite does not know: {', '.join(unknown)}. Update Pulsarlite to read this "
-                "topic."
-            )
+        record = COMMIT_FORMAT.decode(data, name)
+        if isinstance(record.get("transaction"), dict):
+            COMMIT_FORMAT.check_fields(record["transaction"], TRANSACTION_FIELDS, name)
         try:
             commit = _commit_of(record)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _damaged(name, f"a field is missing or malformed: {error!r}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            why = f"a field is missing or malformed: {error!r}"
+            raise COMMIT_FORMAT.damaged(name, why) from error
         if number is not None and commit.number != number:
-            raise _damaged(name, f"it says that it is number {commit.number}")
+            raise COMMIT_FORMAT.damaged(name, f"it says that it is number {commit.number}")
         return commit
-
-
-_FIELDS = {
-    "version", "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
-    "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
-    "sequence_ranges", "chunks", "producers", "compacted", "schemas", "reclaimed", "forgotten",
-}  # fmt: skip
 
 
 def log_file(number: int) -> str:
     """The place of a commit, relative to its topic's folder."""
     return f"{LOG_FOLDER}/{number:020d}.json"
-
-
-def canonical_json(value: Any) -> bytes:
-    """The one way in which a value is written down."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode()
-
-
-def read_json(data: bytes, name: str) -> dict[str, Any]:
-    """A JSON object out of a stored file. CorruptFileError if it is none."""
-    if not data:
-        raise _damaged(name, "it is empty, as after a power cut on a disk that lies about fsync")
-    try:
-        record = json.loads(data)
-    except ValueError as error:
-        raise _damaged(name, f"it is no JSON, perhaps torn: {error}") from error
-    if not isinstance(record, dict):
-        raise _damaged(name, "it holds no JSON object")
-    return record
-
-
-def check_version(record: Mapping[str, Any], known: int, name: str) -> None:
-    """Refuse a record that a newer version of Pulsarlite wrote, or nobody of ours."""
-    version = record.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise _damaged(name, f"its version is {version!r}")
-    if version > known:
-        raise FutureVersionError(
-            f"File {name} has format version {version}; this Pulsarlite knows up to {known}. "
-            "Update Pulsarlite to read this topic."
-        )
 
 
 def checked_file(file: str) -> str:
@@ -209,23 +183,25 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
     if producers is not None:
         ProducerRegistry.from_json_value(producers)
     return Commit(
-        number=_whole(record["number"]),
+        number=_count(record["number"]),
         commit_id=_text(record["commit_id"]),
         timestamp_ms=_whole(record["timestamp_ms"]),
         term=None if term is None else _whole(term),
         application=None
         if application is None
         else Application(_text(application["id"]), _whole(application["version"])),
-        partitions=None if partitions is None else _whole(partitions),
+        partitions=None if partitions is None else _count(partitions),
         settings=None if settings is None else dict(settings),
-        ledgers=tuple(ledger_from_json(item) for item in record.get("ledgers", ())),
+        ledgers=_apart(tuple(ledger_from_json(item) for item in record.get("ledgers", ()))),
         trimmed={
             int(partition): tuple(_whole(ledger_id) for ledger_id in ids)
             for partition, ids in record.get("trimmed", {}).items()
         },
         moved=tuple(
-            MovedLedger(_whole(partition), _whole(ledger_id), checked_file(file), _whole(row))
-            for partition, ledger_id, file, row in record.get("moved", ())
+            MovedLedger(
+                _count(partition), _count(ledger_id), checked_file(file), _count(row), _seal(seal)
+            )
+            for partition, ledger_id, file, row, *seal in record.get("moved", ())
         ),
         hidden={int(partition): value for partition, value in record.get("hidden", {}).items()},
         sequence_ids={
@@ -265,30 +241,41 @@ def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
     }
     if ledger.max_deliver_at_ms is not None:
         record["max_deliver_at_ms"] = ledger.max_deliver_at_ms
+    if ledger.seal is not None:
+        record["seal"] = seal_to_json(ledger.seal)
+    if ledger.digest is not None:
+        record["digest"] = ledger.digest
     return record
+
+
+def seal_to_json(seal: FileSeal | None) -> list[int]:
+    """Empty if there is none."""
+    return [] if seal is None else [seal.size_bytes, seal.footer_crc32]
 
 
 def ledger_from_json(item: Mapping[str, Any]) -> LedgerInfo:
     """Read `ledger_to_json`. KeyError, TypeError or ValueError if it is none."""
     if unknown := set(item) - _LEDGER_FIELDS:
         raise ValueError(f"a ledger has the unknown fields {sorted(unknown)}")
-    deliver_at = item.get("max_deliver_at_ms")
+    deliver_at, digest = item.get("max_deliver_at_ms"), item.get("digest")
     return LedgerInfo(
-        ledger_id=_whole(item["id"]),
-        partition=_whole(item["partition"]),
+        ledger_id=_count(item["id"]),
+        partition=_count(item["partition"]),
         file=checked_file(item["file"]),
-        first_row=_whole(item["first_row"]),
+        first_row=_count(item["first_row"]),
         batch_sizes=checked_batch_sizes(item["batch_sizes"]),
-        size_bytes=_whole(item["size_bytes"]),
+        size_bytes=_count(item["size_bytes"]),
         min_publish_time_ms=_whole(item["min_publish_time_ms"]),
         max_publish_time_ms=_whole(item["max_publish_time_ms"]),
         max_deliver_at_ms=None if deliver_at is None else _whole(deliver_at),
+        seal=_seal(item.get("seal", ())),
+        digest=None if digest is None else _count(digest),
     )
 
 
 _LEDGER_FIELDS = {
     "id", "partition", "file", "first_row", "batch_sizes", "size_bytes", "min_publish_time_ms",
-    "max_publish_time_ms", "max_deliver_at_ms",
+    "max_publish_time_ms", "max_deliver_at_ms", "seal", "digest",
 }  # fmt: skip
 
 
@@ -297,13 +284,42 @@ def checked_batch_sizes(runs: Sequence[Sequence[int]]) -> BatchSizes:
     sizes = BatchSizes.from_json(runs)
     if not sizes.runs or any(size < 1 or count < 1 for size, count in sizes.runs):
         raise ValueError(f"batch sizes {list(runs)} are no entries of one message or more")
+    if sizes.messages > MOST_MESSAGES:
+        raise ValueError(f"it has {sizes.messages} messages")
     return sizes
+
+
+def _apart(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:
+    """The ledgers themselves, if no row of a file is in two of them, and each file has one seal."""
+    in_files = sorted(ledgers, key=lambda each: (each.file, each.first_row))
+    for file, group in groupby(in_files, key=lambda each: each.file):
+        for one, other in pairwise(group):
+            if one.first_row + one.messages > other.first_row or one.seal != other.seal:
+                raise ValueError(
+                    f"ledgers {one.ledger_id} and {other.ledger_id} don't agree on file {file}"
+                )
+    return ledgers
+
+
+def _seal(value: Sequence[int]) -> FileSeal | None:
+    if not value:
+        return None
+    size_bytes, footer_crc32 = value
+    return FileSeal(_count(size_bytes), _count(footer_crc32))
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no whole number")
+    if not -_LARGEST <= value <= _LARGEST:
+        raise ValueError(f"{value} has more than 64 bits")
     return value
+
+
+def _count(value: Any) -> int:
+    if _whole(value) < 0:
+        raise ValueError(f"{value} is below 0")
+    return int(value)
 
 
 def _text(value: Any) -> str:
@@ -315,10 +331,3 @@ def _text(value: Any) -> str:
 def _keyed(by_partition: Mapping[int, Any]) -> dict[str, Any]:
     """With the text keys that JSON wants."""
     return {str(partition): value for partition, value in by_partition.items()}
-
-
-def _damaged(name: str, why: str) -> CorruptFileError:
-    return CorruptFileError(
-        f"Log file {name} is damaged: {why}. Nothing was changed; restore the file from a copy, "
-        "or give the topic up. It can't be skipped: what it confirmed would be lost."
-    )

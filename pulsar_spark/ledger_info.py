@@ -83,7 +83,21 @@ class BatchSizes:
 
     @staticmethod
     def from_json(value: Sequence[Sequence[int]]) -> BatchSizes:
-        return BatchSizes(tuple((int(size), int(count)) for size, count in value))
+        """TypeError or ValueError if it is no list of such runs."""
+        if not all(type(number) is int for run in value for number in run):
+            raise TypeError(f"{value!r} has other than whole numbers")
+        return BatchSizes(tuple((size, count) for size, count in value))
+
+
+@dataclass(frozen=True, slots=True)
+class FileSeal:
+    """What a data file is, to the byte: its length, and the CRC-32 of its Parquet footer.
+
+    The footer has the checksums of all else, so nobody changes a file that is sealed unnoticed.
+    """
+
+    size_bytes: int
+    footer_crc32: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +106,8 @@ class LedgerInfo:
 
     `file` is a path relative to the topic's folder; `size_bytes` counts payload bytes before
     compression; times are milliseconds since 1970; `max_deliver_at_ms` is None if no message
-    of it is delayed.
+    of it is delayed. `seal` is the file's, and `digest` the checksum of the rows' content
+    (`connector/content_digest.py`); a ledger from before they were stored has neither.
     """
 
     ledger_id: int
@@ -104,6 +119,8 @@ class LedgerInfo:
     min_publish_time_ms: int
     max_publish_time_ms: int
     max_deliver_at_ms: int | None = None
+    seal: FileSeal | None = None
+    digest: int | None = None
 
     @property
     def entries(self) -> int:

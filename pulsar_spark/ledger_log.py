@@ -296,7 +296,9 @@ class TopicState:
         places: dict[int, dict[int, LedgerInfo | None]] = {}
         for moved in commit.moved:
             place, ledger = self._find(commit, moved.partition, moved.ledger_id)
-            there = replace(ledger, file=moved.file, first_row=moved.first_row)
+            there = replace(
+                ledger, file=moved.file, first_row=moved.first_row, seal=moved.seal
+            )
             places.setdefault(moved.partition, {})[place] = there
             self.files[moved.file] = self.files.get(moved.file, 0) + 1
             self._release(ledger.file, commit.timestamp_ms)
@@ -375,6 +377,10 @@ class TopicState:
         columns["batch_sizes"] = [
             [number for run in each.batch_sizes.runs for number in run] for each in ledgers
         ]
+        seals = [each.seal for each in ledgers]
+        columns["file_bytes"] = [seal and seal.size_bytes for seal in seals]
+        columns["footer_crc32"] = [seal and seal.footer_crc32 for seal in seals]
+        columns["digest"] = [each.digest for each in ledgers]
         rest = {
             "number": self.number,
             "commit_id": self.commit_id,

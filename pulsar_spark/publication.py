@@ -21,7 +21,7 @@ from pulsar_spark import cursor_format
 from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.errors import FencedError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.ledger_info import BatchSizes, FileSeal, LedgerInfo, LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.position import EARLIEST
 from pulsar_spark.position_set import PositionSet
@@ -45,6 +45,8 @@ class NewLedger:
     max_deliver_at_ms: int | None = None
     sequences: Mapping[str, SequenceRange] = field(default_factory=dict)
     chunks: tuple[ChunkRun, ...] = ()
+    seal: FileSeal | None = None
+    digest: int | None = None
 
     def numbered(self, ledger_id: int) -> LedgerInfo:
         return LedgerInfo(
@@ -57,6 +59,8 @@ class NewLedger:
             self.min_publish_time_ms,
             self.max_publish_time_ms,
             self.max_deliver_at_ms,
+            self.seal,
+            self.digest,
         )
 
 

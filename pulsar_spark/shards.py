@@ -17,11 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark import cursor_format
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.stored_record import StoredFormat
 
-VERSION: Final = 2
+SHARD_FORMAT: Final = StoredFormat(
+    "A shard of the broker's state",
+    version=2,
+    remedy="Start the broker with a new checkpoint folder: it is rebuilt from __dispatch.",
+)
 """Version 1 kept every array as packed 64-bit integers."""
 MAGIC: Final = b"PLBS"
 MAX_SHARD_BYTES: Final = 100_000
@@ -97,7 +101,7 @@ class ShardReader:
         try:
             return json.loads(data if data[:1] in b'{["' else zlib.decompress(data))
         except (ValueError, zlib.error) as error:
-            raise CorruptFileError(f"the broker's state is damaged at {key}: {error}") from error
+            raise SHARD_FORMAT.damaged(key, error) from error
 
     def packed(self, key: str) -> bytes:
         """An array as `packed_array` makes it."""
@@ -112,7 +116,7 @@ class ShardReader:
                 return np.frombuffer(data, "<i4", offset=1)
             return np.frombuffer(zlib.decompress(data[1:]), "<i8")
         except (ValueError, zlib.error) as error:
-            raise CorruptFileError(f"the broker's state is damaged at {key}: {error}") from error
+            raise SHARD_FORMAT.damaged(key, error) from error
 
     def set(self, key: str, value: Any) -> PositionSet:
         if not value:
@@ -120,7 +124,7 @@ class ShardReader:
         if isinstance(value, dict):
             whole = {
                 "mark_delete_position": str(EARLIEST),
-                "version": cursor_format.VERSION,
+                "version": cursor_format.CURSOR_FORMAT.version,
                 "individually_deleted": value,
             }
             return cursor_format.from_json_value(whole)[1]
@@ -142,7 +146,7 @@ class ShardReader:
     def _one(self, key: str) -> bytes:
         framed = self.shards.get(key)
         if framed is None:
-            raise CorruptFileError(f"the broker's state is damaged: it lacks the shard {key}")
+            raise SHARD_FORMAT.damaged(key, "it is missing")
         return _unframed(key, framed)
 
 
@@ -162,21 +166,17 @@ def changed(
 
 
 def _framed(data: bytes) -> bytes:
-    return _HEAD.pack(MAGIC, VERSION, zlib.crc32(data)) + data
+    return _HEAD.pack(MAGIC, SHARD_FORMAT.version, zlib.crc32(data)) + data
 
 
 def _unframed(key: str, framed: bytes) -> bytes:
     if len(framed) < _HEAD.size or framed[:4] != MAGIC:
-        raise CorruptFileError(f"the broker's state is damaged: {key} does not begin with PLBS")
+        raise SHARD_FORMAT.damaged(key, "it does not begin with PLBS")
     _, version, checksum = _HEAD.unpack_from(framed)
-    if version > VERSION:
-        raise FutureVersionError(
-            f"the broker's state is of version {version}, and this Pulsarlite reads up to "
-            f"{VERSION}: update it to the one that wrote it"
-        )
+    SHARD_FORMAT.check_version(version, key)
     data = framed[_HEAD.size :]
     if zlib.crc32(data) != checksum:
-        raise CorruptFileError(f"the broker's state is damaged: {key} has another checksum")
+        raise SHARD_FORMAT.damaged(key, "its checksum differs")
     return data
 
 

@@ -16,12 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.cursor import Cursor
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.stored_record import StoredFormat
 
-VERSION: Final = 2
+OFFSET_FORMAT: Final = StoredFormat(
+    "An offset in the checkpoint",
+    version=2,
+    remedy="Restore the checkpoint from a copy, or start with a new one.",
+)
 READERS_VERSION: Final = 1
 """A Reader's offset says nothing that version 1 did not, and is still written as such."""
 FIRST_ATTEMPT: Final = 0
@@ -161,7 +166,7 @@ class StreamOffset:
             "incarnation": self.incarnation,
             "subscription": self.subscription,
             "topics": _sorted(topics),
-            "version": VERSION,
+            "version": OFFSET_FORMAT.version,
         }
         return {"suspects": self.suspects, **value} if self.suspects else value
 
@@ -169,16 +174,12 @@ class StreamOffset:
     def from_json_value(value: Any) -> StreamOffset:
         """Read `to_json_value`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
         version = value.get("version") if isinstance(value, dict) else None
-        if type(version) is not int or version < 1:
+        if version is None:
             raise CorruptFileError(
                 "An offset in the checkpoint is not one of Pulsarlite: it has no version. Was "
                 "the checkpoint made by another source? Start with a new checkpoint folder."
             )
-        if version > VERSION:
-            raise FutureVersionError(
-                f"An offset in the checkpoint has version {version}, and this "
-                f"Pulsarlite reads up to {VERSION}: update it to the one that wrote it."
-            )
+        OFFSET_FORMAT.check_version(version)
         if value.get("initial"):
             return StreamOffset(None)
         try:
@@ -194,10 +195,7 @@ class StreamOffset:
                 str(value.get("suspects", "")),
             )
         except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
-            raise CorruptFileError(
-                f"An offset in the checkpoint is damaged: {error!r}. Restore the "
-                "checkpoint from a copy, or start with a new one."
-            ) from error
+            raise OFFSET_FORMAT.damaged("", repr(error)) from error
 
 
 def _sorted(value: Any) -> Any:

@@ -14,13 +14,19 @@ from typing import Any, Final
 
 from pulsar_spark import cursor_format
 from pulsar_spark.due_messages import NOTHING
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.position import EARLIEST
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.stream_offset import TopicPartition
 
-VERSION: Final = 1
+SUSPECTS_FORMAT: Final = StoredFormat(
+    "A file of withheld messages",
+    version=2,
+    checked_since=2,
+    fields=frozenset({"released", "groups", "buried", "failures"}),
+    remedy="Restore it from a copy.",
+)
 PARTS: Final = 16
 """A trial that ends well takes a fraction of a second, one that does not a restart: so not 2."""
 
@@ -123,25 +129,21 @@ class SuspectMessages:
                 buried[about] = left
         return replace(self, groups=tuple(each for each in groups if each.messages), buried=buried)
 
-    def to_json_value(self) -> dict[str, Any]:
-        """Canonical, but for the order of keys."""
-        return {
-            "version": VERSION,
-            "released": None if self.released is None else self.released.to_json_value(),
-            "groups": [group.to_json_value() for group in self.groups],
-            "buried": [[*about, _value(part)] for about, part in sorted(self.buried.items())],
-            "failures": self.failures,
-        }
+    def to_json(self) -> bytes:
+        """The bytes of the file."""
+        return SUSPECTS_FORMAT.encode(
+            {
+                "released": None if self.released is None else self.released.to_json_value(),
+                "groups": [group.to_json_value() for group in self.groups],
+                "buried": [[*about, _value(part)] for about, part in sorted(self.buried.items())],
+                "failures": self.failures,
+            }
+        )
 
     @staticmethod
-    def from_json_value(value: Any) -> SuspectMessages:
-        """Read `to_json_value`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
-        version = value.get("version") if isinstance(value, dict) else None
-        if isinstance(version, int) and version > VERSION:
-            raise FutureVersionError(
-                f"A file of withheld messages has version {version}, and this Pulsarlite reads up "
-                f"to {VERSION}: update it to the one that wrote it."
-            )
+    def from_json(data: bytes, name: str = "") -> SuspectMessages:
+        """Read `to_json`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
+        value = SUSPECTS_FORMAT.decode(data, name)
         try:
             released = value["released"]
             return SuspectMessages(
@@ -151,9 +153,7 @@ class SuspectMessages:
                 value["failures"],
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CorruptFileError(
-                f"A file of withheld messages is damaged: {error!r}. Restore it from a copy."
-            ) from error
+            raise SUSPECTS_FORMAT.damaged(name, repr(error)) from error
 
 
 def _split(group: SuspectGroup, total: int, ledgers: Ledgers) -> Iterator[SuspectGroup]:

@@ -21,7 +21,7 @@ DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 
 _ID = re.compile(r"[0-9a-f]{32}/\d{20}")
 _FLAGS = (False, True)
-_FIELDS = {"id", "attempt", "timeout_ms", "complete"}
+TRANSACTION_FIELDS = {"id", "attempt", "timeout_ms", "complete"}
 
 
 class TxnStatus(Enum):
@@ -85,8 +85,3 @@ class Transaction:
         if not isinstance(attempt, str) or type(timeout_ms) is not int or complete not in _FLAGS:
             raise TypeError(f"{value!r} is no transaction")
         return Transaction(named, attempt, timeout_ms, complete=complete)
-
-
-def unknown_fields(value: Any) -> list[str]:
-    """The fields of a transaction's JSON that this version does not know."""
-    return sorted(set(value) - _FIELDS) if isinstance(value, dict) else []

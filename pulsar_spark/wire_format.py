@@ -1,14 +1,13 @@
 """Commands and what the broker answers, as the bytes that lie in the system topics.
 
-Invariants: every value that is written can be read back equal; the form has a version, and a newer
-one is refused; message sets travel as serialised cursors, never as rows for each message. JSON
-outside, so that a stranger can read it; stands for Pulsar's `PulsarApi.proto`.
+Invariants: every value that is written can be read back equal; each has a version and a checksum,
+and a newer one is refused; message sets travel as serialised cursors, never as rows for each
+message. JSON outside, so that a stranger can read it; stands for Pulsar's `PulsarApi.proto`.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -17,12 +16,17 @@ from typing import Any, Final
 from pulsar_spark import commands, cursor_format, policies, producer_access, ready
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.dispatch import Stepped
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.stored_record import StoredFormat
 
-VERSION: Final = 1
+WIRE_FORMAT: Final = StoredFormat(
+    "A message of a system topic",
+    version=2,
+    checked_since=2,
+    remedy="Restore the topic's files from a copy.",
+)
 
 _CLASSES: Final[dict[str, type]] = {
     each.__name__: each
@@ -52,26 +56,16 @@ def encode(item: Any) -> bytes:
     """A command, or an item of `Ready`. TypeError for anything else."""
     if type(item).__name__ not in _CLASSES:
         raise TypeError(f"{type(item).__name__} does not travel in a system topic")
-    value = {"version": VERSION, **_value(item)}
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return WIRE_FORMAT.encode(_value(item))
 
 
 def decode(data: bytes) -> Any:
     """Read `encode`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
-    try:
-        value = json.loads(data)
-        version = value.pop("version")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CorruptFileError(f"A message of a system topic is damaged: {error!r}") from error
-    if not isinstance(version, int) or version > VERSION:
-        raise FutureVersionError(
-            f"A message of a system topic has version {version}, and this Pulsarlite reads up to "
-            f"{VERSION}: update it to the one that wrote it."
-        )
+    value = WIRE_FORMAT.decode(data)
     try:
         return _item(value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFileError(f"A message of a system topic is damaged: {error!r}") from error
+        raise WIRE_FORMAT.damaged("", repr(error)) from error
 
 
 def _value(item: Any) -> Any:
