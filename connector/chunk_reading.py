@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from pulsar_spark.chunked_messages import ChunkedMessage, ChunkedMessages, ChunkLimits
+from pulsar_spark.connector.content_digest import payload
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.micro_batch import RowRange, row_ranges
@@ -150,7 +150,7 @@ def put_together(reader: LedgerFileReader, topic: str, chunks: tuple[RowRange, .
                 total = batch.column(1)[0].as_py() or 0
                 buffer = pa.allocate_buffer(total)
                 view = memoryview(buffer).cast("B")
-            data = _payload(batch.column(0))
+            data = payload(batch.column(0))
             if at + len(data) > total:
                 raise _damaged(topic, chunks, f"more than {total}")
             view[at : at + len(data)] = data
@@ -159,14 +159,6 @@ def put_together(reader: LedgerFileReader, topic: str, chunks: tuple[RowRange, .
         raise _damaged(topic, chunks, f"{at}")
     offsets = pa.array([0, at], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, buffer])
-
-
-def _payload(values: pa.Array) -> memoryview:
-    """The bytes of all the values, which lie one behind the other. Nothing is copied."""
-    _, offsets_buffer, data = values.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)
-    first, stop = int(offsets[values.offset]), int(offsets[values.offset + len(values)])
-    return memoryview(data or b"").cast("B")[first:stop]
 
 
 def _damaged(topic: str, chunks: tuple[RowRange, ...], found: str) -> CorruptFileError:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.connector.chunk_reading import TopicChunks, put_together
 from pulsar_spark.connector.compacted_reading import kept_rows
+from pulsar_spark.connector.content_digest import ContentDigest
 from pulsar_spark.connector.ledger_file import (
     MESSAGE_SCHEMA,
     LedgerFileReader,
@@ -32,7 +33,7 @@ from pulsar_spark.connector.object_store import join
 from pulsar_spark.connector.outgoing_messages import payload_sizes
 from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
 from pulsar_spark.ledger_commit import Commit
-from pulsar_spark.ledger_info import LedgerInfo, LedgerList
+from pulsar_spark.ledger_info import FileSeal, LedgerInfo, LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.options import Options
 from pulsar_spark.position import EARLIEST, Position
@@ -72,6 +73,7 @@ class _Kept:
     first_row: int
     size_bytes: int = 0
     numbers: list[NDArray[np.int64]] = field(default_factory=list)
+    digest: ContentDigest = field(default_factory=ContentDigest)
 
 
 def compact(ledger: ManagedLedger, *, retain_null_key: bool = False) -> list[Compacted]:
@@ -111,11 +113,10 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
         latest = _latest(reader, ledger.topic, sources)
         with LedgerFileWriter(ledger.store, ledger.folder) as writer:
             kept = _copy(reader, ledger.topic, sources, latest, writer, partition, retain_null_key)
-            if writer.rows:
-                writer.close()
+            seal = writer.close().seal if writer.rows else None
     finally:
         reader.close()
-    compacted = _compacted(horizon, kept, writer.path)
+    compacted = _compacted(horizon, kept, writer.path, seal)
 
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
         now = state.compacted(partition)
@@ -222,6 +223,7 @@ def _copy(
                     kept.append(_Kept(source.ledger, first_row))
                 kept[-1].numbers.append(source.numbers[done : done + batch.num_rows][mask])
                 kept[-1].size_bytes += int(payload_sizes(rows.column("value")).sum())
+                kept[-1].digest.add(rows)
             at += batch.num_rows
             done += batch.num_rows
     return kept
@@ -255,7 +257,9 @@ def _in_one_piece(
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
 
 
-def _compacted(horizon: Position, kept: Sequence[_Kept], file: str) -> CompactedLedgers:
+def _compacted(
+    horizon: Position, kept: Sequence[_Kept], file: str, seal: FileSeal | None
+) -> CompactedLedgers:
     ledgers, messages = [], PositionSet()
     for each in kept:
         ledger, numbers = each.ledger, np.concatenate(each.numbers)
@@ -266,6 +270,9 @@ def _compacted(horizon: Position, kept: Sequence[_Kept], file: str) -> Compacted
         part = PositionSet.from_arrays(ids, entries, indexes, sizes[entries])
         messages = messages.union(part)
         ledgers.append(
-            replace(ledger, file=file, first_row=each.first_row, size_bytes=each.size_bytes)
-        )
+            replace(
+                ledger, file=file, first_row=each.first_row, size_bytes=each.size_bytes,
+                seal=seal, digest=each.digest.value,
+            )
+        )  # fmt: skip
     return CompactedLedgers(horizon, LedgerList(ledgers), messages)

@@ -1,8 +1,9 @@
 """The data files: Parquet whose rows are messages, read by the row.
 
 Invariants: a file is written once, and durable before a commit may name it; a ledger is a range
-of its rows; every page has a checksum, which reading verifies; a column in which a whole file has
-no value is not stored, and reads as nulls. Message ids are not stored: the log has them.
+of its rows; what is read is verified, to the byte (`block_checksums`) and by the page, and every
+row that was asked for is yielded, or an error that names the file; a column in which a whole file
+has no value is not stored, and reads as nulls. Message ids are not stored: the log has them.
 
 Takes the place of Pulsar's BookKeeper ledgers and of its batch and compression framing.
 """
@@ -15,12 +16,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pulsar_spark.batch_message_container import BatchLimits
+from pulsar_spark.connector.block_checksums import CheckedInput, SummedOutput
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.connector.row_groups import (
     CUT_ROW_GROUP_BYTES,
@@ -30,18 +33,24 @@ from pulsar_spark.connector.row_groups import (
 )
 from pulsar_spark.errors import (
     CorruptFileError,
-    FutureVersionError,
     InvalidMessageError,
     InvalidOptionError,
     ObjectNotFoundError,
     PulsarliteError,
     StorageError,
 )
-from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.ledger_info import FileSeal, LedgerInfo
+from pulsar_spark.stored_record import StoredFormat
 
-FILE_VERSION = 1
+FILE_FORMAT: Final = StoredFormat(
+    "File",
+    version=2,
+    checked_since=2,
+    remedy="Restore the file from a copy; the messages in it can't be read.",
+)
 VERSION_KEY = "pulsarlite.version"
 COMPRESSION_KEY = "pulsarlite.compression"
+BLOCKS_KEY = "pulsarlite.blocks"
 DATA_FOLDER = "data"
 
 ROW_GROUP_ROWS = 32_768
@@ -104,13 +113,19 @@ _ENCODINGS = {
 }
 
 
+_PHYSICAL: Final = {
+    pa.int32(): "INT32", pa.int64(): "INT64", _TIME: "INT64", pa.string(): "BYTE_ARRAY",
+    pa.binary(): "BYTE_ARRAY", pa.map_(pa.string(), pa.string()): "BYTE_ARRAY",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A written file: its path in the topic's folder, its rows, its bytes on disk."""
+    """A written file: its path in the topic's folder, its rows, what it is to the byte."""
 
     path: str
     rows: int
-    size_bytes: int
+    seal: FileSeal
 
 
 class LedgerFileWriter:
@@ -137,6 +152,7 @@ class LedgerFileWriter:
         self.path = path or new_data_path()
         self._compression = compression
         self._output = store.open_output(join(folder, self.path))
+        self._summed = SummedOutput(self._output.sink)
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_rows = self._waiting_bytes = 0
@@ -179,9 +195,10 @@ class LedgerFileWriter:
         if self._writer is None:
             self._open(pa.concat_tables(self._waiting), whole=True)
         self.end_row_group()
-        if self._writer is not None:
-            self._writer.close()
-        return DataFile(self.path, self.rows, self._output.close())
+        assert self._writer is not None
+        self._writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
+        self._writer.close()
+        return DataFile(self.path, self.rows, self._summed.seal(self._output.close()))
 
     def abort(self) -> None:
         """Give up what was written. Harmless after `close`."""
@@ -251,7 +268,7 @@ class LedgerFileWriter:
         }
         levels = {name: level for name in codecs if level is not None and codecs[name] != "none"}
         self._writer = pq.ParquetWriter(
-            self._output.sink,
+            pa.PythonFile(self._summed, "w"),
             schema,
             compression=codecs,
             compression_level=levels,
@@ -262,7 +279,7 @@ class LedgerFileWriter:
             write_page_checksum=True,
         )
         self._writer.add_key_value_metadata(
-            {VERSION_KEY: str(FILE_VERSION), COMPRESSION_KEY: self._compression}
+            {VERSION_KEY: str(FILE_FORMAT.version), COMPRESSION_KEY: self._compression}
         )
 
 
@@ -275,7 +292,7 @@ class LedgerFileReader:
     def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
         self._store, self._folder, self._topic = store, folder, topic
         self._keep_open = keep_open
-        self._files: OrderedDict[str, RowGroups] = OrderedDict()
+        self._files: OrderedDict[tuple[str, FileSeal | None], RowGroups] = OrderedDict()
 
     def read(
         self,
@@ -298,16 +315,21 @@ class LedgerFileReader:
                 f"rows {first_row} to {first_row + count} of a ledger of {ledger.messages}"
             )
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
-        with self._damage_named(ledger.file):
-            file = self._open(ledger.file)
+        with self._damage_named(ledger):
+            file = self._open(ledger)
             start = ledger.first_row + first_row
             if start + count > file.num_rows:
-                raise CorruptFileError(
-                    f"File {ledger.file} of topic {self._topic} has {file.num_rows} "
-                    f"rows, and the log says that ledger {ledger.ledger_id} ends at row "
-                    f"{start + count}. Restore the file from a copy."
+                raise self._damaged(
+                    ledger,
+                    f"it has {file.num_rows} rows, and the log says that ledger "
+                    f"{ledger.ledger_id} ends at row {start + count}",
                 )
-            yield from file.rows(schema, start, count, batch_rows)
+            done = 0
+            for batch in file.rows(schema, start, count, batch_rows):
+                done += batch.num_rows
+                yield batch
+            if done != count:
+                raise self._damaged(ledger, f"{done} of {count} rows could be read")
 
     def read_table(
         self,
@@ -324,39 +346,61 @@ class LedgerFileReader:
         while self._files:
             self._files.popitem()[1].close()
 
-    def _open(self, path: str) -> RowGroups:
-        if path in self._files:
-            self._files.move_to_end(path)
-            return self._files[path]
-        source = self._store.open_input(join(self._folder, path))
-        file = RowGroups(source, remote=self._store.remote)
-        _check_version(file.metadata, path, self._topic)
-        self._files[path] = file
+    def _open(self, ledger: LedgerInfo) -> RowGroups:
+        key = ledger.file, ledger.seal
+        if key in self._files:
+            self._files.move_to_end(key)
+            return self._files[key]
+        source = self._store.open_input(join(self._folder, ledger.file))
+        try:
+            checked = CheckedInput(source, ledger.seal)
+            footer = self._footer(checked, ledger)
+        except BaseException:
+            source.close()
+            raise
+        file = self._files[key] = RowGroups(checked, footer, remote=self._store.remote)
         while len(self._files) > self._keep_open:
             self._files.popitem(last=False)[1].close()
         return file
 
+    def _footer(self, checked: CheckedInput, ledger: LedgerInfo) -> pq.FileMetaData:
+        """The file's, which from then on is verified by the checksums that it has."""
+        footer = pq.read_metadata(pa.BufferReader(checked.footer))
+        metadata: dict[bytes, bytes] = footer.metadata or {}
+        text = metadata.get(VERSION_KEY.encode(), b"").decode(errors="replace")
+        named = self._named(ledger)
+        version = FILE_FORMAT.check_version(int(text) if text.isdecimal() else None, named)
+        columns = (footer.schema.column(number) for number in range(footer.num_columns))
+        found = {f"{each.path} ({each.physical_type})" for each in columns}
+        FILE_FORMAT.check_fields(found, _KNOWN_COLUMNS, named)
+        if version > 1:
+            checked.check_blocks(metadata.get(BLOCKS_KEY.encode(), b""))
+        return footer
+
+    def _named(self, ledger: LedgerInfo) -> str:
+        return f"{ledger.file} of topic {self._topic}"
+
+    def _damaged(self, ledger: LedgerInfo, why: object) -> CorruptFileError:
+        return FILE_FORMAT.damaged(self._named(ledger), why)
+
     @contextmanager
-    def _damage_named(self, path: str) -> Iterator[None]:
+    def _damage_named(self, ledger: LedgerInfo) -> Iterator[None]:
         """Turn what Arrow says about a file into our errors, which name it."""
         try:
             yield
         except PulsarliteError as error:
             if isinstance(error, ObjectNotFoundError):
                 raise ObjectNotFoundError(
-                    f"File {path} of topic {self._topic} is not there (any more)."
+                    f"File {self._named(ledger)} is not there (any more)."
                 ) from error
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            self._files.pop(path, None)
+            self._files.pop((ledger.file, ledger.seal), None)
             if isinstance(error, OSError) and error.errno:
                 raise StorageError(
-                    f"Could not read file {path} of topic {self._topic}: {error}."
+                    f"Could not read file {self._named(ledger)}: {error}."
                 ) from error
-            raise CorruptFileError(
-                f"File {path} of topic {self._topic} is damaged: {error}. Restore the file from "
-                "a copy; the messages in it can't be read."
-            ) from error
+            raise self._damaged(ledger, error) from error
 
 
 def new_data_path() -> str:
@@ -387,6 +431,14 @@ def _leaves(schema: pa.Schema) -> list[str]:
     return names
 
 
+_KNOWN_COLUMNS: Final = frozenset(
+    f"{leaf} ({_PHYSICAL[field.type]})"
+    for field in MESSAGE_SCHEMA
+    for leaf in _leaves(pa.schema([field]))
+)
+"""As Parquet has them."""
+
+
 def _gets_smaller(values: pa.ChunkedArray, codec: str, level: int | None) -> bool:
     """Whether compressing is worth its time, by the first bytes of the values."""
     if codec == "none":
@@ -411,17 +463,3 @@ def _columns_of_few_values(sample: pa.Table, schema: pa.Schema) -> list[str]:
 def _columns_with_statistics(schema: pa.Schema) -> list[str]:
     useful = ("sequence_id", "publish_time", "event_time", "deliver_at")
     return [name for name in useful if name in schema.names]
-
-
-def _check_version(metadata: dict[bytes, bytes], path: str, topic: str) -> None:
-    text = metadata.get(VERSION_KEY.encode(), b"").decode(errors="replace")
-    if not text.isdecimal():
-        raise CorruptFileError(
-            f"File {path} of topic {topic} is not a data file of Pulsarlite: it has no "
-            f"{VERSION_KEY}. Something else wrote it; restore the file from a copy."
-        )
-    if int(text) > FILE_VERSION:
-        raise FutureVersionError(
-            f"File {path} of topic {topic} has format version {text}; this Pulsarlite knows up "
-            f"to {FILE_VERSION}. Update Pulsarlite to read it."
-        )

@@ -13,8 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from pulsar_spark.connector.content_digest import content_digest
 from pulsar_spark.connector.ledger_file import (
     DATA_FOLDER,
+    FILE_FORMAT,
     MESSAGE_SCHEMA,
     LedgerFileReader,
     LedgerFileWriter,
@@ -185,19 +189,16 @@ class LedgerStore:
         """Write the ledgers' rows into a new file; its path, and where each ledger lies in it."""
         ledger = self.ledger
         reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-        moved = []
         try:
             with LedgerFileWriter(ledger.store, ledger.folder, compression=compression) as writer:
-                for each in ledgers:
-                    rows = reader.read_table(each, MESSAGE_SCHEMA.names)
-                    first_row = writer.write(rows, each.partition)
-                    moved.append(
-                        MovedLedger(each.partition, each.ledger_id, writer.path, first_row)
-                    )
-                writer.close()
+                first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
+                seal = writer.close().seal
         finally:
             reader.close()
-        return writer.path, moved
+        return writer.path, [
+            MovedLedger(each.partition, each.ledger_id, writer.path, first_row, seal)
+            for each, first_row in zip(ledgers, first_rows, strict=True)
+        ]
 
     def _groups(self, small_bytes: int, merged_bytes: int) -> Iterable[list[_SmallFile]]:
         """The small files, oldest first, in groups of two or more."""
@@ -235,6 +236,15 @@ class LedgerStore:
 
     def _path(self, file: str) -> str:
         return join(self.ledger.folder, file)
+
+
+def _rows(reader: LedgerFileReader, ledger: LedgerInfo) -> pa.Table:
+    """All rows of a ledger. CorruptFileError if they are not those that were published."""
+    rows = reader.read_table(ledger, MESSAGE_SCHEMA.names)
+    if ledger.digest is not None and content_digest(rows) != ledger.digest:
+        why = f"the rows of ledger {ledger.ledger_id} are not those that were published"
+        raise FILE_FORMAT.damaged(ledger.file, why)
+    return rows
 
 
 def _name(item: ObjectInfo) -> str:

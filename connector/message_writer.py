@@ -9,13 +9,14 @@ Follows Pulsar's `ProducerImpl` and `PartitionedProducerImpl`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pulsar_spark.connector.content_digest import content_digest
 from pulsar_spark.connector.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_batching import in_entries
@@ -160,8 +161,8 @@ class _TopicWriter:
                 kept, batch_sizes = in_entries(kept, self._options)
                 place = file.path, file.write(kept, partition)
                 ledgers.append(self._new_ledger(kept, partition, place, batch_sizes))
-            file.close()
-        self._written += ledgers
+            seal = file.close().seal
+        self._written += (replace(ledger, seal=seal) for ledger in ledgers)
 
     def _new_ledger(
         self, table: pa.Table, partition: int, place: tuple[str, int], batch_sizes: BatchSizes
@@ -181,6 +182,7 @@ class _TopicWriter:
             max_deliver_at_ms=_ms(latest) if latest is not None and latest.is_valid else None,
             sequences=sequence_ranges(table) if self._deduplicate else {},
             chunks=chunk_runs(table),
+            digest=content_digest(table),
         )
 
 

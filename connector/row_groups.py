@@ -1,6 +1,7 @@
 """Reading a data file: some rows of its row groups, as record batches of the columns asked for.
 
-Invariants: every page's checksum is verified; only the row groups and columns needed are read; a
+Invariants: every byte is verified by its `CheckedInput`, and every page by its checksum; only the
+row groups and columns needed are read; a
 column that the file does not have reads as nulls. Values are taken from their pages as they lie
 there, if they can be (`value_pages`); all else is decoded by Arrow.
 """
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pulsar_spark.connector.block_checksums import CheckedInput, DamagedError
 from pulsar_spark.connector.value_pages import value_pages
 
 ROW_GROUP_BYTES = 64 << 20
@@ -34,11 +36,10 @@ _VALUE = "value"
 class RowGroups:
     """One open file. Not for several threads at once."""
 
-    def __init__(self, source: pa.NativeFile, *, remote: bool) -> None:
-        footer = pq.read_metadata(source)
+    def __init__(self, checked: CheckedInput, footer: pq.FileMetaData, *, remote: bool) -> None:
         names = [footer.schema.column(number).path for number in range(footer.num_columns)]
         self._parquet = pq.ParquetFile(
-            source,
+            pa.PythonFile(checked, "r"),
             metadata=footer,
             read_dictionary=[_FEW_VALUES] if _FEW_VALUES in names else None,
             page_checksum_verification=True,
@@ -47,9 +48,8 @@ class RowGroups:
         self._names = [name.partition(".")[0] for name in names]
         # Of a remote file Arrow asks for several pages at a time.
         self._paged = not remote and _VALUE in names
-        self._source = source
+        self._source = checked
         self.num_rows: int = footer.num_rows
-        self.metadata: dict[bytes, bytes] = footer.metadata or {}
 
     def rows(
         self, schema: pa.Schema, start: int, count: int, batch_rows: int
@@ -106,6 +106,9 @@ class RowGroups:
         if not names:
             return _nulls(self._parquet.metadata.row_group(number).num_rows, schema)
         table = self._parquet.read_row_group(number, columns=names, use_threads=False)
+        rows = self._parquet.metadata.row_group(number).num_rows
+        if len(table) != rows:
+            raise DamagedError(f"row group {number} has {len(table)} of {rows} rows")
         return _shaped(table.combine_chunks().to_batches()[0], schema)
 
     def _decoded(

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark import wire_format
+from pulsar_spark.connector.content_digest import ContentDigest
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topics import Root
@@ -123,12 +124,15 @@ class SystemTopic:
         ledger = self.open()
         now_ms = time.time_ns() // 1_000_000
         apart = first and sum(len(each.data) for each in last) >= APART_BYTES
+        digest = ContentDigest()
         with LedgerFileWriter(ledger.store, ledger.folder) as file:
             for part in (first, last) if apart else (held,):
-                file.write(_table(part, now_ms))
+                rows = _table(part, now_ms)
+                digest.add(rows)
+                file.write(rows)
                 if part is first:
                     file.end_row_group()
-            file.close()
+            seal = file.close().seal
         entries, rest = divmod(len(held), RECORDS_AN_ENTRY)
         sizes = [RECORDS_AN_ENTRY] * entries + ([rest] if rest else [])
         return [
@@ -140,6 +144,8 @@ class SystemTopic:
                 size_bytes=sum(len(each.data) for each in held),
                 min_publish_time_ms=now_ms,
                 max_publish_time_ms=now_ms,
+                seal=seal,
+                digest=digest.value,
             )
         ]
 

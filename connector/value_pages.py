@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
+from pulsar_spark.connector.block_checksums import CheckedInput
+
 _HEADER_BYTES: Final = 128
 """No header of such a page, which has no statistics, is longer."""
 _DATA_PAGE, _LENGTHS_THEN_BYTES = 0, 6
@@ -34,7 +36,7 @@ class _Unexpected(Exception):  # noqa: N818 - not an error: Arrow reads it
     """Not the one kind of page that is read here."""
 
 
-def value_pages(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> Iterator[pa.Array]:
+def value_pages(source: CheckedInput, chunk: pq.ColumnChunkMetaData) -> Iterator[pa.Array]:
     """The values of one row group, page by page, as binary arrays.
 
     Ends early, perhaps at once, before the first page that Arrow has to read.
@@ -46,8 +48,7 @@ def value_pages(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> Iterato
     while place < end:
         try:
             header, size = _header(source.read_at(min(_HEADER_BYTES, end - place), place))
-            source.seek(place + size)
-            page = source.read_buffer(header[_STORED_SIZE])
+            page = source.read_at(header[_STORED_SIZE], place + size)
             array = _array(page, header)
         except (_Unexpected, KeyError, IndexError, TypeError, ValueError):
             return
@@ -130,9 +131,9 @@ def _unpacked(stored: bytes, bits: int) -> NDArray[np.int64]:
     return numbers.reshape(-1)
 
 
-def _header(data: bytes) -> tuple[dict[int, Any], int]:
+def _header(data: bytes | pa.Buffer) -> tuple[dict[int, Any], int]:
     """(field -> value, bytes taken) of a struct in Thrift's compact protocol."""
-    return _struct(memoryview(data), 0)
+    return _struct(memoryview(data).cast("B"), 0)
 
 
 def _struct(data: memoryview, at: int) -> tuple[dict[int, Any], int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_spark.connector.content_digest import content_digest
 from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectInfo, ObjectStore, Output, Versioned
@@ -139,7 +140,7 @@ def write(ledger: ManagedLedger, parts: dict[int, pa.Table], batch: int = 1000) 
     """One file with the rows of those partitions; their ledgers, ready to be committed."""
     with LedgerFileWriter(ledger.store, ledger.folder) as writer:
         first_rows = {part: writer.write(rows, part) for part, rows in parts.items()}
-        writer.close()
+        seal = writer.close().seal
     return [
         NewLedger(
             partition=part,
@@ -152,6 +153,8 @@ def write(ledger: ManagedLedger, parts: dict[int, pa.Table], batch: int = 1000) 
             min_publish_time_ms=1000,
             max_publish_time_ms=1000,
             sequences=sequence_ranges(rows),
+            seal=seal,
+            digest=content_digest(rows),
         )
         for part, rows in parts.items()
     ]
