@@ -7,6 +7,7 @@ partition have ascending ids. Follows Pulsar's `ManagedLedgerInfo.LedgerInfo`.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,38 @@ class LedgerInfo:
     @property
     def messages(self) -> int:
         return self.batch_sizes.messages
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSum:
+    """Some ledgers added up, in any order: how many messages, and which ids with which content.
+
+    Two sums are equal only if the ledgers are (but for a chance of one to 2**64): `digest` is the
+    sum, modulo 2**64, of a hash of each ledger's id, partition, entries and digest.
+    """
+
+    messages: int = 0
+    digest: int = 0
+
+    def __add__(self, other: LedgerSum) -> LedgerSum:
+        digest = (self.digest + other.digest) % (1 << 64)
+        return LedgerSum(self.messages + other.messages, digest)
+
+    def plus(self, ledger: LedgerInfo) -> LedgerSum:
+        return self + LedgerSum(ledger.messages, _term(ledger))
+
+    def to_json(self) -> list[int]:
+        return [self.messages, self.digest]
+
+    @staticmethod
+    def from_json(value: Sequence[int]) -> LedgerSum:
+        messages, digest = value
+        return LedgerSum(int(messages), int(digest))
+
+
+def _term(ledger: LedgerInfo) -> int:
+    what = (ledger.ledger_id, ledger.partition, ledger.batch_sizes.runs, ledger.digest)
+    return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest(), "little")
 
 
 class LedgerList(Sequence[LedgerInfo]):

@@ -21,7 +21,7 @@ from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
-from pulsar_spark.partition_state import PartitionState
+from pulsar_spark.partition_state import PartitionState, sums_from_json
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.schema_registry import SchemaRegistry
@@ -289,6 +289,8 @@ class TopicState:
             part.chunks[ledger.ledger_id] = chunks
         part.messages += ledger.messages
         part.size_bytes += ledger.size_bytes
+        if part.published is not None:
+            part.published = part.published.plus(ledger)
         self.files[ledger.file] = self.files.get(ledger.file, 0) + 1
         self.next_ledger_id = ledger.ledger_id + 1
 
@@ -296,9 +298,7 @@ class TopicState:
         places: dict[int, dict[int, LedgerInfo | None]] = {}
         for moved in commit.moved:
             place, ledger = self._find(commit, moved.partition, moved.ledger_id)
-            there = replace(
-                ledger, file=moved.file, first_row=moved.first_row, seal=moved.seal
-            )
+            there = replace(ledger, file=moved.file, first_row=moved.first_row, seal=moved.seal)
             places.setdefault(moved.partition, {})[place] = there
             self.files[moved.file] = self.files.get(moved.file, 0) + 1
             self._release(ledger.file, commit.timestamp_ms)
@@ -313,6 +313,8 @@ class TopicState:
             for ledger in places.values():
                 part.messages -= ledger.messages
                 part.size_bytes -= ledger.size_bytes
+                if part.published is not None:
+                    part.removed = part.removed.plus(ledger)
                 last = Position(ledger.ledger_id, ledger.entries - 1)
                 part.trimmed_up_to = max(part.trimmed_up_to, last)
                 part.chunks.pop(ledger.ledger_id, None)
@@ -359,6 +361,8 @@ class TopicState:
             assert all(each.partition == number for each in ledgers)
             assert part.messages == sum(each.messages for each in ledgers)
             assert part.size_bytes == sum(each.size_bytes for each in ledgers)
+            if part.published is not None:
+                assert part.published == part.sum_of_ledgers() + part.removed
             assert part.chunks.keys() <= {each.ledger_id for each in ledgers}
             assert list(part.chunks) == sorted(part.chunks)
             for each in ledgers:
@@ -400,6 +404,7 @@ class TopicState:
                     "size_bytes": part.size_bytes,
                     "trimmed_up_to": str(part.trimmed_up_to),
                     "hidden": self._live_hidden(number),
+                    **part.sums_to_json(),
                     **chunks_to_json(part.chunks),
                     **part.sequences.to_json_value(),
                     **({"compacted": part.compacted.to_json_value()} if part.compacted else {}),
@@ -448,6 +453,7 @@ class TopicState:
                     chunks=chunks_from_json(part.get("chunks", {})),
                     sequences=state._sequences_of(number, part),
                     compacted=CompactedLedgers.of_snapshot(part.get("compacted")),
+                    **sums_from_json(part),
                 )
             )  # fmt: skip
             for file in state._partitions[-1].compacted_files:

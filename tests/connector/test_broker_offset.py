@@ -32,16 +32,24 @@ def test_an_offset_that_was_written_once_is_still_read() -> None:
     assert json.dumps(OFFSET.to_json_value(), indent=1, sort_keys=True) + "\n" == text
 
 
+def test_an_offset_in_dispatch_that_was_written_once_is_still_read() -> None:
+    assert BrokerOffset.from_json(json.dumps(OFFSET.to_json_value()).encode()) == OFFSET
+    data = (GOLDEN / "broker-offset-record-v2.json").read_bytes()
+    assert BrokerOffset.from_json(data) == OFFSET
+    assert OFFSET.to_json() == data
+
+
 def test_an_offset_of_the_future_is_refused_and_a_damaged_one_says_what_to_do() -> None:
-    with pytest.raises(FutureVersionError, match="has version 2"):
+    with pytest.raises(FutureVersionError, match="has format version 2"):
         BrokerOffset.from_json_value({**OFFSET.to_json_value(), "version": 2})
     with pytest.raises(CorruptFileError, match="Delete the broker's checkpoint folder"):
         BrokerOffset.from_json_value({"version": 1})
 
 
 def test_a_lease_that_was_written_once_is_still_read() -> None:
-    data = (GOLDEN / "lease-v1.json").read_bytes()
-    assert Lease.from_json(data) == LEASE
+    for version in (1, 2):
+        data = (GOLDEN / f"lease-v{version}.json").read_bytes()
+        assert Lease.from_json(data) == LEASE
     assert LEASE.to_json() == data
     assert LEASE.path == "_leases/a%2Fb~c~d~5"
 

@@ -66,7 +66,7 @@ def test_policies_are_read_as_they_were_written(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('{"version":2}', FutureVersionError),
+        ('{"version":3}', FutureVersionError),
         ('{"version":1,"retention":5}', FutureVersionError),
         ('{"version":1,"deduplication":"yes"}', CorruptFileError),
         ("{", CorruptFileError),

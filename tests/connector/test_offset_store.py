@@ -83,5 +83,5 @@ def test_a_spilled_offset_that_is_gone_is_named(
 def test_an_offset_of_a_newer_version_is_refused(root: Path) -> None:
     send(root, "t", ["a"])
     for start in ({"version": 3}, {"spilled": "x/y.json", "version": 2}):
-        with pytest.raises(FutureVersionError, match="update"):
+        with pytest.raises(FutureVersionError, match="Update"):
             Run(root, topic="t", start=start).next()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +15,10 @@ from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWrite
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectInfo, ObjectStore, Output, Versioned
 from pulsar_spark.connector.sequence_ids import sequence_ranges
+from pulsar_spark.ledger_commit import COMMIT_FORMAT, Commit
 from pulsar_spark.ledger_info import BatchSizes
 from pulsar_spark.publication import NewLedger
+from pulsar_spark.stored_record import CHECKSUM_FIELD
 
 FOLDER = "persistent/public/default/orders"
 TIMES = pa.timestamp("us", tz="UTC")
@@ -158,6 +162,24 @@ def write(ledger: ManagedLedger, parts: dict[int, pa.Table], batch: int = 1000) 
         )
         for part, rows in parts.items()
     ]
+
+
+def assert_is_rewritten_as_it_was(path: Path) -> None:
+    """What is read of a commit is written byte for byte; of an older version, field for field."""
+    data = path.read_bytes()
+    commit = Commit.from_json(data, path.name, int(path.stem))
+    if json.loads(data)["version"] == COMMIT_FORMAT.version:
+        assert commit.to_json() == data
+    assert Commit.from_json(commit.to_json(), path.name, int(path.stem)) == commit
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """A commit with other fields, as if somebody had written it so: its checksum agrees."""
+    record = json.loads(path.read_bytes())
+    version = record.pop("version")
+    record.pop(CHECKSUM_FIELD, None)
+    form = replace(COMMIT_FORMAT, version=changes.pop("version", version))
+    path.write_bytes(form.encode(record | changes))
 
 
 def publish(ledger: ManagedLedger, *values: str, partition: int = 0, **how: Any) -> Any:

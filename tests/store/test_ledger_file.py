@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def test_rows_outside_of_the_ledger_are_refused(store: ObjectStore) -> None:
 
 def test_a_file_of_few_messages_is_small(store: ObjectStore) -> None:
     file = write(store, rows(1).append_column("sequence_id", pa.array([1], pa.int64())))
-    assert file.size_bytes == stored(store, file).stat().st_size < 1_000
+    assert file.seal.size_bytes == stored(store, file).stat().st_size < 1_000
     column = pq.ParquetFile(stored(store, file)).metadata.row_group(0).column
     assert [column(index).is_stats_set for index in range(4)] == [False, False, False, True]
 
@@ -197,17 +198,18 @@ def test_a_missing_file_is_told_from_a_damaged_one(store: ObjectStore) -> None:
 def test_a_file_of_somebody_else_is_refused(store: ObjectStore) -> None:
     file = write(store, rows(10))
     pq.write_table(rows(10), stored(store, file))
-    with pytest.raises(CorruptFileError, match="not a data file of Pulsarlite"):
+    with pytest.raises(CorruptFileError, match="its version is None"):
         LedgerFileReader(store, FOLDER, "t").read_table(ledger(file), ["value"])
 
 
 def test_a_file_of_a_future_version_is_refused(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_file, "FILE_VERSION", 2)
+    future = replace(ledger_file.FILE_FORMAT, version=3)
+    monkeypatch.setattr(ledger_file, "FILE_FORMAT", future)
     file = write(store, rows(10))
     monkeypatch.undo()
-    with pytest.raises(FutureVersionError, match="has format version 2"):
+    with pytest.raises(FutureVersionError, match="has format version 3"):
         LedgerFileReader(store, FOLDER, "t").read_table(ledger(file), ["value"])
 
 

@@ -1,10 +1,11 @@
-"""The stored forms: what version 1 wrote is read for ever, what is newer or damaged is refused."""
+"""The stored forms: what was written once is read for ever, what is newer or damaged is refused."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pulsar_spark.connector.log_pointer import LogPointer
-from pulsar_spark.connector.log_snapshot import decode_snapshot, encode_snapshot
+from pulsar_spark.connector.log_pointer import POINTER_FORMAT, LogPointer
+from pulsar_spark.connector.log_snapshot import (
+    SNAPSHOT_FORMAT,
+    decode_snapshot,
+    encode_snapshot,
+)
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.errors import (
@@ -22,23 +27,28 @@ from pulsar_spark.errors import (
     FutureVersionError,
     ObjectNotFoundError,
 )
-from pulsar_spark.ledger_commit import Application, Commit, MovedLedger
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.ledger_commit import COMMIT_FORMAT, Application, Commit, MovedLedger
+from pulsar_spark.ledger_info import BatchSizes, FileSeal, LedgerInfo
 from pulsar_spark.ledger_log import Tombstone, TopicState
 from pulsar_spark.publication import NewLedger
 from pulsar_spark.sequence_ranges import SequenceRange
-from tests.store.stores import FOLDER, publish, values_of
+from tests.store.stores import (
+    FOLDER,
+    assert_is_rewritten_as_it_was,
+    publish,
+    rewrite,
+    values_of,
+)
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "log-v1"
-LOG = GOLDEN / FOLDER / "_log"
-COMMITS = sorted(LOG.glob("*.json"), key=lambda path: path.name)[:-1]
+GOLDEN = Path(__file__).parent.parent / "golden"
+VERSIONS = ["log-v1", "log-v2"]
+COMMITS = sorted(GOLDEN.glob(f"log-v*/{FOLDER}/_log/0*[0-9].json"))
 
 
-@pytest.fixture
-def golden(tmp_path: Path) -> Path:
-    """A copy of the golden topic, to be opened and written to."""
-    shutil.copytree(GOLDEN, tmp_path / "golden")
-    return tmp_path / "golden"
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of a golden topic, to be opened and written to."""
+    return shutil.copytree(GOLDEN / request.param, tmp_path / "golden")
 
 
 def log_of(root: Path) -> Path:
@@ -61,34 +71,37 @@ def assert_is_the_golden_topic(ledger: ManagedLedger) -> None:
     assert ledger.state.next_ledger_id == 5
 
 
-def test_a_topic_of_version_1_is_read_from_its_snapshot(golden: Path) -> None:
+def test_a_topic_that_was_written_once_is_read_from_its_snapshot(golden: Path) -> None:
     ledger = ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
     assert_is_the_golden_topic(ledger)
     publish(ledger, "c2", partition=2)
     assert values_of(ledger, 2) == ["c0", "c1", "c2"]
 
 
-def test_a_topic_of_version_1_is_read_from_its_first_commit_on(golden: Path) -> None:
+def test_a_topic_that_was_written_once_is_read_from_its_first_commit_on(golden: Path) -> None:
     (log_of(golden) / "pointer.json").unlink()
     ledger = ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
     assert_is_the_golden_topic(ledger)
 
 
-@pytest.mark.parametrize("path", COMMITS, ids=lambda path: path.stem.lstrip("0") or "0")
-def test_a_commit_is_written_as_version_1_wrote_it(path: Path) -> None:
-    data = path.read_bytes()
-    assert Commit.from_json(data, path.name, int(path.stem)).to_json() == data
+@pytest.mark.parametrize("path", COMMITS, ids=lambda path: f"{path.parts[-6]}-{path.stem[-1]}")
+def test_a_commit_is_written_as_it_was(path: Path) -> None:
+    assert_is_rewritten_as_it_was(path)
 
 
-def test_the_pointer_is_written_as_version_1_wrote_it() -> None:
-    data = (LOG / "pointer.json").read_bytes()
-    assert LogPointer.from_json(data, "pointer.json").to_json() == data
+def test_the_pointer_is_written_as_it_was() -> None:
+    old, new = (
+        (GOLDEN / version / FOLDER / "_log" / "pointer.json").read_bytes() for version in VERSIONS
+    )
+    assert LogPointer.from_json(new, "pointer.json").to_json() == new
+    read = LogPointer.from_json(old, "pointer.json")
+    assert LogPointer.from_json(read.to_json(), "pointer.json") == read
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 3},
         {"transaction": {"coordinator": 1}},
         {"invented": 1},
     ],
@@ -96,7 +109,7 @@ def test_the_pointer_is_written_as_version_1_wrote_it() -> None:
 )
 def test_a_commit_of_the_future_is_refused(golden: Path, change: dict[str, Any]) -> None:
     last = sorted(log_of(golden).glob("*.json"))[-2]
-    last.write_text(json.dumps({**json.loads(last.read_text()), **change}))
+    rewrite(last, **change)
     before = sorted(log_of(golden).iterdir())
     with pytest.raises(FutureVersionError, match=r"Update Pulsarlite") as caught:
         ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
@@ -106,19 +119,22 @@ def test_a_commit_of_the_future_is_refused(golden: Path, change: dict[str, Any])
 
 def test_a_pointer_of_the_future_is_refused(golden: Path) -> None:
     pointer = log_of(golden) / "pointer.json"
-    pointer.write_text(pointer.read_text().replace('"version":1', '"version":2'))
-    with pytest.raises(FutureVersionError, match=r"pointer\.json has format version 2"):
+    fields = json.loads(pointer.read_text())
+    fields.pop("~crc32", None)
+    pointer.write_bytes(replace(POINTER_FORMAT, version=3).encode(fields))
+    with pytest.raises(FutureVersionError, match=r"pointer\.json has format version 3"):
         ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
 
 
 def test_a_snapshot_of_the_future_is_refused(golden: Path) -> None:
     (snapshot,) = log_of(golden).glob("*.snapshot.parquet")
     table = pq.read_table(snapshot)
-    rest = json.loads(pq.read_metadata(snapshot).metadata[b"pulsarlite.topic"])
+    rest = SNAPSHOT_FORMAT.decode(pq.read_metadata(snapshot).metadata[b"pulsarlite.topic"])
+    future = replace(SNAPSHOT_FORMAT, version=5).encode(rest)
     with pq.ParquetWriter(snapshot, table.schema) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({"pulsarlite.topic": json.dumps({**rest, "version": 4})})
-    with pytest.raises(FutureVersionError, match=f"{snapshot.name} has format version 4"):
+        writer.add_key_value_metadata({"pulsarlite.topic": future.decode()})
+    with pytest.raises(FutureVersionError, match=f"{snapshot.name} of .* has format version 5"):
         ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
 
 
@@ -148,7 +164,7 @@ def test_every_field_of_a_commit_comes_back() -> None:
     commit = Commit(
         7, "id", 123, term=4, application=Application("a", 5), partitions=3,
         settings={"deduplication": True}, ledgers=(ledger(9, 2, max_deliver_at_ms=77),),
-        trimmed={0: (1, 2)}, moved=(MovedLedger(1, 3, "data/m.parquet", 40),),
+        trimmed={0: (1, 2)}, moved=(MovedLedger(1, 3, "data/m.parquet", 40, FileSeal(9, 8)),),
         hidden={2: {"version": 1, "mark_delete_position": "-1:-1"}},
         sequence_ids={2: {"producer": 12}}, reclaimed=("data/r.parquet",),
         forgotten=("data/f.parquet",),
@@ -174,17 +190,20 @@ def test_every_field_of_a_commit_comes_back() -> None:
     ],
 )
 def test_a_malformed_commit_is_damaged(change: dict[str, Any]) -> None:
-    record = {**json.loads(Commit(7, "id", 1).to_json()), **change}
+    record = {**COMMIT_FORMAT.decode(Commit(7, "id", 1).to_json()), **change}
     with pytest.raises(CorruptFileError, match=r"7\.json is damaged"):
-        Commit.from_json(json.dumps(record).encode(), "7.json", 7)
+        Commit.from_json(COMMIT_FORMAT.encode(record), "7.json", 7)
 
 
-@pytest.mark.parametrize("sizes", [[], [[0, 1]], [[1, 0]], [[-1, 2]], [[1]], "11"])
+@pytest.mark.parametrize(
+    "sizes",
+    [[], [[0, 1]], [[1, 0]], [[-1, 2]], [[1]], "11", [[1e30, 1]], [[1, 10**30]], [[1, 1 << 31]]],
+)
 def test_a_ledger_without_messages_is_damaged(sizes: Any) -> None:
-    record = json.loads(Commit(7, "id", 1, ledgers=(ledger(0),)).to_json())
+    record = COMMIT_FORMAT.decode(Commit(7, "id", 1, ledgers=(ledger(0),)).to_json())
     record["ledgers"][0]["batch_sizes"] = sizes
-    with pytest.raises(CorruptFileError):
-        Commit.from_json(json.dumps(record).encode(), "7.json", 7)
+    with pytest.raises(CorruptFileError, match=r"7\.json is damaged"):
+        Commit.from_json(COMMIT_FORMAT.encode(record), "7.json", 7)
 
 
 def ledger(
@@ -192,7 +211,7 @@ def ledger(
 ) -> LedgerInfo:
     return LedgerInfo(
         ledger_id, partition, file or f"data/{ledger_id}.parquet", 0, BatchSizes.of([2, 2, 1]),
-        50, 1, 2, max_deliver_at_ms,
+        50, 1, 2, max_deliver_at_ms, FileSeal(700 + ledger_id, 77), 99,
     )  # fmt: skip
 
 

@@ -380,7 +380,7 @@ def test_a_torn_last_log_file_is_refused_and_never_skipped(world: World, torn: b
 
 
 def test_a_commit_of_a_future_version_stops_readers_and_writers(world: World) -> None:
-    world.first.store.put_if_absent(f"{FOLDER}/{log_file(1)}", b'{"version":2}')
+    world.first.store.put_if_absent(f"{FOLDER}/{log_file(1)}", b'{"version":3}')
     with pytest.raises(FutureVersionError, match="Update Pulsarlite"):
         world.open()
     with pytest.raises(FutureVersionError):

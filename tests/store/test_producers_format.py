@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,26 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.namespace_policies import read_policies
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.errors import CorruptFileError, ProducerFencedError
-from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.sequence_ranges import SequenceRange
 from pulsar_spark.topic_name import NamespaceName
 from tests.store.make_golden_producers import CLAIMS
-from tests.store.stores import FOLDER, messages, values_of, write
+from tests.store.stores import (
+    FOLDER,
+    assert_is_rewritten_as_it_was,
+    messages,
+    rewrite,
+    values_of,
+    write,
+)
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "producers-v2"
-COMMITS = sorted((GOLDEN / FOLDER / "_log").glob("0*[0-9].json"))
+GOLDEN = Path(__file__).parent.parent / "golden"
+VERSIONS = ["producers-v2", "producers-v4"]
+COMMITS = sorted(GOLDEN.glob(f"producers-v*/{FOLDER}/_log/0*[0-9].json"))
 
 
-@pytest.fixture
-def golden(tmp_path: Path) -> Path:
-    shutil.copytree(GOLDEN, tmp_path / "golden")
-    return tmp_path / "golden"
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return shutil.copytree(GOLDEN / request.param, tmp_path / "golden")
 
 
 @pytest.mark.parametrize("from_snapshot", [True, False])
@@ -59,10 +64,9 @@ def test_what_producers_said_is_read(golden: Path, from_snapshot: bool) -> None:
     assert values_of(ledger)[-2:] == ["chunk 2", "a10"]
 
 
-@pytest.mark.parametrize("path", COMMITS, ids=lambda path: path.stem.lstrip("0") or "0")
+@pytest.mark.parametrize("path", COMMITS, ids=lambda path: f"{path.parts[-6]}-{path.stem[-1]}")
 def test_a_commit_is_written_as_it_was(path: Path) -> None:
-    data = path.read_bytes()
-    assert Commit.from_json(data, path.name, int(path.stem)).to_json() == data
+    assert_is_rewritten_as_it_was(path)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,6 @@ def test_a_commit_that_says_nonsense_is_refused(golden: Path, field: str, value:
     log = golden / FOLDER / "_log"
     (log / "pointer.json").unlink()
     (path,) = (each for each in log.glob("*.json") if '"chunks":{"2"' in each.read_text())
-    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    rewrite(path, **{field: value})
     with pytest.raises(CorruptFileError, match=path.name):
         ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)

@@ -10,19 +10,19 @@ import pytest
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.namespace_policies import NamespacePolicies, read_policies
 from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.topic_name import NamespaceName
 from tests.store.make_golden_schemas import SCHEMAS
-from tests.store.stores import FOLDER
+from tests.store.stores import FOLDER, assert_is_rewritten_as_it_was
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "schemas-v3"
-COMMITS = sorted((GOLDEN / FOLDER / "_log").glob("0*[0-9].json"))
+GOLDEN = Path(__file__).parent.parent / "golden"
+VERSIONS = ["schemas-v3", "schemas-v4"]
+COMMITS = sorted(GOLDEN.glob(f"schemas-v*/{FOLDER}/_log/0*[0-9].json"))
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("from_snapshot", [True, False])
-def test_schemas_and_policies_are_read(tmp_path: Path, from_snapshot: bool) -> None:
-    golden = tmp_path / "golden"
-    shutil.copytree(GOLDEN, golden)
+def test_schemas_and_policies_are_read(tmp_path: Path, from_snapshot: bool, version: str) -> None:
+    golden = shutil.copytree(GOLDEN / version, tmp_path / "golden")
     if not from_snapshot:
         (golden / FOLDER / "_log" / "pointer.json").unlink()
     store = open_store(str(golden))
@@ -36,7 +36,6 @@ def test_schemas_and_policies_are_read(tmp_path: Path, from_snapshot: bool) -> N
     )
 
 
-@pytest.mark.parametrize("path", COMMITS, ids=lambda path: path.stem.lstrip("0") or "0")
+@pytest.mark.parametrize("path", COMMITS, ids=lambda path: f"{path.parts[-6]}-{path.stem[-1]}")
 def test_a_commit_is_written_as_it_was(path: Path) -> None:
-    data = path.read_bytes()
-    assert Commit.from_json(data, path.name, int(path.stem)).to_json() == data
+    assert_is_rewritten_as_it_was(path)

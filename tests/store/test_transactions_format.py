@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.transaction_decisions import ClosedVersions, TransactionDecisions
+from pulsar_spark.connector.transaction_decisions import (
+    CLOSED_FORMAT,
+    ClosedVersions,
+    TransactionDecisions,
+)
 from pulsar_spark.errors import FutureVersionError
-from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.transaction_attempt import Transaction, TxnStatus
 from tests.store.make_golden_transactions import FOLDERS, NOW_MS, OPEN, TIMEOUT_MS
-from tests.store.stores import Clock, values_of
+from tests.store.stores import Clock, assert_is_rewritten_as_it_was, values_of
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "transactions-v1"
-COMMITS = sorted(GOLDEN.glob("persistent/*/*/*/_log/0*[0-9].json"))
+GOLDEN = Path(__file__).parent.parent / "golden"
+VERSIONS = ["transactions-v1", "transactions-v2"]
+COMMITS = sorted(GOLDEN.glob("transactions-v*/persistent/*/*/*/_log/0*[0-9].json"))
 
 
-@pytest.fixture
-def golden(tmp_path: Path) -> Path:
-    return shutil.copytree(GOLDEN, tmp_path / "golden")
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return shutil.copytree(GOLDEN / request.param, tmp_path / "golden")
 
 
 @pytest.mark.parametrize("from_snapshot", [True, False])
@@ -56,13 +61,14 @@ def test_decisions_are_read(golden: Path) -> None:
 
 def test_closed_versions_of_a_future_version_are_refused(golden: Path) -> None:
     (file,) = golden.glob("_transactions/*/closed.json")
-    file.write_bytes(file.read_bytes().replace(b'"version":1', b'"version":99'))
+    file.write_bytes(replace(CLOSED_FORMAT, version=99).encode({"closed": [[7, 8]]}))
     closed = ClosedVersions(open_store(str(golden)), OPEN.id.partition("/")[0])
     with pytest.raises(FutureVersionError):
         closed.has(7)
 
 
-@pytest.mark.parametrize("path", COMMITS, ids=lambda path: f"{path.parts[-3]}-{path.stem[-1]}")
+@pytest.mark.parametrize(
+    "path", COMMITS, ids=lambda path: f"{path.parts[-7]}-{path.parts[-3]}-{path.stem[-1]}"
+)
 def test_a_commit_is_written_as_it_was(path: Path) -> None:
-    data = path.read_bytes()
-    assert Commit.from_json(data, path.name, int(path.stem)).to_json() == data
+    assert_is_rewritten_as_it_was(path)

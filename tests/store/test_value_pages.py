@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pulsar_spark.connector.block_checksums import CheckedInput
 from pulsar_spark.connector.row_groups import RowGroups
 from pulsar_spark.connector.value_pages import value_pages
 
@@ -34,16 +35,20 @@ def written(values: list[bytes | None], **how: Any) -> bytes:
 
 
 def pages(file: bytes, group: int = 0) -> list[pa.Array]:
-    source = pa.BufferReader(file)
-    return list(value_pages(source, pq.read_metadata(source).row_group(group).column(0)))
+    source = CheckedInput(pa.BufferReader(file), None)
+    return list(value_pages(source, footer_of(source).row_group(group).column(0)))
+
+
+def footer_of(source: CheckedInput) -> pq.FileMetaData:
+    return pq.read_metadata(pa.BufferReader(source.footer))
 
 
 def read(file: bytes, first: int, count: int) -> list[tuple[bytes | None, int]]:
     """(value, number) of each row."""
     schema = pa.schema({"value": pa.binary(), "number": pa.int64()})
-    batches = list(
-        RowGroups(pa.BufferReader(file), remote=False).rows(schema, first, count, batch_rows=100)
-    )
+    source = CheckedInput(pa.BufferReader(file), None)
+    groups = RowGroups(source, footer_of(source), remote=False)
+    batches = list(groups.rows(schema, first, count, batch_rows=100))
     for batch in batches:
         batch.validate(full=True)
     return [(row["value"], row["number"]) for batch in batches for row in batch.to_pylist()]
