@@ -11,17 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector import object_store
 from pulsar_spark.connector.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.local_store import LocalStore
 from pulsar_spark.connector.object_store import ObjectStore, join, open_store
 from pulsar_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
+from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from tests.connector.topics import files_below, send
-from tests.store.conftest import S3Root
+from tests.store.conftest import BUCKET, S3Root
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -104,6 +107,40 @@ def test_a_large_file_is_streamed_and_read_at_random(store: ObjectStore, size: i
     assert file.read(100) == data[size // 2 :][:100]
     assert file.read_at(5, 2) == data[2:7] if isinstance(file, pa.NativeFile) else True
     file.close()
+
+
+def test_a_large_file_goes_to_the_object_store_while_it_is_written(s3_root: S3Root) -> None:
+    store = open_store(s3_root.root, s3_root.options)
+    rows = pa.table({"value": pa.array([os.urandom(1 << 20) for _ in range(24)], pa.binary())})
+    with LedgerFileWriter(store, "topic", compression="NONE") as given_up:
+        given_up.write(rows)
+        given_up.end_row_group()
+        assert uploads(s3_root) == 1, "all of it is in memory"
+        assert list(store.files("topic/data")) == []
+    assert uploads(s3_root) == 0
+    with LedgerFileWriter(store, "topic", compression="NONE") as writer:
+        writer.write(rows)
+        written = writer.close()
+    assert [item.size_bytes for item in store.files("topic/data")] == [written.size_bytes]
+    assert uploads(s3_root) == 0
+    ledger = LedgerInfo(0, 0, written.path, 0, BatchSizes.of([24]), 24 << 20, 1, 1)
+    assert LedgerFileReader(store, "topic", "t").read_table(ledger, ["value"]).equals(rows)
+
+
+def test_an_upload_that_fails_is_told(s3_root: S3Root) -> None:
+    store = open_store("s3://no-such-bucket/root", s3_root.options)
+    for size in (1, 40 << 20):
+        output = store.open_output("a/data")
+        with pytest.raises(StorageError, match="Could not write a/data"):
+            output.sink.write(bytes(size))
+            output.close()
+        output.abort()
+
+
+def uploads(s3: S3Root) -> int:
+    """How many files are being uploaded in parts below the root."""
+    with urlopen(f"{s3.options['aws_endpoint']}/{BUCKET}?uploads") as answer:
+        return int(answer.read().decode().count(f"<Key>{s3.root.partition(BUCKET + '/')[2]}"))
 
 
 def test_an_output_that_is_given_up_leaves_nothing(store: ObjectStore) -> None:
