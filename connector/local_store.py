@@ -4,7 +4,8 @@ Invariants: a name appears only by `os.link` of a file that was fsynced, so no r
 part of one, and of several that create a name exactly one succeeds; the folder is fsynced before
 a call returns, and so are those above it, whoever made them: a folder that has a file was durable
 before it got it. What a killed process leaves behind are files called `.tmp-*`, which nobody reads.
-Of non-persistent topics nothing is fsynced: a machine that stops may lose them, and only them.
+Of non-persistent topics nothing is fsynced but what their logs can't be opened without: a machine
+that stops may lose their messages, and only these.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +32,7 @@ from pulsar_spark.errors import ObjectNotFoundError, StorageError
 from pulsar_spark.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
+_OPENS_A_LOG = re.compile(r"/_log/(0{20}\.json|pointer\.json|\d{20}\.snapshot\.parquet)$")
 
 
 class LocalStore(ObjectStore):
@@ -226,7 +229,7 @@ class _LocalOutput(Output):
 
 
 def _is_durable(path: str) -> bool:
-    return not path.startswith(f"{NON_PERSISTENT}/")
+    return not path.startswith(f"{NON_PERSISTENT}/") or _OPENS_A_LOG.search(path) is not None
 
 
 def _has_file(folder: str) -> bool:
