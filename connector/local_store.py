@@ -2,8 +2,10 @@
 
 Invariants: a name appears only by `os.link` of a file that was fsynced, so no reader ever sees a
 part of one, and of several that create a name exactly one succeeds; the folder is fsynced before
-a call returns. What a killed process leaves behind are files called `.tmp-*`, which nobody reads.
-Of non-persistent topics nothing is fsynced: a machine that stops may lose them, and only them.
+a call returns, and so are those above it, whoever made them: a folder that has a file was durable
+before it got it. What a killed process leaves behind are files called `.tmp-*`, which nobody reads.
+Of non-persistent topics nothing is fsynced but what their logs can't be opened without: a machine
+that stops may lose their messages, and only these.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +32,7 @@ from pulsar_spark.errors import ObjectNotFoundError, StorageError
 from pulsar_spark.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
+_OPENS_A_LOG = re.compile(r"/_log/(0{20}\.json|pointer\.json|\d{20}\.snapshot\.parquet)$")
 
 
 class LocalStore(ObjectStore):
@@ -36,6 +40,7 @@ class LocalStore(ObjectStore):
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
+        self._durable: set[str] = set()
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
@@ -68,7 +73,9 @@ class LocalStore(ObjectStore):
             if os.path.exists(full):
                 return False
             durable = _is_durable(path)
-            temporary = _write_temporary(os.path.dirname(full), data, durable=durable)
+            folder = os.path.dirname(full)
+            self._have(folder)
+            temporary = _write_temporary(folder, data, durable=durable)
             return _link(temporary, full, durable=durable)
         except OSError as error:
             raise _refused("write", path, error) from error
@@ -77,7 +84,7 @@ class LocalStore(ObjectStore):
         full = self._full(path)
         folder = os.path.dirname(full)
         try:
-            make_folder(folder)
+            self._have(folder)
             lock = os.open(full + ".lock", os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -85,7 +92,7 @@ class LocalStore(ObjectStore):
                 if (there.token if there else None) != token:
                     return False
                 durable = _is_durable(path)
-                os.replace(_write_temporary(folder, data, durable=durable), full)
+                _replace(_write_temporary(folder, data, durable=durable), full)
                 if durable:
                     _sync_folder(folder)
                 return True
@@ -97,9 +104,9 @@ class LocalStore(ObjectStore):
     def touch(self, path: str, data: bytes) -> None:
         full = self._full(path)
         try:
-            make_folder(os.path.dirname(full))
-            temporary = _write_temporary(os.path.dirname(full), data, durable=False)
-            os.replace(temporary, full)
+            folder = os.path.dirname(full)
+            self._have(folder)
+            _replace(_write_temporary(folder, data, durable=False), full)
         except OSError as error:
             raise _refused("touch", path, error) from error
 
@@ -140,9 +147,29 @@ class LocalStore(ObjectStore):
 
     def open_output(self, path: str) -> Output:
         try:
-            return _LocalOutput(self._full(path), path)
+            full = self._full(path)
+            self._have(os.path.dirname(full))
+            return _LocalOutput(full, path)
         except OSError as error:
             raise _refused("create", path, error) from error
+
+    def _have(self, folder: str) -> None:
+        """Have the folder and those above it, durable before anything is in it.
+
+        This process looks once. A folder without a file may be one whose maker died before he had
+        made it durable.
+        """
+        if folder in self._durable and os.path.isdir(folder):
+            return
+        if not _has_file(folder):
+            parent = os.path.dirname(folder)
+            if len(folder) > len(self.root) or not os.path.isdir(parent):
+                self._have(parent)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)
+            with contextlib.suppress(PermissionError):  # above the root it may be another's
+                _sync_folder(parent)
+        self._durable.add(folder)
 
     def _full(self, path: str) -> str:
         return f"{self.root}/{checked_path(path)}"
@@ -164,7 +191,6 @@ class _LocalOutput(Output):
     def __init__(self, full: str, path: str) -> None:
         self._full, self._path = full, path
         folder = os.path.dirname(full)
-        make_folder(folder)
         self._temporary: str | None = os.path.join(folder, TEMPORARY_PREFIX + uuid.uuid4().hex)
         self._sink = pa.OSFile(self._temporary, "wb")
 
@@ -188,6 +214,7 @@ class _LocalOutput(Output):
                 os.close(descriptor)
             created = _link(temporary, self._full, durable=durable)
         except OSError as error:
+            _discard(temporary)
             raise _refused("write", self._path, error) from error
         if not created:
             raise StorageError(f"File {self._path} exists already; a data file is written once.")
@@ -196,44 +223,58 @@ class _LocalOutput(Output):
     def abort(self) -> None:
         temporary, self._temporary = self._temporary, None
         if temporary is not None:
-            self._sink.close()
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+            with contextlib.suppress(OSError):  # the disk may be full
+                self._sink.close()
+            _discard(temporary)
 
 
 def _is_durable(path: str) -> bool:
-    return not path.startswith(f"{NON_PERSISTENT}/")
+    return not path.startswith(f"{NON_PERSISTENT}/") or _OPENS_A_LOG.search(path) is not None
 
 
-def make_folder(folder: str) -> None:
-    """Create the folder and those above it, each durable before the next."""
-    if os.path.isdir(folder):
-        return
-    parent = os.path.dirname(folder)
-    make_folder(parent)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder)
-    _sync_folder(parent)
+def _has_file(folder: str) -> bool:
+    """Whether somebody has put a file into the folder, and not only begun one."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(
+                entry.is_file() and not entry.name.startswith(TEMPORARY_PREFIX) for entry in entries
+            )
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True  # who may not look can't make it durable
 
 
 def _write_temporary(folder: str, data: bytes, *, durable: bool = True) -> str:
     """A new temporary file in the folder, fsynced if it is to be durable; its full path."""
     temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    try:
-        descriptor = os.open(temporary, flags, 0o666)
-    except FileNotFoundError:
-        make_folder(folder)
-        descriptor = os.open(temporary, flags, 0o666)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
         if durable:
             os.fsync(descriptor)
+    except OSError:
+        _discard(temporary)
+        raise
     finally:
         os.close(descriptor)
     return temporary
+
+
+def _replace(temporary: str, full: str) -> None:
+    """Have the temporary file take the place of another."""
+    try:
+        os.replace(temporary, full)
+    except OSError:
+        _discard(temporary)
+        raise
+
+
+def _discard(temporary: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(temporary)
 
 
 def _link(temporary: str, full: str, *, durable: bool) -> bool:
@@ -243,7 +284,8 @@ def _link(temporary: str, full: str, *, durable: bool) -> bool:
         created = True
     except FileExistsError:
         created = False
-    os.unlink(temporary)
+    finally:
+        _discard(temporary)
     if created and durable:
         _sync_folder(os.path.dirname(full))
     return created

@@ -65,8 +65,11 @@ class LogPointer:
             raise POINTER_FORMAT.damaged(name, repr(error)) from error
 
     def moved(self, snapshot: int, now_ms: int, grace_ms: int) -> LogPointer:
-        """At a newer snapshot; what has been superfluous for the grace period is given up."""
-        marks = self.marks
+        """At a newer snapshot; what has been superfluous for the grace period is given up.
+
+        A mark of the future, from a writer whose clock is ahead, counts from now on.
+        """
+        marks = tuple((number, min(since_ms, now_ms)) for number, since_ms in self.marks)
         if not marks or now_ms - marks[-1][1] >= grace_ms // MARKS_IN_GRACE:
             marks = (*marks, (snapshot, now_ms))
         passed = [

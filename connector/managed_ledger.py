@@ -39,7 +39,8 @@ from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import AlreadyCommitted, NewLedger, Publication, check_term
-from pulsar_spark.transaction_attempt import Transaction, TxnStatus
+from pulsar_spark.topic_name import is_persistent
+from pulsar_spark.transaction_attempt import MAX_TRANSACTION_TIMEOUT_MS, Transaction, TxnStatus
 
 SNAPSHOT_EVERY = 64
 """Commits between snapshots, at least."""
@@ -260,14 +261,19 @@ class ManagedLedger:
             self._settle(None)
 
     def commits(self, first: int, last: int) -> list[Commit] | None:
-        """The commits of these numbers, both included; None if some were cleaned up already."""
+        """The commits of these numbers, both included; None if some are not there any more."""
         numbers = range(first, last + 1)
         found = self.store.get_many(self._path(number) for number in numbers)
         commits = []
         for number, data in zip(numbers, found, strict=True):
             if data is None or self._pointer_file.read().removed >= number:
                 return None
-            commit = self._decided(Commit.from_json(data, self._path(number), number))
+            try:
+                commit = self._decided(Commit.from_json(data, self._path(number), number))
+            except CorruptFileError:
+                if is_persistent(self.topic):
+                    raise
+                return None
             if commit is None:  # its decision was cleaned up, behind the log
                 return None
             commits.append(commit)
@@ -309,13 +315,19 @@ class ManagedLedger:
                 return
             for data in found:
                 number = self._state.number + 1
-                commit = Commit.from_json(data, self._path(number), number)
-                decided = self._decided(commit)
-                if decided is None:
-                    known_before = known is not None and known[0] == commit
-                    self._undecided = known if known_before else (commit, self.clock())
-                    return
-                self._state.apply(decided)
+                try:
+                    commit = Commit.from_json(data, self._path(number), number)
+                    decided = self._decided(commit)
+                    if decided is None:
+                        known_before = known is not None and known[0] == commit
+                        self._undecided = known if known_before else (commit, self.clock())
+                        return
+                    self._state.apply(decided)
+                except CorruptFileError:
+                    if is_persistent(self.topic):
+                        raise
+                    # A machine that stopped has lost it, or one before it: it takes up its number.
+                    self._state.apply(Commit(number, "", self._state.timestamp_ms))
             if len(found) < TAIL_AT_ONCE:
                 return
 
@@ -346,7 +358,8 @@ class ManagedLedger:
             self._load()  # The log was cleaned up past it, and its decision with it.
             return True
         decisions = TransactionDecisions(self.store, open_.id)
-        out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= open_.timeout_ms
+        timeout_ms = min(open_.timeout_ms, MAX_TRANSACTION_TIMEOUT_MS)
+        out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= timeout_ms
         if open_.complete:
             decisions.commit(open_.attempt)
         elif out_of_time or (mine is not None and mine.application == open_.application):

@@ -8,6 +8,7 @@ hang. The service must honour conditional writes: S3 does, and MinIO, R2 and mot
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,10 @@ from pulsar_spark.errors import (
 
 REQUESTS_AT_ONCE = 16
 READ_BUFFER_BYTES = 1 << 20
+PART_BYTES = 8 << 20
+"""A file of more is uploaded in parts of so many bytes; S3 takes 10,000 of them."""
+PARTS_AT_ONCE = 2
+"""Parts on their way: a writer holds these, and one that it fills."""
 
 _used_in: set[int] = set()
 """The process that has used a client; after a fork, its parent."""
@@ -155,12 +160,14 @@ class RemoteStore(ObjectStore):
         return pa.PythonFile(_Readable(reader), mode="r")
 
     def open_output(self, path: str) -> Output:
-        return _RemoteOutput(self, checked_path(path))
+        return _RemoteOutput(self.new_writer(checked_path(path)), path)
 
-    def put_new(self, path: str, data: Any) -> None:
-        """Upload a file whose name is new by its making (a uuid): in parts when it is large."""
+    def new_writer(self, path: str) -> Any:
+        """Uploads a file whose name is new by its making (a uuid); in parts if it is large."""
         try:
-            self._obstore.put(self._store, path, data)
+            return self._obstore.open_writer(
+                self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+            )
         except self._module.exceptions.BaseError as error:
             raise _refused("write", path, error) from error
 
@@ -183,11 +190,12 @@ class RemoteStore(ObjectStore):
 
 
 class _RemoteOutput(Output):
-    """Kept in memory until it is closed, then uploaded: a task's file is some tens of MB."""
+    """Uploaded while it is written; there once the last part is confirmed."""
 
-    def __init__(self, store: RemoteStore, path: str) -> None:
-        self._store, self._path = store, path
-        self._sink: Any = pa.BufferOutputStream()
+    def __init__(self, writer: Any, path: str) -> None:
+        self._writer, self._path = writer, path
+        self._file = _Writable(writer, path)
+        self._sink: Any = pa.PythonFile(self._file, mode="w")
         self._open = True
 
     @property
@@ -198,12 +206,41 @@ class _RemoteOutput(Output):
         if not self._open:
             raise StorageError(f"File {self._path} was closed or given up before.")
         self._open = False
-        data = self._sink.getvalue()
-        self._store.put_new(self._path, memoryview(data).cast("B"))
-        return int(data.size)
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise _refused("write", self._path, error) from error
+        return self._file.tell()
 
     def abort(self) -> None:
-        self._open = False
+        if self._open:
+            self._open = False
+            given_up = StorageError(f"File {self._path} was given up.")
+            with contextlib.suppress(OSError):  # parts may stay; the service's rules delete them
+                self._writer.__exit__(StorageError, given_up, None)
+
+
+class _Writable(io.RawIOBase):
+    """What pyarrow expects of a Python file, over a writer of obstore."""
+
+    def __init__(self, writer: Any, path: str) -> None:
+        super().__init__()
+        self._writer, self._path = writer, path
+        self._written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._written
+
+    def write(self, data: Any) -> int:
+        try:
+            self._writer.write(memoryview(data).cast("B"))
+        except OSError as error:
+            raise _refused("write", self._path, error) from error
+        self._written += len(data)
+        return len(data)
 
 
 class _Readable(io.RawIOBase):

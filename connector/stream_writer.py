@@ -138,20 +138,20 @@ def publish(
     """Make the files' messages visible, topic by topic, or all of them in one `transaction`.
 
     A `producer` gets each topic first, as its access mode says, and `leaves` it again if it is
-    done. ProducerFencedError or ProducerBusyError if it may not have it.
+    done. ProducerFencedError or ProducerBusyError if it may not have it; so that nothing at all
+    is published then, its topics always get theirs in one transaction.
     """
-    parts = _parts(root, written, application, producer, leaves=leaves)
-    with ExitStack() as connected:
-        prepares = []
+    parts = list(_parts(root, written, application, producer, leaves=leaves))
+    if transaction is None and (producer is None or len(parts) == 1):
         for part in parts:
-            if transaction is None:
-                with part.connected():
-                    part.publish(None)
-            else:
-                connected.enter_context(part.connected())
-                prepares.append(part.publish)
-        if transaction is not None:
-            commit_together(root.store, transaction, prepares)
+            with part.connected():
+                part.publish(None)
+        return
+    with ExitStack() as connected:
+        for part in parts:
+            connected.enter_context(part.connected())
+        together = transaction or begin(application)
+        commit_together(root.store, together, [part.publish for part in parts])
 
 
 def prepares_of(
@@ -174,14 +174,16 @@ class _TopicPart:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """As long as the producer has the topic."""
-        if self.producer is not None:
-            connect(self.ledger, self.producer)
+        """As long as the producer has the topic, which it need not for what was published."""
+        published = self.application and self.ledger.state.was_published(*self.application)
+        producer = None if published else self.producer
+        if producer is not None:
+            connect(self.ledger, producer)
         try:
             yield
         finally:
-            if self.producer is not None and self.leaves:  # also if nothing was published
-                disconnect(self.ledger, self.producer)
+            if producer is not None and self.leaves:  # also if nothing was published
+                disconnect(self.ledger, producer)
 
     def publish(self, transaction: Transaction | None) -> Commit | AlreadyCommitted:
         with told(self.ledger, self.producer):

@@ -122,7 +122,12 @@ class SubscribedTopics:
         if self._looked_s is not None and now_s - self._looked_s < self._interval_s:
             return
         self._looked_s = now_s
-        self.open_all(str(topic) for topic in self._root.matching(self._pattern))
+        for topic in self._root.matching(self._pattern):
+            name = str(topic)
+            found = None if name in self._ledgers else self._root.open_found(topic)
+            if found is not None:
+                check_reading(name, self._options)
+                self._ledgers[name] = found
 
 
 def named_topics(options: Options) -> list[TopicName]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectStore, join, open_store
-from pulsar_spark.errors import TopicExistsError, TopicNotFoundError
+from pulsar_spark.errors import InvalidTopicNameError, TopicExistsError, TopicNotFoundError
 from pulsar_spark.options import Options
 from pulsar_spark.topic_name import (
     DEFAULT_NAMESPACE,
@@ -61,6 +61,13 @@ class Root:
                 f"{_offer(name, present, self.service_url)}"
             ) from error
 
+    def open_found(self, topic: TopicName) -> ManagedLedger | None:
+        """A topic that `find` has found; None while it is being made, or if it never was made."""
+        try:
+            return ManagedLedger.open(self.store, topic.storage_path, topic=str(topic))
+        except TopicNotFoundError:
+            return None
+
     def open_or_create(
         self, topic: TopicName, partitions: int, settings: Mapping[str, Any] | None = None
     ) -> ManagedLedger:
@@ -89,7 +96,10 @@ class Root:
         namespace: str | None = None,
         domain: str = PERSISTENT,
     ) -> Iterator[TopicName]:
-        """The topics of a tenant and namespace, or of all, of one domain, by name."""
+        """The topics of a tenant and namespace, or of all, of one domain, by name.
+
+        One that is being made is among them; a folder that no topic has is left out.
+        """
         store = self.store
         for found_tenant in store.folders(domain):
             if tenant is not None and found_tenant.replace("%2E", ".") != tenant:
@@ -99,16 +109,9 @@ class Root:
                     continue
                 folder = join(domain, found_tenant, found)
                 for encoded in store.folders(folder):
-                    yield TopicName.from_persistence_naming(
-                        "/".join(
-                            (
-                                found_tenant.replace("%2E", "."),
-                                found.replace("%2E", "."),
-                                domain,
-                                encoded,
-                            )
-                        )
-                    )
+                    topic = _topic_in(join(folder, encoded))
+                    if topic is not None:
+                        yield topic
 
     def matching(self, pattern: str) -> list[TopicName]:
         """The topics whose whole full name matches; a short pattern means `public/default`.
@@ -125,6 +128,17 @@ class Root:
             for topic in self.find(domain=domain)
             if not topic.is_system and re.fullmatch(pattern, str(topic))
         ]
+
+
+def _topic_in(folder: str) -> TopicName | None:
+    """The topic that has that folder below the root; None if there can't be one."""
+    domain, tenant, namespace, encoded = folder.split("/")
+    above = "/".join(part.replace("%2E", ".") for part in (tenant, namespace))
+    try:
+        topic = TopicName.from_persistence_naming(f"{above}/{domain}/{encoded}")
+        return topic if topic.storage_path == folder else None
+    except InvalidTopicNameError:
+        return None
 
 
 def _offer(name: str, present: list[str], service_url: str) -> str:

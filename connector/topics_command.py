@@ -102,7 +102,10 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     for topic in chain.from_iterable(found):
         if topic.is_system and not arguments.include_system_topics:
             continue
-        state = root.open(topic).state
+        ledger = root.open_found(topic)
+        if ledger is None:
+            continue
+        state = ledger.state
         messages = sum(state.messages(partition) for partition in range(state.partitions))
         rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
     if rows:

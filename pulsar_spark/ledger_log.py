@@ -123,6 +123,10 @@ class TopicState:
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
         return self.sequence_ids.get(partition, {}).get(producer)
 
+    def was_published(self, application: str, version: int) -> bool:
+        """Whether the application has published that version, or a later one."""
+        return self.applications.get(application, -1) >= version
+
     def apply(self, commit: Commit) -> None:
         """Go on to the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
         self._check_header(commit)
@@ -154,7 +158,7 @@ class TopicState:
         elif commit.partitions < max(self.partitions, 1):
             raise self._refuse(commit, f"it leaves {commit.partitions} of {self.partitions}")
         application = commit.application
-        if application and application.version <= self.applications.get(application.id, -1):
+        if application and self.was_published(application.id, application.version):
             raise self._refuse(commit, f"{application} was published before")
 
     def _check_ledgers(self, commit: Commit) -> None:

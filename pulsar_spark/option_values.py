@@ -57,6 +57,18 @@ def parse_duration_ms(value: str) -> int:
     return int(found[1]) * unit_ms[found[2]]
 
 
+def duration_ms(most: int) -> Callable[[str], int]:
+    """Reads a duration of at most so many milliseconds."""
+
+    def parse(value: str) -> int:
+        length_ms = parse_duration_ms(value)
+        if length_ms > most:
+            raise ValueError
+        return length_ms
+
+    return parse
+
+
 def parse_time_ms(value: str) -> int:
     """Milliseconds since 1970, or ISO 8601 (UTC without a zone); else ValueError."""
     if value.strip().lstrip("-").isdecimal():

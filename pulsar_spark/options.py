@@ -20,7 +20,10 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.producer_options import check_producer_options
 from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
 from pulsar_spark.schema_info import SCHEMA_TYPES
-from pulsar_spark.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
+from pulsar_spark.transaction_attempt import (
+    DEFAULT_TRANSACTION_TIMEOUT_MS,
+    MAX_TRANSACTION_TIMEOUT_MS,
+)
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
@@ -273,8 +276,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("transactional", values.boolean, False, Scope.WRITE, _BOOLEAN,
            "Whether all topics that a write, or a micro-batch, publishes to show it at the same "
            "instant, or never. Otherwise each topic shows its part as soon as it has it."),
-    Option("transactionTimeout", values.parse_duration_ms, DEFAULT_TRANSACTION_TIMEOUT_MS,
-           Scope.WRITE, _DURATION,
+    Option("transactionTimeout", values.duration_ms(MAX_TRANSACTION_TIMEOUT_MS),
+           DEFAULT_TRANSACTION_TIMEOUT_MS, Scope.WRITE, f"{_DURATION}, at most 1h",
            "After so long a transaction that is not decided may be aborted by whoever waits for "
            "its topics."),
 )  # fmt: skip

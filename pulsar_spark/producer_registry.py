@@ -10,15 +10,18 @@ Puts `TopicProducers` where Pulsar has a broker that sees its producers' connect
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
 from pulsar_spark.producer_access import Admission, ProducerAccessMode, TopicProducers
 
-FENCED_KEPT: Final = 100
-"""Runs that are remembered as fenced out; the oldest are forgotten."""
+FENCED_RUNS: Final = 100
+"""Runs of one producer that are remembered as fenced out; the oldest are forgotten."""
+FENCED_PRODUCERS: Final = 1000
+"""Producers of which runs are remembered as fenced out."""
 DEFAULT_LEASE_MS: Final = 5 * 60_000
 
 
@@ -35,6 +38,13 @@ class ProducerClaim:
     lease_ms: int = DEFAULT_LEASE_MS
 
 
+class FencedRun(NamedTuple):
+    """One run of a producer; the name is empty where the log is older than these."""
+
+    name: str
+    incarnation: str
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerRegistry:
     """The producers that said how they want to share the topic."""
@@ -43,7 +53,7 @@ class ProducerRegistry:
     incarnations: Mapping[str, str] = field(default_factory=dict)
     """Of those that publish or wait: name -> run."""
     lapses_ms: Mapping[str, int] = field(default_factory=dict)
-    fenced: tuple[str, ...] = ()
+    fenced: tuple[FencedRun, ...] = ()
     """Runs that may not publish any more, the latest last."""
 
     def claim(self, claim: ProducerClaim, now_ms: int) -> tuple[ProducerRegistry, bool]:
@@ -55,7 +65,7 @@ class ProducerRegistry:
         held = self.incarnations.get(claim.name)
         goes_on = held == claim.incarnation
         registry = self.without_lapsed(now_ms, but=claim.name if goes_on else None)
-        if claim.incarnation in registry.fenced:
+        if any(run.incarnation == claim.incarnation for run in registry.fenced):
             raise ProducerFencedError(f"Fenced out: {claim.name}")
         if not goes_on:
             registry = _added(registry, claim)
@@ -100,7 +110,8 @@ class ProducerRegistry:
             "topic": self.topic.to_json_value(),
             "incarnations": dict(self.incarnations),
             "lapses_ms": dict(self.lapses_ms),
-            "fenced": list(self.fenced),
+            "fenced": [run.incarnation for run in self.fenced],
+            "fenced_names": self._fenced_names,
         }
 
     @staticmethod
@@ -108,11 +119,13 @@ class ProducerRegistry:
         """None: nobody ever made a claim."""
         if value is None:
             return ProducerRegistry()
+        fenced = value["fenced"]
+        names = value.get("fenced_names", [""] * len(fenced))
         return ProducerRegistry(
             TopicProducers.from_json_value(value["topic"]),
             dict(value["incarnations"]),
             dict(value["lapses_ms"]),
-            tuple(value["fenced"]),
+            tuple(map(FencedRun._make, zip(names, fenced, strict=True))),
         )
 
     def check_invariants(self) -> None:
@@ -120,8 +133,13 @@ class ProducerRegistry:
         self.topic.check()
         known = {*self.topic.producers, *(each.name for each in self.topic.waiting)}
         assert known == set(self.incarnations) == set(self.lapses_ms)
-        assert not set(self.incarnations.values()) & set(self.fenced)
-        assert len(self.fenced) <= FENCED_KEPT
+        assert not set(self.incarnations.values()) & {run.incarnation for run in self.fenced}
+        assert all(count <= FENCED_RUNS for count in Counter(self._fenced_names).values())
+        assert len(set(self._fenced_names)) <= FENCED_PRODUCERS
+
+    @property
+    def _fenced_names(self) -> list[str]:
+        return [run.name for run in self.fenced]
 
 
 def _added(known: ProducerRegistry, claim: ProducerClaim) -> ProducerRegistry:
@@ -132,7 +150,7 @@ def _added(known: ProducerRegistry, claim: ProducerClaim) -> ProducerRegistry:
         old = registry.topic.producers.get(claim.name) or waiting[claim.name]
         if old.access_mode is claim.access_mode:
             epoch = old.epoch + 1
-            registry = _fencing(registry, registry.incarnations[claim.name])
+            registry = _fencing(registry, claim.name)
         else:
             gone = registry.topic.remove(claim.name)
             registry = _after(registry, gone, (claim.name,), fence=True)
@@ -148,21 +166,30 @@ def _after(
     """With what an admission says; the runs of those gone are fenced out, if `fence`."""
     fenced = set(admission.fenced)
     left = fenced | set(gone)
-    runs = [
-        registry.incarnations[name] for name in (*gone, *admission.fenced)
-        if name in registry.incarnations and (fence or name in fenced)
-    ]  # fmt: skip
-    left_in = replace(
-        registry,
+    names = [name for name in (*gone, *admission.fenced) if fence or name in fenced]
+    fencing = _fencing(registry, *names)
+    return replace(
+        fencing,
         topic=admission.topic,
         incarnations={k: v for k, v in registry.incarnations.items() if k not in left},
         lapses_ms={k: v for k, v in registry.lapses_ms.items() if k not in left},
     )
-    return _fencing(left_in, *runs)
 
 
-def _fencing(registry: ProducerRegistry, *runs: str) -> ProducerRegistry:
-    return replace(registry, fenced=(*registry.fenced, *runs)[-FENCED_KEPT:])
+def _fencing(registry: ProducerRegistry, *names: str) -> ProducerRegistry:
+    """With the present runs of these producers fenced out.
+
+    Each producer forgets its own oldest runs, so that no other can make it forget one.
+    """
+    runs = [FencedRun(n, registry.incarnations[n]) for n in names if n in registry.incarnations]
+    kept: list[FencedRun] = []
+    counts: Counter[str] = Counter()
+    for run in reversed((*registry.fenced, *runs)):
+        if run.name in counts or len(counts) < FENCED_PRODUCERS:
+            counts[run.name] += 1
+            if counts[run.name] <= FENCED_RUNS:
+                kept.append(run)
+    return replace(registry, fenced=tuple(reversed(kept)))
 
 
 def _renewed(registry: ProducerRegistry, claim: ProducerClaim, now_ms: int) -> ProducerRegistry:

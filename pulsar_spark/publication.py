@@ -145,7 +145,7 @@ class Publication:
 
     def _was_published(self, state: TopicState) -> bool:
         application = self.application
-        if application and state.applications.get(application.id, -1) >= application.version:
+        if application and state.was_published(application.id, application.version):
             return True
         for ledger in self.ledgers:
             if ledger.file in state.files:

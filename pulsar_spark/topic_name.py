@@ -85,6 +85,10 @@ class TopicName:
         if not _is_unicode(self.local_name):
             raise InvalidTopicNameError("Invalid topic name: it holds a lone surrogate.")
         object.__setattr__(self, "partition_index", _partition_index(self.local_name))
+        if self.is_partition and _is_blank(_without_partition(self.local_name)):
+            raise InvalidTopicNameError(
+                f"Invalid topic name: {self}. It names a partition of a topic without a name."
+            )
 
     @staticmethod
     def parse(text: str) -> TopicName:
@@ -144,8 +148,7 @@ class TopicName:
     @property
     def partitioned_topic_name(self) -> str:
         """The name without its partition; the name itself if there is none."""
-        text = str(self)
-        return text.rpartition(PARTITIONED_TOPIC_SUFFIX)[0] if self.is_partition else text
+        return _without_partition(str(self)) if self.is_partition else str(self)
 
     @property
     def partitioned_topic(self) -> TopicName:
@@ -309,6 +312,10 @@ def _partition_index(local_name: str) -> int:
         return -1
     index = int(number)
     return index if str(index) == number and index <= _MAX_INT else -1
+
+
+def _without_partition(text: str) -> str:
+    return text.rpartition(PARTITIONED_TOPIC_SUFFIX)[0]
 
 
 def _folder_name(part: str) -> str:

@@ -19,6 +19,9 @@ from typing import Any
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 """Pulsar's `TransactionBuilder` has the same."""
 
+MAX_TRANSACTION_TIMEOUT_MS = 60 * 60_000
+"""Longest that writers behind an open transaction wait, whatever it says."""
+
 _ID = re.compile(r"[0-9a-f]{32}/\d{20}")
 _FLAGS = (False, True)
 TRANSACTION_FIELDS = {"id", "attempt", "timeout_ms", "complete"}

@@ -66,6 +66,17 @@ def test_topics_are_listed_with_partitions_and_messages(
     assert run(capsys, "topics", "list", "public/other")[1][0].startswith("No topics in ")
 
 
+def test_folders_without_a_topic_are_passed_over(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = run(capsys, "topics", "list")
+    for stray in ("being-made/_log", "killed", "no%zztopic", "a b", "-partition-3"):
+        Path(topics.service_url, "persistent/public/default", stray).mkdir(parents=True)
+    Path(topics.service_url, "persistent/lost+found/x/y").mkdir(parents=True)
+    assert run(capsys, "topics", "list") == listed
+    assert run(capsys, "topics", "tidy", "orders")[0] == 0
+
+
 def test_system_topics_are_listed_on_request_only(
     topics: Root, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from pulsar_spark.connector.stream_writer import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
 from pulsar_spark.options import Scope
-from pulsar_spark.producer_registry import ProducerRegistry
+from pulsar_spark.producer_registry import FENCED_RUNS, ProducerRegistry
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, send, written
 from tests.waiting import eventually
@@ -117,6 +117,52 @@ def test_a_sink_without_an_access_mode_can_t_slip_in_either(
     assert values(root) == ["0", "owner 1"]
 
 
+@pytest.mark.parametrize("mode", ["Exclusive", "ExclusiveWithFencing"])
+def test_a_sink_that_is_fenced_on_one_of_its_topics_publishes_to_none(
+    root: Path, mode: str
+) -> None:
+    old = Sink(root, "old", mode)
+    topics = {"topic": ["a", "b", "c"]}
+
+    def publish_all() -> None:
+        old.batch += 1
+        files = written(options_of(root, Scope.WRITE), ["1", "2", "3"], topics)
+        publish(old.root, files, ("old", old.batch), old.claim)
+
+    publish_all()
+    new = Sink(root, "new", "ExclusiveWithFencing")
+    publish(new.root, written(options_of(root, Scope.WRITE, {"topic": "b"}), ["new"], None),
+            ("new", 0), new.claim)  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(ProducerFencedError, match=r"Nothing was published to .*/b"):
+            publish_all()
+    counts = {topic: len(messages(root, topic)) for topic in "abc"}
+    assert counts == {"a": 1, "b": 2, "c": 1}
+
+
+def test_a_fenced_sink_stays_so_after_a_hundred_runs_of_the_owner(root: Path) -> None:
+    old = Sink(root, "old", "ExclusiveWithFencing")
+    old.publish("old 1")
+    ledger = ledger_of(root, "t")
+    for run in range(FENCED_RUNS + 2):
+        claim = Sink(root, "new", "ExclusiveWithFencing", run).claim
+        assert claim is not None
+        connect(ledger, claim)
+    with pytest.raises(ProducerFencedError):
+        old.publish("old 2")
+    Sink(root, "new", "ExclusiveWithFencing", FENCED_RUNS + 1).publish("new 1")
+    assert values(root) == ["old 1", "new 1"]
+
+
+def test_a_run_that_repeats_what_was_published_fences_nobody(root: Path) -> None:
+    old, new = Sink(root, "q", "ExclusiveWithFencing"), Sink(root, "q", "ExclusiveWithFencing", 2)
+    new.batch = old.batch
+    new.publish("1")
+    old.publish("1")
+    new.publish("2")
+    assert values(root) == ["1", "2"]
+
+
 def test_a_waiting_sink_publishes_when_the_owner_is_gone(root: Path) -> None:
     owner = Sink(root, "owner", "Exclusive")
     owner.publish("owner 1")
@@ -191,7 +237,8 @@ def test_an_owner_whose_lease_is_over_makes_room(root: Path) -> None:
 
 
 def test_the_snapshot_keeps_who_has_the_topic(root: Path) -> None:
-    Sink(root, "old", "Exclusive").publish("1")
+    old = Sink(root, "old", "Exclusive")
+    old.publish("1")
     new = Sink(root, "new", "ExclusiveWithFencing")
     new.publish("2")
     ledger = ledger_of(root, "t")
@@ -200,7 +247,7 @@ def test_the_snapshot_keeps_who_has_the_topic(root: Path) -> None:
     managed_ledger._cache.clear()
     assert ledger_of(root, "t").state.producers == producers
     with pytest.raises(ProducerFencedError):
-        Sink(root, "old", "Exclusive").publish("3")
+        old.publish("3")
 
 
 RIVAL = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,6 +152,42 @@ def test_nothing_of_it_waits_for_the_disk(root: Path, monkeypatch: pytest.Monkey
     assert synced == []
     send(root, "t", ["a"])
     assert synced
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(200), b'{"version":1,"numb'])
+@pytest.mark.parametrize("commits", [[3], [2, 3], [2]])
+def test_what_a_machine_that_stopped_has_lost_does_not_end_it(
+    root: Path, damage: bytes, commits: list[int]
+) -> None:
+    for value in ("a", "b", "c"):
+        send(root, TICKS, [value])
+    log = root / "non-persistent/public/default/ticks/_log"
+    for number in commits:
+        (log / f"{number:020}.json").write_bytes(damage)
+    managed_ledger._cache.clear()  # as after the machine's start
+    run = Run(root, topic=TICKS)
+    assert run.values() == []
+    send(root, TICKS, ["d"])
+    assert run.values() == ["d"]
+    state = ledger_of(root, TICKS).state
+    state.check()
+    assert state.number == 4
+    assert ledger_of(root, TICKS).commits(0, 4) is None
+
+
+def test_what_it_can_t_be_opened_without_is_durable(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(
+        "os.fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+    )
+    send(root, TICKS, ["a"])
+    log = str(root / "non-persistent/public/default/ticks/_log")
+    assert [path for path in synced if path.startswith(f"{log}/")], "the first commit"
+    synced.clear()
+    ledger_of(root, TICKS).write_snapshot()
+    assert len([path for path in synced if path.startswith(f"{log}/")]) == 2
 
 
 @pytest.mark.parametrize(

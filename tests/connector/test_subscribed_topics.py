@@ -53,6 +53,32 @@ def test_a_pattern_reads_the_topics_whose_whole_name_matches(
     assert sorted(run.values()) == found
 
 
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "persistent/public/default/made/_log",
+        "persistent/public/default/made/data",
+        "persistent/public/default/no%zztopic",
+        "persistent/public/default/a b",
+        "persistent/public/default/-partition-3",
+        "persistent/public/not a namespace/t",
+        "persistent/lost+found/x/t",
+    ],
+)
+def test_a_pattern_passes_over_a_folder_without_a_topic_until_there_is_one(
+    root: Path, folder: str
+) -> None:
+    send(root, "first", ["a"])
+    (root / folder).mkdir(parents=True)
+    (root / folder / ".tmp-1").write_bytes(b"left by a creation that was killed")
+    everything = Run(
+        root, topicsPattern="persistent://.*", startingOffsets="earliest", topicDiscoveryInterval=0
+    )
+    assert everything.values() == ["a"]
+    send(root, "made", ["b"])
+    assert everything.values() == ["b"]
+
+
 def test_a_pattern_never_matches_a_system_topic(root: Path) -> None:
     send(root, "flights", ["a"])
     topics = Root(str(root), {})

@@ -216,6 +216,18 @@ def test_settling_leaves_an_open_transaction_alone_until_its_time_is_over(tmp_pa
     assert ledger.state.number == number + 1
 
 
+def test_nobody_waits_longer_than_an_hour_whatever_a_transaction_says(tmp_path: Path) -> None:
+    left_open(tmp_path, begin(0, timeout_ms=10**15))
+    clock = Clock()
+    ledger = fresh(tmp_path, "a", clock)
+    number = ledger.state.number
+    clock.now_ms += 60 * 60_000
+    ledger.settle()
+    assert ledger.state.number == number + 1
+    with pytest.raises(InvalidOptionError, match=r"transactionTimeout.*at most 1h"):
+        options_of(tmp_path, Scope.WRITE, {"transactional": True, "transactionTimeout": "61m"})
+
+
 def test_ids_have_no_gap_where_a_transaction_was_aborted(tmp_path: Path) -> None:
     left_open(tmp_path, begin(0, timeout_ms=0))
     send(tmp_path, "a", ["x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
 from pulsar_spark.producer_access import ProducerAccessMode
-from pulsar_spark.producer_registry import FENCED_KEPT, ProducerClaim, ProducerRegistry
+from pulsar_spark.producer_registry import FENCED_RUNS, ProducerClaim, ProducerRegistry
 
 SHARED, EXCLUSIVE = ProducerAccessMode.SHARED, ProducerAccessMode.EXCLUSIVE
 FENCING, WAITING = (
@@ -101,7 +102,7 @@ def test_a_lapsed_lease_makes_room_and_its_holder_stays_out() -> None:
 
 def test_who_commits_without_a_claim_ends_a_lapsed_owner() -> None:
     registry = let_in(A).check(None, LEASE_MS)
-    assert A.incarnation in registry.fenced
+    assert (A.name, A.incarnation) in registry.fenced
     with pytest.raises(ProducerBusyError):
         let_in(A).check(None, LEASE_MS - 1)
 
@@ -119,10 +120,27 @@ def test_a_lease_is_renewed_when_half_of_it_is_over() -> None:
     assert registry.claim(A, LEASE_MS // 2)[0].lapses_ms["a"] == LEASE_MS + LEASE_MS // 2
 
 
-def test_only_so_many_fenced_runs_are_remembered() -> None:
-    registry = let_in(*(claim("a", EXCLUSIVE, run) for run in range(FENCED_KEPT + 9)))
-    assert len(registry.fenced) == FENCED_KEPT
-    assert registry.fenced[-1] == f"a-{FENCED_KEPT + 7}"
+def test_only_so_many_fenced_runs_of_a_producer_are_remembered() -> None:
+    registry = let_in(*(claim("a", EXCLUSIVE, run) for run in range(FENCED_RUNS + 9)))
+    assert len(registry.fenced) == FENCED_RUNS
+    assert registry.fenced[-1] == ("a", f"a-{FENCED_RUNS + 7}")
+
+
+def test_a_fenced_run_is_not_forgotten_for_all_the_runs_of_others() -> None:
+    old = claim("old", EXCLUSIVE)
+    registry = let_in(old, *(claim("new", FENCING, run) for run in range(3 * FENCED_RUNS)))
+    registry = ProducerRegistry.from_json_value(registry.to_json_value())
+    for mode in (EXCLUSIVE, FENCING):
+        with pytest.raises(ProducerFencedError, match="Fenced out: old"):
+            registry.claim(replace(old, access_mode=mode), 1)
+
+
+def test_a_registry_of_before_fenced_runs_had_names_is_read() -> None:
+    registry = let_in(claim("old", EXCLUSIVE), claim("new", FENCING))
+    value = registry.to_json_value()
+    del value["fenced_names"]
+    read = ProducerRegistry.from_json_value(value)
+    assert [run.incarnation for run in read.fenced] == ["old-1"]
 
 
 class Producers(RuleBasedStateMachine):

@@ -91,6 +91,14 @@ def test_partitions_have_names_of_their_own() -> None:
         topic.partition(-2)
 
 
+@pytest.mark.parametrize("local_name", ["-partition-3", "  -partition-0"])
+def test_a_partition_of_a_topic_without_a_name_is_refused(local_name: str) -> None:
+    for text in (local_name, f"persistent://t/n/{local_name}", f"t/n/{local_name}"):
+        with pytest.raises(InvalidTopicNameError, match="a topic without a name"):
+            TopicName.parse(text)
+    assert TopicName.parse("-partition-03").partition_index == -1
+
+
 def test_only_canonical_ascii_numbers_name_a_partition() -> None:
     for text in ("01", "-1", "+1", "x", "", "2147483648", "٣", "1_0", " 1", "9" * 5000):
         assert TopicName.parse(f"t-partition-{text}").partition_index == -1

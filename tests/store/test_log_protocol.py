@@ -297,6 +297,16 @@ def test_two_that_snapshot_at_once_leave_the_newer_pointer(world: World) -> None
     assert published(world.open()) == ["a", "b"]
 
 
+def test_a_snapshot_by_a_clock_that_is_ahead_does_not_stop_the_clean_up(world: World) -> None:
+    ahead, other = world.open(), world.open()
+    ahead.clock = Clock(world.clock() + 10**12)
+    publish(ahead, "a")
+    ahead.write_snapshot()
+    snapshot(other, times=3, clock=world.clock, step_ms=GRACE_MS)
+    assert PointerFile(other.store, FOLDER).read().removed >= ahead.state.number
+    assert published(world.open()) == ["a"]
+
+
 def test_a_failing_snapshot_does_not_fail_the_commit(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

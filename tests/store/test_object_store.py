@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.connector import object_store
+from pulsar_spark.connector.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.local_store import LocalStore
 from pulsar_spark.connector.object_store import ObjectStore, join, open_store
 from pulsar_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
-from tests.store.conftest import S3Root
+from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from tests.connector.topics import files_below, send
+from tests.store.conftest import BUCKET, S3Root
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -98,6 +107,40 @@ def test_a_large_file_is_streamed_and_read_at_random(store: ObjectStore, size: i
     assert file.read(100) == data[size // 2 :][:100]
     assert file.read_at(5, 2) == data[2:7] if isinstance(file, pa.NativeFile) else True
     file.close()
+
+
+def test_a_large_file_goes_to_the_object_store_while_it_is_written(s3_root: S3Root) -> None:
+    store = open_store(s3_root.root, s3_root.options)
+    rows = pa.table({"value": pa.array([os.urandom(1 << 20) for _ in range(24)], pa.binary())})
+    with LedgerFileWriter(store, "topic", compression="NONE") as given_up:
+        given_up.write(rows)
+        given_up.end_row_group()
+        assert uploads(s3_root) == 1, "all of it is in memory"
+        assert list(store.files("topic/data")) == []
+    assert uploads(s3_root) == 0
+    with LedgerFileWriter(store, "topic", compression="NONE") as writer:
+        writer.write(rows)
+        written = writer.close()
+    assert [item.size_bytes for item in store.files("topic/data")] == [written.size_bytes]
+    assert uploads(s3_root) == 0
+    ledger = LedgerInfo(0, 0, written.path, 0, BatchSizes.of([24]), 24 << 20, 1, 1)
+    assert LedgerFileReader(store, "topic", "t").read_table(ledger, ["value"]).equals(rows)
+
+
+def test_an_upload_that_fails_is_told(s3_root: S3Root) -> None:
+    store = open_store("s3://no-such-bucket/root", s3_root.options)
+    for size in (1, 40 << 20):
+        output = store.open_output("a/data")
+        with pytest.raises(StorageError, match="Could not write a/data"):
+            output.sink.write(bytes(size))
+            output.close()
+        output.abort()
+
+
+def uploads(s3: S3Root) -> int:
+    """How many files are being uploaded in parts below the root."""
+    with urlopen(f"{s3.options['aws_endpoint']}/{BUCKET}?uploads") as answer:
+        return int(answer.read().decode().count(f"<Key>{s3.root.partition(BUCKET + '/')[2]}"))
 
 
 def test_an_output_that_is_given_up_leaves_nothing(store: ObjectStore) -> None:
@@ -195,6 +238,62 @@ def test_an_unknown_option_of_the_service_is_told() -> None:
     pytest.importorskip("obstore")
     with pytest.raises(InvalidOptionError, match="can't be opened"):
         open_store("s3://bucket/root", {"aws_colour": "blue"})
+
+
+def full_disk(*arguments: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("operation", ["write", "fsync", "link", "replace"])
+def test_a_full_disk_leaves_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    store = open_store(str(tmp_path))
+    keeper = LeaseKeeper(store)
+    keeper.keep(Lease("s", "c", 1, 60_000), [])
+    send(tmp_path, "t", ["a"])
+    before = files_below(tmp_path)
+    monkeypatch.setattr(os, operation, full_disk)
+    attempts: list[Callable[[], object]] = [
+        lambda: keeper.keep(Lease("s", "c", 2, 60_000), []),
+        lambda: store.put_if_absent("a/once", b"x"),
+        lambda: store.compare_and_swap("a/pointer", None, b"x"),
+        lambda: send(tmp_path, "t", ["b"]),
+    ]
+    for attempt in attempts:
+        with suppress(StorageError):
+            attempt()
+    monkeypatch.undo()
+    keeper.stop()
+    left = [path for path in files_below(tmp_path).keys() - before.keys() if ".tmp-" in path]
+    assert left == []
+    send(tmp_path, "t", ["c"])
+
+
+def test_a_folder_whose_maker_died_is_made_durable_by_who_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(tmp_path, "other", ["a"])
+    topic = tmp_path / "persistent/public/default/t"
+    for folder in (topic, topic / "_log"):
+        folder.mkdir()  # as by a process that was killed before it synced what they lie in
+    synced: list[str] = []
+    real = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    object_store._opened.clear()  # as another process
+    send(tmp_path, "t", ["a"])
+    first_commit = synced.index(str(topic / "_log"), synced.index(str(topic)))
+    assert synced.index(str(topic.parent)) < synced.index(str(topic)) < first_commit
+    synced.clear()
+    object_store._opened.clear()
+    send(tmp_path, "t", ["b"])
+    folders = [path for path in synced if Path(path).is_dir()]
+    assert folders == [str(topic / "data"), str(topic / "_log")], "nothing is made durable twice"
 
 
 def test_a_folder_without_rights_is_told(tmp_path: Path) -> None:
