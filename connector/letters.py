@@ -111,10 +111,8 @@ def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.Reco
     if letter.deliver_at_ms is not None:
         at = pa.scalar(letter.deliver_at_ms * 1000, _TIME)
         columns["deliver_at"] = pa.repeat(at, batch.num_rows)
-    kept = {name: array for name, array in columns.items() if array.null_count < len(array)}
-    kept["value"] = columns["value"]
-    kept[_VERSION] = batch.column(_VERSION)
-    return pa.RecordBatch.from_pydict(kept)
+    columns[_VERSION] = batch.column(_VERSION)
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _id(
