@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _TIME = pa.timestamp("us", "UTC")
-_MOMENT = dt.datetime(2026, 1, 31, tzinfo=dt.timezone.utc)
+_MOMENT = dt.datetime(2026, 1, 31, tzinfo=ZoneInfo("UTC"))
 COLUMNS: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
     "key": (pa.string(), ["k", "", "schlüssel"]),
     "ordering_key": (pa.binary(), [b"o", b"", b"\xff"]),
