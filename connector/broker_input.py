@@ -93,7 +93,7 @@ def last_shards(
     for stored in dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith("\x00")):
         about, name, data = stored.record.about, stored.record.subscription, stored.record.data
         if name == OFFSET_RECORD:
-            offset = BrokerOffset.from_json_value(json.loads(data))
+            offset = BrokerOffset.from_json(data)
             continue
         shards = brokers.setdefault(about, {})
         if data:
@@ -108,7 +108,7 @@ def last_offset(dispatch: SystemTopic, stop_ledger: int) -> BrokerOffset | None:
     for ledger_id in range(stop_ledger - 1, dispatch.first_ledger() - 1, -1):
         stored = next(dispatch.read(ledger_id, ledger_id + 1, keep=_is_offset), None)
         if stored is not None:
-            return BrokerOffset.from_json_value(json.loads(stored.record.data))
+            return BrokerOffset.from_json(stored.record.data)
     return None
 
 

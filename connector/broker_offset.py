@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.stored_data import parse_json
 from pulsar_spark.stream_offset import TopicPartition
 
 VERSION: Final = 1
@@ -56,6 +57,17 @@ class BrokerOffset:
         }
 
     @staticmethod
+    def from_json(data: bytes | str) -> BrokerOffset:
+        """Read the JSON of `to_json_value`, with the same errors."""
+        try:
+            value = parse_json(data)
+        except ValueError as error:
+            raise _damaged(error) from error
+        if not isinstance(value, dict):
+            raise _damaged(f"it is a {type(value).__name__}")
+        return BrokerOffset.from_json_value(value)
+
+    @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> BrokerOffset:
         """CorruptFileError, or FutureVersionError if a newer one wrote it."""
         if value.get("version", 0) > VERSION:
@@ -79,7 +91,11 @@ class BrokerOffset:
                 value.get("dispatched"),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptFileError(
-                f"An offset of the broker is damaged: {error!r}. Delete the broker's checkpoint "
-                "folder: it is rebuilt from __dispatch."
-            ) from error
+            raise _damaged(repr(error)) from error
+
+
+def _damaged(why: object) -> CorruptFileError:
+    return CorruptFileError(
+        f"An offset of the broker is damaged: {why}. Delete the broker's checkpoint folder: it is "
+        "rebuilt from __dispatch."
+    )

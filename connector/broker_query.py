@@ -47,6 +47,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
+from pulsar_spark.stored_data import parse_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +133,7 @@ class Broker:
         progress = self.query.lastProgress
         sources = progress["sources"] if progress else []
         offset = sources[0]["endOffset"] if sources else None
-        held = json.loads(offset) if isinstance(offset, str) else offset or {}
+        held = parse_json(offset) if isinstance(offset, str) else offset or {}
         error = self.query.exception()
         return {
             "is_active": self.query.isActive,
@@ -348,7 +349,7 @@ class _SignOfLife:
     def _signed(self) -> dict[str, Any] | None:
         data = self._store.get(SIGN_OF_LIFE)
         try:
-            value = json.loads(data) if data else None
+            value = parse_json(data) if data else None
         except ValueError:
             return None
         return value if isinstance(value, dict) else None

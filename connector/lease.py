@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.stored_data import parse_json
 from pulsar_spark.stream_offset import TopicPartition
 
 LEASES: Final = "_leases"
@@ -58,7 +59,7 @@ class Lease:
     def from_json(data: bytes) -> Lease | None:
         """None if it is not one: then nobody is given up on account of it."""
         try:
-            value = json.loads(data)
+            value = parse_json(data)
             return Lease(
                 value["subscription"], value["consumer"], value["incarnation"], value["lease_ms"],
                 tuple(TopicPartition(topic, number) for topic, number in value["partitions"]),

@@ -27,6 +27,7 @@ from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.options import Options
 from pulsar_spark.position import Position
+from pulsar_spark.stored_data import parse_json
 from pulsar_spark.stream_offset import StreamOffset, TopicPartition
 from pulsar_spark.suspect_messages import Ledgers, Messages, SuspectMessages
 
@@ -186,7 +187,7 @@ def _tell(
 
 def _read(data: bytes) -> SuspectMessages:
     try:
-        value = json.loads(data)
+        value = parse_json(data)
     except ValueError:
         value = None
     return SuspectMessages.from_json_value(value)

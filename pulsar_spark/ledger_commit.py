@@ -20,6 +20,7 @@ from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.producer_registry import ProducerRegistry
 from pulsar_spark.schema_info import SchemaInfo
 from pulsar_spark.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
+from pulsar_spark.stored_data import parse_json
 from pulsar_spark.transaction_attempt import Transaction, unknown_fields
 
 LOG_VERSION = 1
@@ -174,7 +175,7 @@ def read_json(data: bytes, name: str) -> dict[str, Any]:
     if not data:
         raise _damaged(name, "it is empty, as after a power cut on a disk that lies about fsync")
     try:
-        record = json.loads(data)
+        record = parse_json(data)
     except ValueError as error:
         raise _damaged(name, f"it is no JSON, perhaps torn: {error}") from error
     if not isinstance(record, dict):

@@ -21,6 +21,7 @@ from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.stored_data import parse_json
 
 VERSION: Final = 1
 
@@ -59,7 +60,7 @@ def encode(item: Any) -> bytes:
 def decode(data: bytes) -> Any:
     """Read `encode`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
     try:
-        value = json.loads(data)
+        value = parse_json(data)
         version = value.pop("version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise CorruptFileError(f"A message of a system topic is damaged: {error!r}") from error
@@ -70,7 +71,7 @@ def decode(data: bytes) -> Any:
         )
     try:
         return _item(value)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(f"A message of a system topic is damaged: {error!r}") from error
 
 
