@@ -93,5 +93,5 @@ class BrokerOffset:
                 value["restored"],
                 value.get("dispatched"),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise OFFSET_FORMAT.damaged("", repr(error)) from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import logging
 import os
 import shutil
@@ -48,6 +47,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
+from pulsar_spark.stored_data import parse_json
 from pulsar_spark.stored_record import StoredFormat
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Broker:
         progress = self.query.lastProgress
         sources = progress["sources"] if progress else []
         offset = sources[0]["endOffset"] if sources else None
-        held = json.loads(offset) if isinstance(offset, str) else offset or {}
+        held = parse_json(offset) if isinstance(offset, str) else offset or {}
         error = self.query.exception()
         return {
             "is_active": self.query.isActive,

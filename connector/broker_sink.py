@@ -8,7 +8,6 @@ everybody.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.publication import NewLedger
 from pulsar_spark.ready import Letter
+from pulsar_spark.stored_data import parse_json
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 
@@ -103,7 +103,7 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
         elif row.kind == broker_rows.LETTER:
             letters.append((about, broker_rows.letter_of(row.data)))
         elif row.kind == broker_rows.TRIM:
-            trims.append((*about, tuple(json.loads(row.data))))
+            trims.append((*about, tuple(parse_json(row.data))))
         elif row.topic == OFFSET_KEY:
             records.append(Record(ABOUT_BATCHES, OFFSET_RECORD, row.data))
             offset = row.data.decode()
@@ -129,9 +129,7 @@ def commit_batch(
     log.refresh()
     if log.state.term > term:
         raise _fenced(root)
-    offsets = [
-        BrokerOffset.from_json(each.offset) for each in held if each.offset
-    ]
+    offsets = [BrokerOffset.from_json(each.offset) for each in held if each.offset]
     if log.state.applications.get(application[0], -1) < application[1]:
         planned = {each.dispatched for each in offsets} - {None}
         if planned - {log.state.next_ledger_id}:  # it knows less than has been said

@@ -163,7 +163,7 @@ class LedgerFileWriter:
     def write(self, messages: pa.Table | pa.RecordBatch, partition: int = 0) -> int:
         """Append rows, whose columns are some of MESSAGE_SCHEMA's; the first one's row number.
 
-        Every write has the same columns. InvalidMessageError if a column is not a message's.
+        InvalidMessageError if a column is not a message's, or if not every write has the same.
         """
         if isinstance(messages, pa.RecordBatch):
             messages = pa.Table.from_batches([messages])
@@ -228,9 +228,14 @@ class LedgerFileWriter:
             self._schema = pa.schema([field for field in MESSAGE_SCHEMA if field.name in names])
         if messages.schema.equals(self._schema):
             return messages
+        if set(messages.column_names) != set(self._schema.names):
+            raise InvalidMessageError(
+                f"Columns {messages.column_names} are not those that the file began with: "
+                f"{self._schema.names}."
+            )
         try:
             return messages.select(self._schema.names).cast(self._schema)
-        except (pa.ArrowException, KeyError) as error:
+        except pa.ArrowException as error:
             raise InvalidMessageError(
                 f"Columns {messages.schema.names} don't fit those of a message: {error}"
             ) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -47,6 +47,7 @@ _SCHEMA: Final = StructType(
     [column.field for column in READ_COLUMNS if column.name in (*_IDS, *_COPIED, _VERSION)]
 )
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+_ANY_PROPERTIES: Final = pa.map_(pa.binary(), pa.binary())
 _TIME: Final = pa.timestamp("us", "UTC")
 
 
@@ -102,19 +103,25 @@ def _runs(versions: pa.Array) -> Iterator[tuple[int, int]]:
 def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:
     columns = {name: batch.column(name) for name in _COPIED}
     ids = zip(*(batch.column(name).to_pylist() for name in _IDS), strict=True)
-    held = batch.column("properties").to_pylist()
+    held = batch.column("properties").cast(_ANY_PROPERTIES).to_pylist()
     properties = [
-        list(letter_properties(letter, _id(ledgers, *each), dict(mine or ())).items())
+        list(letter_properties(letter, _id(ledgers, *each), _texts(mine or ())).items())
         for each, mine in zip(ids, held, strict=True)
     ]
     columns["properties"] = pa.array(properties, _PROPERTIES)
     if letter.deliver_at_ms is not None:
         at = pa.scalar(letter.deliver_at_ms * 1000, _TIME)
         columns["deliver_at"] = pa.repeat(at, batch.num_rows)
-    kept = {name: array for name, array in columns.items() if array.null_count < len(array)}
-    kept["value"] = columns["value"]
-    kept[_VERSION] = batch.column(_VERSION)
-    return pa.RecordBatch.from_pydict(kept)
+    columns[_VERSION] = batch.column(_VERSION)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Any]:
+    """A message's properties; older versions published also what is no UTF-8."""
+    return {
+        key.decode(errors="replace"): value if value is None else value.decode(errors="replace")
+        for key, value in pairs
+    }
 
 
 def _id(

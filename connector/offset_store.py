@@ -17,6 +17,7 @@ from typing import Any
 from pulsar_spark.connector.object_store import join
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.stored_data import parse_json
 from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.stream_offset import StreamOffset
 from pulsar_spark.topic_name import TopicName
@@ -25,9 +26,7 @@ LARGEST_INLINE_BYTES = 48 * 1024
 """An offset whose text is longer is spilled."""
 SPILLED_KEPT = 1000
 """How many of its own spilled offsets a query keeps; Spark asks for the last hundred at most."""
-SPILLED_FORMAT = StoredFormat(
-    "A spilled offset", version=1, remedy="Start with a new checkpoint."
-)
+SPILLED_FORMAT = StoredFormat("A spilled offset", version=1, remedy="Start with a new checkpoint.")
 """Of what names the file. The file is named after its SHA-256."""
 
 
@@ -66,7 +65,13 @@ class OffsetStore:
                 "copy, or start with a new checkpoint."
             )
         self._owner = owner
-        return StreamOffset.from_json_value(json.loads(data))
+        try:
+            return StreamOffset.from_json_value(parse_json(data))
+        except ValueError as error:
+            raise CorruptFileError(
+                f"Offset file {path}, which the checkpoint names, is damaged: {error}. Restore it "
+                "from a copy, or start with a new checkpoint."
+            ) from error
 
     def release(self, committed: dict[str, Any]) -> None:
         """Spark has committed that offset: delete spilled ones that nothing asks for any more."""

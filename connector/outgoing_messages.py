@@ -1,7 +1,9 @@
 """Rows of a DataFrame as messages: columns and types of the data files, checked.
 
-Invariants: a message is checked before anything of its batch is kept; what a row leaves open the
-options fill in; the publish time is taken once for each batch of rows, and a delay counts from it.
+Invariants: a message is checked before anything of its batch is kept; which columns there are
+follows from the rows' columns and the options, never from what is null in them, so that all tables
+of a task fit together; what a row leaves open the options fill in; the publish time is taken once
+for each batch of rows, and a delay counts from it.
 Follows Pulsar's `TypedMessageBuilderImpl` and `ProducerImpl`.
 """
 
@@ -15,12 +17,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA
+from pulsar_spark.connector.schema_codec import check_texts
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.hashing import murmur3_32_hash_many
 from pulsar_spark.options import Options
 
 _TIME = MESSAGE_SCHEMA.field("publish_time").type
 _DELAY = pa.duration("us")
+_TEXTS = ("topic", "key", "properties", "producer_name")
 
 
 def as_messages(rows: pa.RecordBatch, options: Options, topic: str) -> pa.Table:
@@ -44,11 +48,20 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str) -> pa.Table:
     deliver_at = _delivery_times(rows, columns.get("deliver_at"), options, topic, now_us)
     if deliver_at is not None:
         columns["deliver_at"] = deliver_at
-    hashed = columns.get("ordering_key"), columns.get("key")
-    sticky = _sticky_key_hashes(*hashed)
-    if sticky is not None:
-        columns["sticky_key_hash"] = sticky
+    keys = _sticky_keys(columns.get("ordering_key"), columns.get("key"))
+    if keys is not None:
+        columns["sticky_key_hash"] = _sticky_key_hashes(keys)
     return pa.table(columns)
+
+
+def check_rows(rows: pa.RecordBatch) -> None:
+    """InvalidMessageError if a text is no UTF-8: whoever reads it as a text would fail."""
+    for name in _TEXTS:
+        if name in rows.schema.names:
+            column = rows.column(name)
+            check_texts(
+                column.view(pa.string()) if pa.types.is_binary(column.type) else column, name
+            )
 
 
 def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
@@ -132,15 +145,19 @@ def _too_far(topic: str) -> InvalidMessageError:
     )
 
 
-def _sticky_key_hashes(ordering_key: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
-    """What Key_Shared hashes, 31 bits: the ordering key, else the key; null without either."""
-    keys = key
-    if ordering_key is not None and ordering_key.null_count < len(ordering_key):
-        keys = ordering_key
-        if key is not None and ordering_key.null_count:
-            keys = pc.coalesce(ordering_key, key.cast(pa.binary()))
-    if keys is None or keys.null_count == len(keys):
-        return None
+def _sticky_keys(ordering_key: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
+    """What Key_Shared hashes: the ordering key, else the key; None without such columns."""
+    if ordering_key is None or key is None:
+        return key if ordering_key is None else ordering_key
+    if ordering_key.null_count == len(ordering_key):
+        return key
+    return pc.coalesce(ordering_key, key.cast(pa.binary()))
+
+
+def _sticky_key_hashes(keys: pa.Array) -> pa.Array:
+    """31 bits of each key; null for a null."""
+    if keys.null_count == len(keys):
+        return pa.nulls(len(keys), pa.int32())
     hashes = murmur3_32_hash_many(keys).astype(np.int32)
     missing = pc.is_null(keys).to_numpy(zero_copy_only=False) if keys.null_count else None
     return pa.array(hashes, pa.int32(), mask=missing)

@@ -7,7 +7,6 @@ that was published earlier, as Pulsar's `seek(timestamp)`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +22,7 @@ from pulsar_spark.message_id import MessageId
 from pulsar_spark.option_values import parse_time_ms
 from pulsar_spark.options import Options
 from pulsar_spark.position import EARLIEST, Position
+from pulsar_spark.stored_data import parse_json
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 
@@ -191,7 +191,7 @@ def _ids(name: str, text: str, *words: str) -> Ids:
     try:
         ids = {
             TopicPartition(str(TopicName.parse(topic)), int(partition)): str(given)
-            for topic, partitions in json.loads(text).items()
+            for topic, partitions in parse_json(text).items()
             for partition, given in partitions.items()
         }
         for partition, given in ids.items():

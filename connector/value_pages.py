@@ -24,6 +24,8 @@ from pulsar_spark.connector.block_checksums import CheckedInput
 _HEADER_BYTES: Final = 128
 """No header of such a page, which has no statistics, is longer."""
 _DATA_PAGE, _LENGTHS_THEN_BYTES = 0, 6
+_BLOCK, _MINIBLOCKS = 128, 4
+"""Numbers of a DELTA_BINARY_PACKED block, and its parts, as Arrow writes them."""
 
 # Fields of Parquet's Thrift structs PageHeader and DataPageHeader.
 _TYPE, _SIZE, _STORED_SIZE, _CHECKSUM, _DATA_PAGE_HEADER = 1, 2, 3, 4, 5
@@ -49,17 +51,19 @@ def value_pages(source: CheckedInput, chunk: pq.ColumnChunkMetaData) -> Iterator
         try:
             header, size = _header(source.read_at(min(_HEADER_BYTES, end - place), place))
             page = source.read_at(header[_STORED_SIZE], place + size)
-            array = _array(page, header)
-        except (_Unexpected, KeyError, IndexError, TypeError, ValueError):
+            array = _array(page, header, chunk.num_values)
+        except (_Unexpected, KeyError, IndexError, TypeError, ValueError, OverflowError):
             return
         place += size + len(page)
         yield array
 
 
-def _array(page: pa.Buffer, header: dict[int, Any]) -> pa.Array:
+def _array(page: pa.Buffer, header: dict[int, Any], most_rows: int) -> pa.Array:
     """The page as an array over its own bytes."""
     about = header[_DATA_PAGE_HEADER]
     rows = about[_VALUES]
+    if rows > most_rows:  # No more memory is taken than the row group's footer allows.
+        raise _Unexpected
     if (header[_TYPE], about[_ENCODING]) != (_DATA_PAGE, _LENGTHS_THEN_BYTES):
         raise _Unexpected
     if len(page) != header[_SIZE] or zlib_ng.crc32(page) != header[_CHECKSUM] & 0xFFFFFFFF:
@@ -69,20 +73,18 @@ def _array(page: pa.Buffer, header: dict[int, Any]) -> pa.Array:
     run, at = _varint(data, 4)
     if run != rows << 1 or data[at] != 1 or levels != at + 1:  # One run: not one is null.
         raise _Unexpected
-    lengths, first = _lengths(data, levels)
-    if len(lengths) != rows:
+    lengths, first = _lengths(data, levels, rows)
+    if lengths.min() < 0 or lengths.max() > len(page) or first + lengths.sum() != len(page):
         raise _Unexpected
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    if first + int(offsets[-1]) != len(page) or lengths.min(initial=0) < 0:
-        raise _Unexpected
     return pa.Array.from_buffers(
         pa.binary(), rows, [None, pa.py_buffer(offsets), page.slice(first)], null_count=0
     )
 
 
-def _lengths(data: memoryview, at: int) -> tuple[NDArray[np.int64], int]:
-    """(numbers of a DELTA_BINARY_PACKED block sequence, where it ends).
+def _lengths(data: memoryview, at: int, rows: int) -> tuple[NDArray[np.int64], int]:
+    """(so many numbers of a DELTA_BINARY_PACKED block sequence, where it ends).
 
     A block has the least difference and some miniblocks; each of these has its differences,
     less the least, in as many bits as the largest takes.
@@ -91,6 +93,8 @@ def _lengths(data: memoryview, at: int) -> tuple[NDArray[np.int64], int]:
     miniblocks, at = _varint(data, at)
     count, at = _varint(data, at)
     first, at = _zigzag(data, at)
+    if (block, miniblocks, count) != (_BLOCK, _MINIBLOCKS, rows) or rows < 1:
+        raise _Unexpected
     size = block // miniblocks
     blocks = -(-(count - 1) // block)
     differences = np.zeros((blocks * miniblocks, size), np.int64)

@@ -8,13 +8,13 @@ need it too.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pulsar_spark.errors import InvalidSchemaDataError
+from pulsar_spark.stored_data import parse_json
 
 PRIMITIVES: Final = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string",
@@ -27,6 +27,8 @@ PROMOTIONS: Final[dict[str, frozenset[str]]] = {
     "bytes": frozenset({"string"}),
 }
 """Reader's type -> what writers' types it can read beside its own."""
+DEEPEST_DEFINITION: Final = 100
+"""A definition has no more types within types: whoever walks it calls itself for each."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -73,7 +75,7 @@ class AvroField:
 def parse_avro(definition: str) -> AvroType:
     """The type that the text defines. InvalidSchemaDataError says what is wrong, and where."""
     try:
-        value = json.loads(definition)
+        value = parse_json(definition)
     except ValueError as error:
         raise InvalidSchemaDataError(f"The schema's definition is no JSON: {error}.") from None
     return _Parser().read(value, "", "schema")
@@ -92,8 +94,18 @@ def why_unreadable(reader: AvroType, writer: AvroType) -> str | None:
 @dataclass(slots=True)
 class _Parser:
     named: dict[str, AvroType] = field(default_factory=dict)
+    depth: int = 0
 
     def read(self, value: Any, namespace: str, where: str) -> AvroType:
+        if self.depth == DEEPEST_DEFINITION:
+            raise _bad(where, f"it has more than {DEEPEST_DEFINITION} types within types")
+        self.depth += 1
+        try:
+            return self._read(value, namespace, where)
+        finally:
+            self.depth -= 1
+
+    def _read(self, value: Any, namespace: str, where: str) -> AvroType:
         if isinstance(value, str):
             return self._reference(value, namespace, where)
         if isinstance(value, list):

@@ -24,6 +24,7 @@ from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.position import EARLIEST
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Letter
+from pulsar_spark.stored_data import parse_json
 
 
 class Phase(IntEnum):
@@ -101,11 +102,11 @@ def messages_json(messages: PositionSet) -> Any:
 def command_of(row: InputRow) -> Command:
     """The command that a LEDGER, COMPACTED or COMMAND row carries."""
     if row.kind == COMPACTED:
-        return Compacted(CompactedLedgers.from_json_value(json.loads(row.data)))
+        return Compacted(CompactedLedgers.from_json_value(parse_json(row.data)))
     if row.kind != LEDGER:
         command: Command = wire_format.decode(row.data)
         return command
-    value = json.loads(row.data)
+    value = parse_json(row.data)
     hidden = value["hidden"]
     return LedgerAdded(
         ledger_from_json(value["ledger"]),
@@ -133,7 +134,7 @@ def letter_data(letter: Letter) -> bytes:
 
 def letter_of(data: bytes) -> Letter:
     """Read `letter_data`."""
-    value = json.loads(data)
+    value = parse_json(data)
     return Letter(
         value["topic"],
         value["subscription"],

@@ -21,6 +21,7 @@ from pyroaring import BitMap
 from pulsar_spark import base85
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import MAX_ENTRY_ID, PositionSet, ranges_text
+from pulsar_spark.stored_data import inflate, parse_json
 from pulsar_spark.stored_record import StoredFormat
 
 CURSOR_FORMAT: Final = StoredFormat(
@@ -58,7 +59,7 @@ def from_bytes(data: bytes) -> State:
         if magic != MAGIC:
             raise CURSOR_FORMAT.damaged("", "it does not begin with PLCU")
         CURSOR_FORMAT.check_version(version)
-        body = memoryview(_decompress(data[_HEAD.size :]))
+        body = memoryview(inflate(data[_HEAD.size :]))
         ledger_id, entry_id, ledgers = _POSITION.unpack_from(body)
         position, offset = Position(ledger_id, entry_id), _POSITION.size
         whole: dict[int, BitMap] = {}
@@ -72,7 +73,7 @@ def from_bytes(data: bytes) -> State:
             offset += _LEDGER.size + size
         if offset != len(body):
             raise CURSOR_FORMAT.damaged("", "there are bytes behind its end")
-    except (struct.error, zlib.error, ValueError, OverflowError) as error:
+    except (struct.error, ValueError, OverflowError) as error:
         raise CURSOR_FORMAT.damaged("", f"{error}") from error
     return position, PositionSet(whole, parts)
 
@@ -86,8 +87,8 @@ def to_json(position: Position, deleted: PositionSet) -> str:
 def from_json(text: str) -> State:
     """Read `to_json`. CorruptFileError, or FutureVersionError."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise CURSOR_FORMAT.damaged("", f"it is no JSON ({error})") from error
     return from_json_value(value)
 
@@ -114,15 +115,7 @@ def from_json_value(value: object) -> State:
         ledgers: Mapping[str, str] = value.get("individually_deleted", {})
         for ledger_id, text in ledgers.items():
             whole[int(ledger_id)], parts[int(ledger_id)] = _ledger_from_text(text)
-    except (
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        struct.error,
-        zlib.error,
-    ) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
         raise CURSOR_FORMAT.damaged("", f"{error!r}") from error
     return position, PositionSet(whole, parts)
 
@@ -165,7 +158,7 @@ def _ledger_texts(deleted: PositionSet, ledger_id: int) -> Any:
 def _ledger_from_text(text: str) -> tuple[BitMap, dict[int, int]]:
     """(entries held whole, parts), either form."""
     if text.startswith("~"):
-        return _unpack(_decompress(base85.decoded(text[1:])))
+        return _unpack(inflate(base85.decoded(text[1:])))
     whole, parts = BitMap(), {}
     for word in text.split(" "):
         entries, partial, rest = word.partition("/")
@@ -251,11 +244,3 @@ def _compressed(data: bytes) -> bytes:
         return zlib.compress(data)
     engine = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)
     return engine.compress(data) + engine.flush()
-
-
-def _decompress(data: bytes) -> bytes:
-    engine = zlib.decompressobj()
-    result = engine.decompress(data)
-    if not engine.eof or engine.unused_data:
-        raise ValueError("the compressed bytes are cut off, or followed by others")
-    return result

@@ -27,6 +27,7 @@ from pyroaring import BitMap
 from pulsar_spark import cursor_format
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.stored_data import inflate
 
 DEFAULT_TICK_MS: Final = 1000
 """Pulsar's `delayedDeliveryTickTimeMillis`."""
@@ -359,7 +360,7 @@ def _pack(columns: Sequence[tuple[int, BitMap]]) -> str:
 
 def _unpack(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The entries, and the time of each."""
-    data = np.frombuffer(zlib.decompress(base64.b85decode(text)), np.uint8)
+    data = np.frombuffer(inflate(base64.b85decode(text)), np.uint8)
     rows = np.ascontiguousarray(data.reshape(8, -1).T).view("<i8").reshape(2, -1)
     entries, times = np.cumsum(rows.astype(np.int64), axis=1)
     return entries, times

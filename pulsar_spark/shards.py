@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pulsar_spark import cursor_format
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
+from pulsar_spark.stored_data import inflate, parse_json
 from pulsar_spark.stored_record import StoredFormat
 
 SHARD_FORMAT: Final = StoredFormat(
@@ -99,8 +100,8 @@ class ShardReader:
     def value(self, key: str) -> Any:
         data = self._bytes(key)
         try:
-            return json.loads(data if data[:1] in b'{["' else zlib.decompress(data))
-        except (ValueError, zlib.error) as error:
+            return parse_json(data if data[:1] in b'{["' else inflate(data))
+        except ValueError as error:
             raise SHARD_FORMAT.damaged(key, error) from error
 
     def packed(self, key: str) -> bytes:
@@ -114,8 +115,8 @@ class ShardReader:
         try:
             if data[:1] == _PLAIN:
                 return np.frombuffer(data, "<i4", offset=1)
-            return np.frombuffer(zlib.decompress(data[1:]), "<i8")
-        except (ValueError, zlib.error) as error:
+            return np.frombuffer(inflate(data[1:]), "<i8")
+        except ValueError as error:
             raise SHARD_FORMAT.damaged(key, error) from error
 
     def set(self, key: str, value: Any) -> PositionSet:

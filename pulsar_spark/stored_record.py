@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.stored_data import parse_json
 
 CHECKSUM_FIELD: Final = "~crc32"
 """Sorts behind every other field."""
@@ -90,8 +91,8 @@ class StoredFormat:
             why = "it is empty, as after a power cut on a disk that lies about fsync"
             raise self.damaged(name, why)
         try:
-            record = json.loads(data)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(data)
+        except ValueError as error:
             raise self.damaged(name, f"it is no JSON, perhaps torn: {error}") from error
         if not isinstance(record, dict):
             raise self.damaged(name, "it holds no JSON object")

@@ -194,7 +194,9 @@ class StreamOffset:
                 int(value.get("incarnation", 0)),
                 str(value.get("suspects", "")),
             )
-        except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
+        except (
+            KeyError, ValueError, TypeError, AttributeError, OverflowError, CorruptFileError,
+        ) as error:  # fmt: skip
             raise OFFSET_FORMAT.damaged("", repr(error)) from error
 
 
