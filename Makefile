@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak simulate benchmark docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate benchmark docs wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ types: ## Check types alone
 soak: ## Kill publishers, readers, brokers and consumers 700 times: every flight exactly once
 	./run python -m tests.soak --kills 200
 	./run python -m tests.soak.subscriptions --kills 500
+
+flips: ## Flip every third bit, and cut every file everywhere: a named error or the same rows
+	./run python -m tests.store.flips
 
 simulate: ## Simulate a million schedules of the broker: make simulate SEED=1
 	./run python -m tests.simulation --schedules 1000000 $(if $(SEED),--seed $(SEED))

@@ -92,6 +92,8 @@ def decode_snapshot(data: bytes, topic: str, name: str, number: int) -> TopicSta
         rest = SNAPSHOT_FORMAT.decode(metadata.get(REST_KEY.encode(), b""), named)
         table = file.read(use_threads=False)
         SNAPSHOT_FORMAT.check_fields(table.column_names, _SCHEMA.names, named)
+        if not is_checked and "digest" in table.column_names:
+            raise SNAPSHOT_FORMAT.damaged(named, "its checksum is missing")
         for column in _SINCE_VERSION_4:
             if column not in table.column_names:
                 table = table.append_column(column, pa.nulls(len(table), pa.int64()))

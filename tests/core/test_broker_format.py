@@ -92,7 +92,7 @@ def test_a_damaged_shard_is_named(key: str) -> None:
 def test_a_missing_shard_is_named() -> None:
     shards = golden()
     del shards["ledgers/0#0"]
-    with pytest.raises(CorruptFileError, match="ledgers/0 is damaged: it is missing"):
+    with pytest.raises(CorruptFileError, match="ledgers/0#0 is damaged: it is missing"):
         from_shards(shards)
 
 
