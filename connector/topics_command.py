@@ -229,8 +229,8 @@ def _peek_partition(
         for each in reversed(ledgers) if last else ledgers:
             left = count - len(found)
             rows = range(each.messages)
-            if hidden is not None:
-                mask = hidden.row_mask(each)
+            if left_out := hidden.of([each.ledger_id]):
+                mask = left_out.row_mask(each)
                 rows = [row for row in rows if not mask[row]]  # type: ignore[assignment]
             some = [_message(reader, each, row) for row in (rows[-left:] if last else rows[:left])]
             found = [*some, *found] if last else [*found, *some]

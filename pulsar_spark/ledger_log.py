@@ -21,7 +21,7 @@ from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
-from pulsar_spark.partition_state import PartitionState
+from pulsar_spark.partition_state import HiddenMessages, PartitionState
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.schema_registry import SchemaRegistry
@@ -87,12 +87,9 @@ class TopicState:
         """The last entry of the partition that was trimmed; EARLIEST if none was."""
         return self._partitions[partition].trimmed_up_to
 
-    def hidden(self, partition: int) -> PositionSet | None:
-        """The messages that readers leave out; None if there are none. Not to be changed."""
-        part = self._partitions[partition]
-        if part.hidden and part.hidden_set is None:
-            part.hidden_set = _union(part.hidden)
-        return part.hidden_set
+    def hidden(self, partition: int) -> HiddenMessages:
+        """The messages that readers leave out. Not to be changed."""
+        return self._partitions[partition].hidden
 
     def chunks(self, partition: int) -> Mapping[int, tuple[ChunkRun, ...]]:
         """The chunks of each ledger of the partition that has some, by ascending id."""
@@ -120,6 +117,11 @@ class TopicState:
         """The sequence ids that were published where duplicates are dropped. Not to be changed."""
         return self._partitions[partition].sequences
 
+    @property
+    def records_sequences(self) -> bool:
+        """Whether every publication says its sequence ids: duplicates are, or were, dropped."""
+        return bool(self.settings.get("deduplication") or self.sequence_ids)
+
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
         return self.sequence_ids.get(partition, {}).get(producer)
 
@@ -134,10 +136,13 @@ class TopicState:
         trims = self._check_trimmed(commit)
         self._check_moved(commit, trims)
         compacted = self._check_compacted(commit)
+        hidden = self._check_hidden(commit)
         self._check_files(commit, {file for each in compacted.values() for file in each.files})
         self._apply_header(commit)
         for ledger in commit.ledgers:
             self._add(ledger, commit)
+        for partition, messages in hidden.items():
+            self._partitions[partition].hidden.add(messages)
         self._know_sequence_ids(commit)
         self._move(commit)
         self._trim(commit, trims)
@@ -222,6 +227,18 @@ class TopicState:
                 raise self._refuse(commit, f"{known[0]} was published before")
         return found
 
+    def _check_hidden(self, commit: Commit) -> dict[int, PositionSet]:
+        try:
+            read = cursor_format.from_json_value
+            hidden = {partition: read(value)[1] for partition, value in commit.hidden.items()}
+        except CorruptFileError as error:
+            raise self._refuse(commit, f"what it hides is malformed: {error.message}") from error
+        added = {(each.partition, each.ledger_id) for each in commit.ledgers}
+        named = {(p, ledger_id) for p, each in hidden.items() for ledger_id in each.ledger_ids}
+        if not named <= added:
+            raise self._refuse(commit, "it hides messages of ledgers that it does not add")
+        return hidden
+
     def _check_files(self, commit: Commit, compacted: set[str]) -> None:
         named = compacted.union(
             (each.file for each in commit.ledgers), (each.file for each in commit.moved)
@@ -264,10 +281,6 @@ class TopicState:
             self.schemas = SchemaRegistry((*self.schemas.schemas, *added))
         while self.partitions < (commit.partitions or 0):
             self._partitions.append(PartitionState())
-        for partition, hidden in commit.hidden.items():
-            part = self._partitions[partition]
-            part.hidden.append(hidden)
-            part.hidden_set = None
 
     def _know_sequence_ids(self, commit: Commit) -> None:
         """Each producer's highest id, and in which ledgers which ids are.
@@ -277,7 +290,7 @@ class TopicState:
         told: set[tuple[int, str]] = set()
         for ledger in commit.ledgers:
             if ranges := commit.sequence_ranges.get(ledger.ledger_id):
-                self._partitions[ledger.partition].sequences.ranges[ledger.ledger_id] = ranges
+                self._partitions[ledger.partition].sequences.add(ledger.ledger_id, ranges)
                 told.update((ledger.partition, producer) for producer in ranges)
         for partition, by_producer in commit.sequence_ids.items():
             known = self.sequence_ids.setdefault(partition, {})
@@ -319,6 +332,7 @@ class TopicState:
                 part.trimmed_up_to = max(part.trimmed_up_to, last)
                 part.chunks.pop(ledger.ledger_id, None)
                 part.sequences.trim(ledger.ledger_id)
+                part.hidden.trim(ledger.ledger_id)
                 self._release(ledger.file, commit.timestamp_ms)
             first, stop = part.start, len(part.column.ids)
             holes = set(places)
@@ -442,7 +456,7 @@ class TopicState:
             state._partitions.append(
                 PartitionState(
                     column, 0, int(part["messages"]), int(part["size_bytes"]),
-                    Position.parse(part["trimmed_up_to"]), list(part["hidden"]),
+                    Position.parse(part["trimmed_up_to"]), HiddenMessages(part["hidden"]),
                     chunks=chunks_from_json(part.get("chunks", {})),
                     sequences=state._sequences_of(number, part),
                     compacted=CompactedLedgers.of_snapshot(part.get("compacted")),
@@ -466,21 +480,10 @@ class TopicState:
 
     def _live_hidden(self, partition: int) -> list[Any]:
         """The JSON of what is hidden in one piece, without ledgers before the first there is."""
-        hidden = self.hidden(partition)
         ledgers = self.ledgers(partition)
-        if hidden is None or not ledgers:
-            return []
-        hidden = hidden.after(Position(ledgers[0].ledger_id, -1))
+        hidden = self.hidden(partition).since(ledgers[0].ledger_id) if ledgers else None
         return [cursor_format.to_json_value(EARLIEST, hidden)] if hidden else []
 
     def _all_ledgers(self) -> Iterator[LedgerInfo]:
         for part in self._partitions:
             yield from part.view()
-
-
-def _union(hidden: Sequence[Any]) -> PositionSet:
-    """What the cursors in JSON hold one by one (none has a mark-delete position)."""
-    union = PositionSet()
-    for value in hidden:
-        union = union.union(cursor_format.from_json_value(value)[1])
-    return union
