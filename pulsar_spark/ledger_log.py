@@ -19,6 +19,7 @@ from pulsar_spark import cursor_format
 from pulsar_spark.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
 from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
+from pulsar_spark.last_seen import LastSeen
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
 from pulsar_spark.partition_state import HiddenMessages, PartitionState
@@ -56,6 +57,7 @@ class TopicState:
         self.next_ledger_id = 0
         self.settings: dict[str, Any] = {}
         self.applications: dict[str, int] = {}
+        self.last_seen = LastSeen()
         self.sequence_ids: dict[int, dict[str, int]] = {}
         self.producers: dict[str, Any] | None = None
         self.schemas = SchemaRegistry()
@@ -151,6 +153,7 @@ class TopicState:
             self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=True)
         for file in commit.forgotten:
             del self.tombstones[file]
+        self._forget_inactive(commit)
 
     def _check_header(self, commit: Commit) -> None:
         if commit.number != self.number + 1:
@@ -181,15 +184,12 @@ class TopicState:
                 raise self._refuse(commit, f"it has no such chunks in ledger {ledger_id}")
         if not commit.sequence_ranges.keys() <= entries.keys():
             raise self._refuse(commit, "it has sequence ids of ledgers that it does not add")
-        if sorted(commit.schemas) != self._next_schema_versions(len(commit.schemas)):
+        known = len(self.schemas.schemas)
+        if sorted(commit.schemas) != list(range(known, known + len(commit.schemas))):
             raise self._refuse(commit, f"it adds schemas of versions {sorted(commit.schemas)}")
         named = (*commit.sequence_ids, *commit.hidden)
         if not all(0 <= partition < partitions for partition in named):
             raise self._refuse(commit, "it names a partition that is not there")
-
-    def _next_schema_versions(self, count: int) -> list[int]:
-        known = len(self.schemas.schemas)
-        return list(range(known, known + count))
 
     def _check_trimmed(self, commit: Commit) -> dict[int, dict[int, LedgerInfo]]:
         """By partition, the places of the ledgers to trim, and those ledgers."""
@@ -353,6 +353,15 @@ class TopicState:
                 self._release(file, commit.timestamp_ms)
             part.compacted = each
 
+    def _forget_inactive(self, commit: Commit) -> None:
+        parts = self._partitions
+        self.last_seen.take_in(commit)
+        for application in commit.inactive_applications:
+            self.applications.pop(application, None)
+        for producer in commit.inactive_producers:
+            for known in (*self.sequence_ids.values(), *(p.sequences.floors for p in parts)):
+                known.pop(producer, None)
+
     def _release(self, file: str, now_ms: int) -> None:
         self.files[file] -= 1
         if not self.files[file]:
@@ -419,6 +428,7 @@ class TopicState:
                 for number, part in enumerate(self._partitions)
             ],
         }
+        rest.update(self.last_seen.to_json_value())
         if self.producers is not None:
             rest["producers"] = self.producers
         if self.schemas.schemas:
@@ -446,6 +456,7 @@ class TopicState:
             file: Tombstone(int(since_ms), bool(reclaimed))
             for file, (since_ms, reclaimed) in rest["tombstones"].items()
         }
+        state.last_seen = LastSeen.from_json_value(rest, state.applications)
         state.producers = rest.get("producers")
         state.schemas = SchemaRegistry.from_json_value(rest.get("schemas", ()))
         state.files = dict(files)

@@ -109,6 +109,11 @@ class PublishedSequences:
     _of: dict[str, _ProducersRanges] = field(default_factory=dict)
     """Of producers that were asked for."""
 
+    @property
+    def producers(self) -> set[str]:
+        """Those that have an id in one of the ledgers."""
+        return {producer for by_producer in self.ranges.values() for producer in by_producer}
+
     def add(self, ledger_id: int, by_producer: Mapping[str, SequenceRange]) -> None:
         """What a new ledger has."""
         self.ranges[ledger_id] = by_producer
