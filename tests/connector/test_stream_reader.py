@@ -241,14 +241,14 @@ def test_hidden_messages_are_not_seen(root: Path) -> None:
 
 
 def test_a_sink_that_drops_duplicates_sees_what_one_without_it_published(root: Path) -> None:
-    def publish(value: str, number: int, **given: object) -> None:
+    def publish(value: str, number: int, *, dropping: bool) -> None:
         columns = {"producer_name": ["p"], "sequence_id": [number]}
-        send(root, "t", [value], columns=columns, **given)
+        send(root, "t", [value], columns=columns, enableDeduplication=dropping)
 
-    publish("a", 0, enableDeduplication=True)
-    publish("b", 1, enableDeduplication=False)
-    publish("b again", 1, enableDeduplication=True)
-    publish("c", 2, enableDeduplication=True)
+    publish("a", 0, dropping=True)
+    publish("b", 1, dropping=False)
+    publish("b again", 1, dropping=True)
+    publish("c", 2, dropping=True)
     assert Run(root, topic="t", startingOffsets="earliest").values() == ["a", "b", "c"]
 
 
