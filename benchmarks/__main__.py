@@ -19,6 +19,7 @@ BENCHMARKS = (
     ("benchmarks.log",),
     ("benchmarks.cursor",),
     ("benchmarks.deduplication",),
+    ("benchmarks.duplicates",),
     ("benchmarks.broker",),
     ("benchmarks.subscriptions",),
 )

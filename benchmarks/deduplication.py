@@ -95,9 +95,8 @@ def visible(root: Root, topic: str) -> int:
     ledger = root.open(TopicName.parse(topic))
     found = 0
     for partition in range(ledger.state.partitions):
-        hidden = ledger.state.hidden(partition)
-        ledgers = ledger.ledgers(partition)
-        found += ledger.state.messages(partition) - (hidden.count(ledgers) if hidden else 0)
+        hidden = ledger.state.hidden(partition).since(0)
+        found += ledger.state.messages(partition) - hidden.count(ledger.ledgers(partition))
     return found
 
 

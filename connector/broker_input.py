@@ -182,15 +182,13 @@ def _state_rows(
     yield _command(about, last, 0, SetPolicies(hosted_policies(state.settings)), now_ms)
     if partition >= state.partitions:
         return
-    hidden = state.hidden(partition)
     since = ledger.commits(last + 1, state.number) or ()
     newer = {each.ledger_id for commit in since for each in commit.ledgers}
     ledgers = [each for each in state.ledgers(partition) if each.ledger_id not in newer]
+    hidden = state.hidden(partition).of(each.ledger_id for each in ledgers)
     for row, each in enumerate(ledgers, 1):
-        whole = None
-        if hidden is not None and each.ledger_id == ledgers[-1].ledger_id:
-            whole = hidden
-        json_of = None if whole is None else broker_rows.messages_json(whole)
+        told = hidden if each.ledger_id == ledgers[-1].ledger_id else None
+        json_of = broker_rows.messages_json(told) if told else None
         yield _ledger_row(ledger, about, each, reader, (last, row), now_ms, json_of)
     compacted = state.compacted(partition)
     if compacted is not None and newer:

@@ -31,6 +31,10 @@ _BEFORE_TIME_HELP = (
 )
 _GRACE_HELP = "how long a file stays after it was given up (default: %(default)s)"
 _ORPHAN_HELP = "how old a file is that no commit names (default: %(default)s)"
+_INACTIVE_HELP = (
+    "how long an application (a query, or txnAppId) or a producer that publishes nothing is "
+    "remembered (default: %(default)s)"
+)
 _CHECKPOINT_HELP = (
     "where Spark keeps the broker's state (default: below a local root, else in the home folder; "
     "a lost one is rebuilt)"
@@ -296,6 +300,7 @@ def _add_topics(topics: argparse.ArgumentParser) -> None:
     tidy.add_argument("--no-merge", action="store_true", help="leave small files as they are")
     tidy.add_argument("--grace", default="1h", metavar="TIME", help=_GRACE_HELP)
     tidy.add_argument("--orphan-age", default="1d", metavar="TIME", help=_ORPHAN_HELP)
+    tidy.add_argument("--inactive-age", default="7d", metavar="TIME", help=_INACTIVE_HELP)
 
 
 def _add_subscriptions(subscriptions: argparse.ArgumentParser) -> None:

@@ -87,7 +87,6 @@ class ReadView:
         self, batch: PositionSet, ledger: ManagedLedger, partition: int
     ) -> Iterator[RowRange]:
         """The rows of those of the messages that there are to read, in order."""
-        hidden = ledger.state.hidden(partition)
         compacted = self._compacted(ledger, partition)
         if compacted is not None:
             remaining = compacted.remaining(batch)
@@ -95,7 +94,7 @@ class ReadView:
             batch = remaining.after(compacted.horizon)
         else:
             batch = batch.after(ledger.state.trimmed_up_to(partition))
-        batch = batch if hidden is None else batch.difference(hidden)
+        batch = batch.difference(ledger.state.hidden(partition).of(batch.ledger_ids))
         if batch:
             yield from self._chunks.row_ranges(batch, ledger, partition)
 
@@ -148,8 +147,7 @@ class ConsumerView(ReadView):
         numbers: Mapping[str, Mapping[int, PositionSet]],
     ) -> Iterator[RowRange]:
         """The rows of a micro-batch, in order, with columns: of each number, which have it."""
-        hidden = ledger.state.hidden(partition)
-        batch = batch if hidden is None else batch.difference(hidden)
+        batch = batch.difference(ledger.state.hidden(partition).of(batch.ledger_ids))
         compacted = self._compacted(ledger, partition)
         if compacted is None:
             batch = batch.after(ledger.state.trimmed_up_to(partition))

@@ -163,8 +163,7 @@ def _sources(
         found += [_Source(each, *kept_rows(before, each)) for each in before.ledgers]
     ledgers = ledger.ledgers(partition)
     new = PositionSet.between(ledgers, before.horizon if before else EARLIEST, horizon)
-    hidden = ledger.state.hidden(partition)
-    new = new if hidden is None else new.difference(hidden)
+    new = new.difference(ledger.state.hidden(partition).of(new.ledger_ids))
     for rows in chunks.row_ranges(new, ledger, partition):
         selected = rows.selected()
         inside = np.arange(rows.rows) if selected is None else np.flatnonzero(selected)

@@ -25,7 +25,7 @@ from pulsar_spark.connector.ledger_file import (
 )
 from pulsar_spark.connector.local_store import TEMPORARY_PREFIX
 from pulsar_spark.connector.managed_ledger import Build, ManagedLedger
-from pulsar_spark.connector.object_store import ObjectInfo, join
+from pulsar_spark.connector.object_store import ObjectInfo, ObjectStore, join
 from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.ledger_commit import LOG_FOLDER, Commit, MovedLedger
 from pulsar_spark.ledger_info import LedgerInfo
@@ -36,6 +36,8 @@ FILE_GRACE_MS = 60 * 60 * 1000
 """How long a file stays after the commit that gave it up."""
 ORPHAN_AGE_MS = 24 * 60 * 60 * 1000
 """How old a file that no commit names has to be before it is given up."""
+INACTIVE_AGE_MS = 7 * 24 * 60 * 60 * 1000
+"""How long an application, or a producer, that publishes nothing is remembered."""
 SMALL_FILE_BYTES = 1 << 20
 """Files up to this length are merged."""
 MERGED_FILE_BYTES = 64 << 20
@@ -135,10 +137,34 @@ class LedgerStore:
 
         self._commit(build)
         for folder in (DATA_FOLDER, LOG_FOLDER):
-            for item in self._files(folder):
-                if _is_temporary(item) and now - item.modified_ms >= temporary_age_ms:
-                    self.ledger.store.delete(item.path)
+            delete_temporaries(self.ledger.store, self._path(folder), now - temporary_age_ms)
         return due
+
+    def forget_inactive(
+        self, *, older_than_ms: int = INACTIVE_AGE_MS, now_ms: int | None = None
+    ) -> Commit | None:
+        """Forget the applications and producers that publish no more; None if there are none.
+
+        Both clocks have to say so, the one here and that of the log's latest commit, so that one
+        that is ahead makes nobody forgotten.
+        """
+
+        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+            now = min(_or(now_ms, clock_ms), state.last_seen.latest_ms)
+            present = (
+                state.sequences(partition).producers for partition in range(state.partitions)
+            )
+            seen = state.last_seen
+            applications, producers = seen.inactive(now - older_than_ms, set().union(*present))
+            if not (applications or producers):
+                return None
+            return Commit(
+                state.number + 1, commit_id, _or(now_ms, clock_ms),
+                inactive_applications=applications, inactive_producers=producers,
+            )  # fmt: skip
+
+        self.ledger.refresh()
+        return self._commit(build)
 
     def merge_small_files(
         self, *, small_bytes: int = SMALL_FILE_BYTES, merged_bytes: int = MERGED_FILE_BYTES,
@@ -245,6 +271,13 @@ def _rows(reader: LedgerFileReader, ledger: LedgerInfo) -> pa.Table:
         why = f"the rows of ledger {ledger.ledger_id} are not those that were published"
         raise FILE_FORMAT.damaged(ledger.file, why)
     return rows
+
+
+def delete_temporaries(store: ObjectStore, folder: str, before_ms: int) -> None:
+    """Delete what writers that were killed have left in the folder, if it is that old."""
+    for item in list(store.files(folder)):
+        if _is_temporary(item) and item.modified_ms <= before_ms:
+            store.delete(item.path)
 
 
 def _name(item: ObjectInfo) -> str:

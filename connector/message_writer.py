@@ -112,6 +112,7 @@ class _TopicWriter:
         self._partitions = self._ledger.state.partitions
         self._router = MessageRouting(options, self._partitions, str(topic))
         self._deduplicate = deduplicates(self._ledger, topic, options["enableDeduplication"])
+        self._records_sequences = self._deduplicate or self._ledger.state.records_sequences
         self._buffers: dict[int, list[pa.Table]] = {}
         self._buffered_bytes = 0
         self._written: list[NewLedger] = []
@@ -183,7 +184,7 @@ class _TopicWriter:
             min_publish_time_ms=_ms(times["min"]),
             max_publish_time_ms=_ms(times["max"]),
             max_deliver_at_ms=_ms(latest) if latest is not None and latest.is_valid else None,
-            sequences=sequence_ranges(table) if self._deduplicate else {},
+            sequences=sequence_ranges(table) if self._records_sequences else None,
             chunks=chunk_runs(table),
             digest=content_digest(table),
         )

@@ -44,13 +44,7 @@ def sequences_of(messages: pa.Table | pa.RecordBatch) -> dict[str, tuple[Rows, R
 def sequence_ranges(messages: pa.Table | pa.RecordBatch) -> dict[str, SequenceRange]:
     """By producer, the range of sequence ids: what a NewLedger brings along."""
     return {
-        producer: SequenceRange(
-            int(ids.min()),
-            int(ids.max()),
-            distinct=(different := len(np.unique(ids))) == len(ids),
-            dense=different == int(ids.max()) - int(ids.min()) + 1,
-        )
-        for producer, (_, ids) in sequences_of(messages).items()
+        producer: SequenceRange.of(ids) for producer, (_, ids) in sequences_of(messages).items()
     }
 
 

@@ -311,7 +311,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         consumer, ledger = client.consumers[partition], self._topics.ledger(partition.topic)
         number = partition.partition
         while True:
-            hidden = ledger.state.hidden(number) or PositionSet()
+            hidden = ledger.state.hidden(number).since(consumer.floor.ledger_id)
             hidden = hidden.union(self._suspected.not_done(partition))
             if partition in self._delivered:
                 hidden = hidden.union(self._delivered[partition])

@@ -134,11 +134,11 @@ def _topic_in(folder: str) -> TopicName | None:
     """The topic that has that folder below the root; None if there can't be one."""
     domain, tenant, namespace, encoded = folder.split("/")
     above = "/".join(part.replace("%2E", ".") for part in (tenant, namespace))
-    try:
+    with suppress(InvalidTopicNameError):
         topic = TopicName.from_persistence_naming(f"{above}/{domain}/{encoded}")
-        return topic if topic.storage_path == folder else None
-    except InvalidTopicNameError:
-        return None
+        if topic.storage_path == folder:
+            return topic
+    return None
 
 
 def _offer(name: str, present: list[str], service_url: str) -> str:

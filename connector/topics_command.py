@@ -16,8 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pulsar_spark.connector.lease import LEASES
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
-from pulsar_spark.connector.ledger_store import LedgerStore
+from pulsar_spark.connector.ledger_store import LedgerStore, delete_temporaries
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.namespace_policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.namespaces_command import set_topic_policy
@@ -229,8 +230,8 @@ def _peek_partition(
         for each in reversed(ledgers) if last else ledgers:
             left = count - len(found)
             rows = range(each.messages)
-            if hidden is not None:
-                mask = hidden.row_mask(each)
+            if left_out := hidden.of([each.ledger_id]):
+                mask = left_out.row_mask(each)
                 rows = [row for row in rows if not mask[row]]  # type: ignore[assignment]
             some = [_message(reader, each, row) for row in (rows[-left:] if last else rows[:left])]
             found = [*some, *found] if last else [*found, *some]
@@ -321,6 +322,7 @@ def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
 def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     grace_ms = _duration("--grace", arguments.grace)
     orphan_ms = _duration("--orphan-age", arguments.orphan_age)
+    inactive_ms = _duration("--inactive-age", arguments.inactive_age)
     ledger = _open(root, arguments)
     ledger.settle()
     store = LedgerStore(ledger, grace_ms=grace_ms)
@@ -334,6 +336,10 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     deleted = store.sweep(temporary_age_ms=orphan_ms)
     yield f"deleted    {len(deleted):,} files given up {arguments.grace} ago or earlier"
     yield f"waiting    {len(ledger.state.tombstones):,} files, given up since"
+    delete_temporaries(root.store, LEASES, ledger.clock() - orphan_ms)
+    inactive = store.forget_inactive(older_than_ms=inactive_ms)
+    gone = inactive.inactive_applications + inactive.inactive_producers if inactive else ()
+    yield f"forgot     {len(gone):,} applications and producers that publish no more"
     yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
 
 

@@ -2,17 +2,22 @@
 
     _transactions/<application>/closed.json
 
-Invariants: only a version with a committed try is closed, so that nothing can be decided on it any
-more; no valid log file names it by then; it is in `closed.json` before its decisions are deleted.
-So what a log names that is closed, in a place that was not emptied, was written by a sink that
-slept through all this, and counts as aborted. May be stopped anywhere and run again.
+Invariants: a version is closed when a try of it is committed, so that nothing can be decided on it
+any more, or without an application when it is a day old, as nobody tries it again; no valid log
+file names it by then; it is in `closed.json` before its decisions are deleted. So what a log names
+that is closed, in a place that was not emptied, was written by a sink that slept through all this,
+and counts as aborted. May be stopped anywhere and run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 
+from pulsar_spark.connector.ledger_store import ORPHAN_AGE_MS
 from pulsar_spark.connector.log_pointer import PointerFile
+from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_decisions import (
@@ -20,28 +25,58 @@ from pulsar_spark.connector.transaction_decisions import (
     ClosedVersions,
     TransactionDecisions,
 )
+from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.ledger_commit import LOG_FOLDER, Commit
+from pulsar_spark.topic_name import NON_PERSISTENT
+from pulsar_spark.transaction_attempt import ANONYMOUS, first_version
 
 
-def forget_decisions(root: Root) -> int:
+def forget_decisions(root: Root, now_ms: int | None = None) -> int:
     """How many transactions' decisions were deleted."""
     store = root.store
+    began_before = first_version((wall_clock_ms() if now_ms is None else now_ms) - ORPHAN_AGE_MS)
     decisions = _decisions(store)
-    closed = {each for each in decisions if TransactionDecisions(store, each).committed()}
+    closed = {each for each in decisions if _is_over(store, each, began_before)}
     if not closed:
         return 0
     # Only now, when nothing can be decided on these any more: who is not named will never be.
-    unnamed = sorted(closed - set(_named(root)))
-    by_application: dict[str, list[int]] = {}
-    for each in unnamed:
-        application, _, version = each.partition("/")
-        by_application.setdefault(application, []).append(int(version))
-    for application, versions in by_application.items():
-        ClosedVersions(store, application).add(versions)
-    for each in unnamed:
-        for path in sorted(decisions[each]):  # without the first the others say nothing
+    named = set(_named(root))
+    unnamed = sorted(closed - named)
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for application, version in map(_parts, unnamed):
+        ranges.setdefault(application, []).append((version, version))
+    if ANONYMOUS in ranges:
+        kept = sorted(version for name, version in map(_parts, named) if name == ANONYMOUS)
+        ranges[ANONYMOUS] = list(_all_but(kept, began_before))
+    for application, each in ranges.items():
+        ClosedVersions(store, application).add(each)
+    for transaction in unnamed:
+        for path in sorted(decisions[transaction]):  # without the first the others say nothing
             store.delete(path)
     return len(unnamed)
+
+
+def _is_over(store: ObjectStore, transaction: str, began_before: int) -> bool:
+    application, version = _parts(transaction)
+    if application == ANONYMOUS:
+        return version < began_before
+    return TransactionDecisions(store, transaction).committed()
+
+
+def _parts(transaction: str) -> tuple[str, int]:
+    application, _, version = transaction.partition("/")
+    return application, int(version)
+
+
+def _all_but(kept: Iterable[int], stop: int) -> Iterator[tuple[int, int]]:
+    """The ranges of versions from 0 to before `stop`, without those that are kept."""
+    first = 0
+    for version in kept:
+        if first < min(version, stop):
+            yield first, min(version, stop) - 1
+        first = version + 1
+    if first < stop:
+        yield first, stop - 1
 
 
 def _decisions(store: ObjectStore) -> dict[str, list[str]]:
@@ -58,7 +93,7 @@ def _decisions(store: ObjectStore) -> dict[str, list[str]]:
 def _named(root: Root) -> Iterator[str]:
     """The transactions that logs name, in places that were not emptied."""
     store = root.store
-    for topic in root.find():
+    for topic in chain(root.find(), root.find(domain=NON_PERSISTENT)):
         folder = topic.storage_path
         removed = PointerFile(store, folder).read().removed
         for item in store.files(join(folder, LOG_FOLDER)):
@@ -66,5 +101,6 @@ def _named(root: Root) -> Iterator[str]:
             if kind != "json" or not name.isdecimal() or int(name) <= removed:
                 continue
             data = store.get(item.path)
-            if data is not None and (named := Commit.from_json(data, item.path).transaction):
-                yield named.id
+            with suppress(*(() if topic.is_persistent else (CorruptFileError,))):
+                if data is not None and (named := Commit.from_json(data, item.path).transaction):
+                    yield named.id

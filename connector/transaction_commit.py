@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 
+from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.object_store import ObjectStore
 from pulsar_spark.connector.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import InvalidTxnStatusError
@@ -25,7 +26,9 @@ def begin(
 ) -> Transaction:
     """A new try; without an application at what nobody else can try."""
     attempt = uuid.uuid4().hex
-    return Transaction.of(application or (attempt, 0), attempt, timeout_ms)
+    if application is None:
+        return Transaction.anonymous(wall_clock_ms(), attempt, timeout_ms)
+    return Transaction.of(application, attempt, timeout_ms)
 
 
 def commit_together(

@@ -17,7 +17,7 @@ from typing import Final
 
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.stored_record import StoredFormat
-from pulsar_spark.transaction_attempt import TxnStatus
+from pulsar_spark.transaction_attempt import ANONYMOUS, TxnStatus
 
 TRANSACTIONS_FOLDER = "_transactions"
 CLOSED_FILE = "closed.json"
@@ -65,6 +65,7 @@ class TransactionDecisions:
         self._store = store
         self._prefix = join(TRANSACTIONS_FOLDER, transaction_id)
         application, _, version = transaction_id.partition("/")
+        self._is_anonymous = application == ANONYMOUS
         self._closed, self._version = ClosedVersions(store, application), int(version)
         self._known: list[Decision] = []
 
@@ -79,7 +80,9 @@ class TransactionDecisions:
     def committed(self) -> bool:
         """Whether one of the tries was committed."""
         self._read()
-        return self._committed() is not None or self._closed.has(self._version)
+        if self._committed() is not None:
+            return True
+        return not self._is_anonymous and self._closed.has(self._version)
 
     def commit(self, attempt: str) -> TxnStatus:
         """Commit that try, unless it is aborted; what it is then."""
@@ -121,7 +124,10 @@ class TransactionDecisions:
 
 
 class ClosedVersions:
-    """The versions of an application whose decisions may be gone: one of each was committed."""
+    """The versions of an application whose decisions may be gone: one try of each was committed.
+
+    Of those without an application, all that are as old are closed, whatever became of them.
+    """
 
     def __init__(self, store: ObjectStore, application: str) -> None:
         """Reads nothing."""
@@ -132,9 +138,9 @@ class ClosedVersions:
         """Whether it is closed, as of now."""
         return any(first <= version <= last for first, last in self._parse(self._read()))
 
-    def add(self, versions: Iterable[int]) -> None:
-        """Close these too."""
-        more = [(version, version) for version in versions]
+    def add(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Close these too: (first version, last version)."""
+        more = list(ranges)
         while True:
             there = self._store.get_versioned(self._path)
             joined: list[tuple[int, int]] = []

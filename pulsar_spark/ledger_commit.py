@@ -36,7 +36,7 @@ COMMIT_FORMAT: Final = StoredFormat(
             "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
             "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
             "sequence_ranges", "chunks", "producers", "compacted", "schemas", "reclaimed",
-            "forgotten",
+            "forgotten", "inactive_applications", "inactive_producers",
         }
     ),
     remedy="Nothing was changed; restore the file from a copy, or give the topic up. It can't be "
@@ -74,8 +74,9 @@ class Commit:
     `producers` is the JSON of a ProducerRegistry, when it changes; `compacted` maps partitions to
     the JSON of CompactedLedgers, which take the place of earlier ones. `schemas` are schemas added,
     by version. `reclaimed` are data files that no commit named and none may name later, `forgotten`
-    such as are deleted. All that a commit of a `transaction` says holds once that is committed, and
-    never if it is aborted.
+    such as are deleted. `inactive_applications` and `inactive_producers` are forgotten: what they
+    publish later is new. All that a commit of a `transaction` says holds once that is committed,
+    and never if it is aborted.
     """
 
     number: int
@@ -97,6 +98,8 @@ class Commit:
     schemas: Mapping[int, SchemaInfo] = field(default_factory=dict)
     reclaimed: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
+    inactive_applications: tuple[str, ...] = ()
+    inactive_producers: tuple[str, ...] = ()
     transaction: Transaction | None = None
 
     def aborted(self) -> Commit:
@@ -139,6 +142,8 @@ class Commit:
             "schemas": _keyed({k: schema.to_json_value() for k, schema in self.schemas.items()}),
             "reclaimed": sorted(self.reclaimed),
             "forgotten": sorted(self.forgotten),
+            "inactive_applications": sorted(self.inactive_applications),
+            "inactive_producers": sorted(self.inactive_producers),
         }
         record.update({name: value for name, value in lists.items() if value})
         return COMMIT_FORMAT.encode(record)
@@ -223,6 +228,8 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
         },
         reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
         forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),
+        inactive_applications=tuple(map(_text, record.get("inactive_applications", ()))),
+        inactive_producers=tuple(map(_text, record.get("inactive_producers", ()))),
         transaction=None if transaction is None else Transaction.from_json_value(transaction),
     )
 

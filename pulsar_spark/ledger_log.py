@@ -19,9 +19,10 @@ from pulsar_spark import cursor_format
 from pulsar_spark.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
 from pulsar_spark.compacted_ledgers import CompactedLedgers
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
+from pulsar_spark.last_seen import LastSeen
 from pulsar_spark.ledger_commit import Application, Commit, MovedLedger, log_file
 from pulsar_spark.ledger_info import LedgerColumn, LedgerInfo, LedgerList
-from pulsar_spark.partition_state import PartitionState, sums_from_json
+from pulsar_spark.partition_state import HiddenMessages, PartitionState, sums_from_json
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.schema_registry import SchemaRegistry
@@ -56,6 +57,7 @@ class TopicState:
         self.next_ledger_id = 0
         self.settings: dict[str, Any] = {}
         self.applications: dict[str, int] = {}
+        self.last_seen = LastSeen()
         self.sequence_ids: dict[int, dict[str, int]] = {}
         self.producers: dict[str, Any] | None = None
         self.schemas = SchemaRegistry()
@@ -87,12 +89,9 @@ class TopicState:
         """The last entry of the partition that was trimmed; EARLIEST if none was."""
         return self._partitions[partition].trimmed_up_to
 
-    def hidden(self, partition: int) -> PositionSet | None:
-        """The messages that readers leave out; None if there are none. Not to be changed."""
-        part = self._partitions[partition]
-        if part.hidden and part.hidden_set is None:
-            part.hidden_set = _union(part.hidden)
-        return part.hidden_set
+    def hidden(self, partition: int) -> HiddenMessages:
+        """The messages that readers leave out. Not to be changed."""
+        return self._partitions[partition].hidden
 
     def chunks(self, partition: int) -> Mapping[int, tuple[ChunkRun, ...]]:
         """The chunks of each ledger of the partition that has some, by ascending id."""
@@ -120,6 +119,11 @@ class TopicState:
         """The sequence ids that were published where duplicates are dropped. Not to be changed."""
         return self._partitions[partition].sequences
 
+    @property
+    def records_sequences(self) -> bool:
+        """Whether every publication says its sequence ids: duplicates are, or were, dropped."""
+        return bool(self.settings.get("deduplication") or self.sequence_ids)
+
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
         return self.sequence_ids.get(partition, {}).get(producer)
 
@@ -134,10 +138,13 @@ class TopicState:
         trims = self._check_trimmed(commit)
         self._check_moved(commit, trims)
         compacted = self._check_compacted(commit)
+        hidden = self._check_hidden(commit)
         self._check_files(commit, {file for each in compacted.values() for file in each.files})
         self._apply_header(commit)
         for ledger in commit.ledgers:
             self._add(ledger, commit)
+        for partition, messages in hidden.items():
+            self._partitions[partition].hidden.add(messages)
         self._know_sequence_ids(commit)
         self._move(commit)
         self._trim(commit, trims)
@@ -146,6 +153,7 @@ class TopicState:
             self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=True)
         for file in commit.forgotten:
             del self.tombstones[file]
+        self._forget_inactive(commit)
 
     def _check_header(self, commit: Commit) -> None:
         if commit.number != self.number + 1:
@@ -176,15 +184,12 @@ class TopicState:
                 raise self._refuse(commit, f"it has no such chunks in ledger {ledger_id}")
         if not commit.sequence_ranges.keys() <= entries.keys():
             raise self._refuse(commit, "it has sequence ids of ledgers that it does not add")
-        if sorted(commit.schemas) != self._next_schema_versions(len(commit.schemas)):
+        known = len(self.schemas.schemas)
+        if sorted(commit.schemas) != list(range(known, known + len(commit.schemas))):
             raise self._refuse(commit, f"it adds schemas of versions {sorted(commit.schemas)}")
         named = (*commit.sequence_ids, *commit.hidden)
         if not all(0 <= partition < partitions for partition in named):
             raise self._refuse(commit, "it names a partition that is not there")
-
-    def _next_schema_versions(self, count: int) -> list[int]:
-        known = len(self.schemas.schemas)
-        return list(range(known, known + count))
 
     def _check_trimmed(self, commit: Commit) -> dict[int, dict[int, LedgerInfo]]:
         """By partition, the places of the ledgers to trim, and those ledgers."""
@@ -221,6 +226,18 @@ class TopicState:
             if known := sorted(file for file in each.files if file in self.files):
                 raise self._refuse(commit, f"{known[0]} was published before")
         return found
+
+    def _check_hidden(self, commit: Commit) -> dict[int, PositionSet]:
+        try:
+            read = cursor_format.from_json_value
+            hidden = {partition: read(value)[1] for partition, value in commit.hidden.items()}
+        except CorruptFileError as error:
+            raise self._refuse(commit, f"what it hides is malformed: {error.message}") from error
+        added = {(each.partition, each.ledger_id) for each in commit.ledgers}
+        named = {(p, ledger_id) for p, each in hidden.items() for ledger_id in each.ledger_ids}
+        if not named <= added:
+            raise self._refuse(commit, "it hides messages of ledgers that it does not add")
+        return hidden
 
     def _check_files(self, commit: Commit, compacted: set[str]) -> None:
         named = compacted.union(
@@ -264,10 +281,6 @@ class TopicState:
             self.schemas = SchemaRegistry((*self.schemas.schemas, *added))
         while self.partitions < (commit.partitions or 0):
             self._partitions.append(PartitionState())
-        for partition, hidden in commit.hidden.items():
-            part = self._partitions[partition]
-            part.hidden.append(hidden)
-            part.hidden_set = None
 
     def _know_sequence_ids(self, commit: Commit) -> None:
         """Each producer's highest id, and in which ledgers which ids are.
@@ -277,7 +290,7 @@ class TopicState:
         told: set[tuple[int, str]] = set()
         for ledger in commit.ledgers:
             if ranges := commit.sequence_ranges.get(ledger.ledger_id):
-                self._partitions[ledger.partition].sequences.ranges[ledger.ledger_id] = ranges
+                self._partitions[ledger.partition].sequences.add(ledger.ledger_id, ranges)
                 told.update((ledger.partition, producer) for producer in ranges)
         for partition, by_producer in commit.sequence_ids.items():
             known = self.sequence_ids.setdefault(partition, {})
@@ -323,6 +336,7 @@ class TopicState:
                 part.trimmed_up_to = max(part.trimmed_up_to, last)
                 part.chunks.pop(ledger.ledger_id, None)
                 part.sequences.trim(ledger.ledger_id)
+                part.hidden.trim(ledger.ledger_id)
                 self._release(ledger.file, commit.timestamp_ms)
             first, stop = part.start, len(part.column.ids)
             holes = set(places)
@@ -342,6 +356,15 @@ class TopicState:
             for file in part.compacted_files:
                 self._release(file, commit.timestamp_ms)
             part.compacted = each
+
+    def _forget_inactive(self, commit: Commit) -> None:
+        parts = self._partitions
+        self.last_seen.take_in(commit)
+        for application in commit.inactive_applications:
+            self.applications.pop(application, None)
+        for producer in commit.inactive_producers:
+            for known in (*self.sequence_ids.values(), *(p.sequences.floors for p in parts)):
+                known.pop(producer, None)
 
     def _release(self, file: str, now_ms: int) -> None:
         self.files[file] -= 1
@@ -416,6 +439,7 @@ class TopicState:
                 for number, part in enumerate(self._partitions)
             ],
         }
+        rest.update(self.last_seen.to_json_value())
         if self.producers is not None:
             rest["producers"] = self.producers
         if self.schemas.schemas:
@@ -443,6 +467,7 @@ class TopicState:
             file: Tombstone(int(since_ms), bool(reclaimed))
             for file, (since_ms, reclaimed) in rest["tombstones"].items()
         }
+        state.last_seen = LastSeen.from_json_value(rest, state.applications)
         state.producers = rest.get("producers")
         state.schemas = SchemaRegistry.from_json_value(rest.get("schemas", ()))
         state.files = dict(files)
@@ -453,7 +478,7 @@ class TopicState:
             state._partitions.append(
                 PartitionState(
                     column, 0, int(part["messages"]), int(part["size_bytes"]),
-                    Position.parse(part["trimmed_up_to"]), list(part["hidden"]),
+                    Position.parse(part["trimmed_up_to"]), HiddenMessages(part["hidden"]),
                     chunks=chunks_from_json(part.get("chunks", {})),
                     sequences=state._sequences_of(number, part),
                     compacted=CompactedLedgers.of_snapshot(part.get("compacted")),
@@ -478,21 +503,10 @@ class TopicState:
 
     def _live_hidden(self, partition: int) -> list[Any]:
         """The JSON of what is hidden in one piece, without ledgers before the first there is."""
-        hidden = self.hidden(partition)
         ledgers = self.ledgers(partition)
-        if hidden is None or not ledgers:
-            return []
-        hidden = hidden.after(Position(ledgers[0].ledger_id, -1))
+        hidden = self.hidden(partition).since(ledgers[0].ledger_id) if ledgers else None
         return [cursor_format.to_json_value(EARLIEST, hidden)] if hidden else []
 
     def _all_ledgers(self) -> Iterator[LedgerInfo]:
         for part in self._partitions:
             yield from part.view()
-
-
-def _union(hidden: Sequence[Any]) -> PositionSet:
-    """What the cursors in JSON hold one by one (none has a mark-delete position)."""
-    union = PositionSet()
-    for value in hidden:
-        union = union.union(cursor_format.from_json_value(value)[1])
-    return union

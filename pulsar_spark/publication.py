@@ -33,7 +33,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class NewLedger:
-    """A ledger before it has its id. `sequences` is only needed where duplicates are dropped."""
+    """A ledger before it has its id. Without `sequences` nobody has looked at its sequence ids."""
 
     partition: int
     file: str
@@ -43,7 +43,7 @@ class NewLedger:
     min_publish_time_ms: int
     max_publish_time_ms: int
     max_deliver_at_ms: int | None = None
-    sequences: Mapping[str, SequenceRange] = field(default_factory=dict)
+    sequences: Mapping[str, SequenceRange] | None = None
     chunks: tuple[ChunkRun, ...] = ()
     seal: FileSeal | None = None
     digest: int | None = None
@@ -108,6 +108,7 @@ class Publication:
         deduplicate = self.deduplicate
         if deduplicate is None:
             deduplicate = bool(state.settings.get("deduplication", False))
+        records = deduplicate or state.records_sequences
         duplicates = self._duplicates(state) if deduplicate else {}
         kept = [
             (index, ledger)
@@ -131,11 +132,11 @@ class Publication:
             application=self.application,
             ledgers=tuple(ledger.numbered(ledger_id) for ledger_id, (_, ledger) in numbered),
             hidden={partition: positions_of(parts) for partition, parts in hidden.items()},
-            sequence_ids=self._new_highest(state) if deduplicate else {},
+            sequence_ids=self._new_highest(state) if records else {},
             sequence_ranges={
-                ledger_id: ledger.sequences
-                for ledger_id, (_, ledger) in numbered
-                if deduplicate and ledger.sequences
+                ledger_id: ranges
+                for ledger_id, (index, _) in numbered
+                if records and (ranges := self._ranges_without(index, duplicates.get(index)))
             },
             chunks={
                 ledger_id: ledger.chunks for ledger_id, (_, ledger) in numbered if ledger.chunks
@@ -174,7 +175,7 @@ class Publication:
         """By index in `ledgers`, the ascending rows that are to be hidden."""
         groups: dict[tuple[int, str], list[int]] = {}
         for index, ledger in enumerate(self.ledgers):
-            for producer in ledger.sequences:
+            for producer in self._ranges(index):
                 groups.setdefault((ledger.partition, producer), []).append(index)
         found: dict[int, list[Rows]] = {}
         for (partition, producer), indexes in groups.items():
@@ -188,7 +189,7 @@ class Publication:
     def _may_repeat(self, producer: str, indexes: list[int], known: int | None) -> bool:
         """Whether the ranges leave it open that a sequence id was seen before."""
         ranges = sorted(
-            (self.ledgers[index].sequences[producer] for index in indexes),
+            (self._ranges(index)[producer] for index in indexes),
             key=lambda each: each.lowest,
         )
         if known is not None and ranges[0].lowest <= known:
@@ -215,6 +216,23 @@ class Publication:
             yield index, rows[repeated[first : first + len(rows)]]
             first += len(rows)
 
+    def _ranges(self, index: int) -> Mapping[str, SequenceRange]:
+        """By producer, the sequence ids of one of the ledgers."""
+        told = self.ledgers[index].sequences
+        if told is None:
+            told = self._ranges_without(index, np.empty(0, np.int64))
+        return told
+
+    def _ranges_without(self, index: int, duplicates: Rows | None) -> Mapping[str, SequenceRange]:
+        """The same, but for rows that are hidden: their ids lie where they came first."""
+        if duplicates is None:
+            return self._ranges(index)
+        left = {
+            producer: ids[~np.isin(rows, duplicates)]
+            for producer, (rows, ids) in self._sequences(index).items()
+        }
+        return {producer: SequenceRange.of(ids) for producer, ids in left.items() if len(ids)}
+
     def _stored(self, ledgers: LedgerList, ledger_id: int) -> Mapping[str, tuple[Rows, Rows]]:
         """The ids in a ledger that is published; read once, since a ledger does not change."""
         if ledger_id not in self._published:
@@ -233,8 +251,8 @@ class Publication:
 
     def _new_highest(self, state: TopicState) -> dict[int, dict[str, int]]:
         highest: dict[int, dict[str, int]] = {}
-        for ledger in self.ledgers:
-            for producer, each in ledger.sequences.items():
+        for index, ledger in enumerate(self.ledgers):
+            for producer, each in self._ranges(index).items():
                 known = state.highest_sequence_id(ledger.partition, producer)
                 if known is None or each.highest > known:
                     of_partition = highest.setdefault(ledger.partition, {})

@@ -2,19 +2,23 @@
 
 Invariants: an id in no range and above the floor was never published; what was published at or
 below the floor is not known singly, and counts as published, as by Pulsar's rule of the highest
-id. Ranges go into the floor when their ledger is trimmed.
+id. Ranges go into the floor when their ledger is trimmed. A look costs by the ledgers whose ranges
+overlap where the ids are, not by how many ledgers there are.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 SequenceIds = NDArray[np.int64]
+TRIMMED_KEPT: Final = 64
+"""A producer's ranges are gathered anew once they are twice as many as the ledgers, and these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,15 @@ class SequenceRange:
     highest: int
     distinct: bool = True
     dense: bool = False
+
+    @staticmethod
+    def of(sequence_ids: SequenceIds) -> SequenceRange:
+        """The range of these ids, in any order, at least one."""
+        lowest, highest = int(sequence_ids.min()), int(sequence_ids.max())
+        different = len(np.unique(sequence_ids))
+        return SequenceRange(
+            lowest, highest, different == len(sequence_ids), different == highest - lowest + 1
+        )
 
     def to_json(self) -> list[int]:
         """As commits and snapshots have it: whether ids were distinct does not matter later."""
@@ -45,12 +58,67 @@ class SequenceRange:
 
 
 @dataclass(slots=True)
+class _ProducersRanges:
+    """One producer's ranges by their lowest id, where they overlap side by side.
+
+    Those of trimmed ledgers stay for a while: what is above the floor is in none of them.
+    """
+
+    lowest: list[int] = field(default_factory=list)
+    highest_so_far: list[int] = field(default_factory=list)
+    """The highest id of a range and of all before it."""
+    ranges: list[tuple[int, SequenceRange]] = field(default_factory=list)
+    """(ledger id, range)"""
+
+    def add(self, ledger_id: int, added: SequenceRange) -> None:
+        place = bisect_right(self.lowest, added.lowest)
+        self.lowest.insert(place, added.lowest)
+        self.ranges.insert(place, (ledger_id, added))
+        self.highest_so_far.insert(place, added.highest)
+        highest = self.highest_so_far[place - 1] if place else added.highest
+        for at in range(place, len(self.ranges)):
+            highest = max(highest, self.ranges[at][1].highest)
+            if at > place and self.highest_so_far[at] == highest:
+                return
+            self.highest_so_far[at] = highest
+
+    def near(self, ascending: SequenceIds) -> Iterator[tuple[int, SequenceRange]]:
+        """The ranges that may have one of these ids, and others that overlap with them."""
+        left = len(ascending)
+        while left:
+            stop = bisect_right(self.lowest, int(ascending[left - 1]))
+            if not stop:
+                return
+            if self.highest_so_far[stop - 1] < ascending[left - 1]:  # it lies between two ranges
+                left = int(np.searchsorted(ascending, self.highest_so_far[stop - 1], "right"))
+                continue
+            first = stop - 1
+            while first and self.highest_so_far[first - 1] >= self.lowest[first]:
+                first -= 1
+            yield from self.ranges[first:stop]
+            left = int(np.searchsorted(ascending, self.lowest[first]))
+
+
+@dataclass(slots=True)
 class PublishedSequences:
     """Of one partition. Mutable, as the state of a topic is."""
 
     ranges: dict[int, Mapping[str, SequenceRange]] = field(default_factory=dict)
     """By ledger id and producer."""
     floors: dict[str, int] = field(default_factory=dict)
+    _of: dict[str, _ProducersRanges] = field(default_factory=dict)
+    """Of producers that were asked for."""
+
+    @property
+    def producers(self) -> set[str]:
+        """Those that have an id in one of the ledgers."""
+        return {producer for by_producer in self.ranges.values() for producer in by_producer}
+
+    def add(self, ledger_id: int, by_producer: Mapping[str, SequenceRange]) -> None:
+        """What a new ledger has."""
+        self.ranges[ledger_id] = by_producer
+        for producer in by_producer.keys() & self._of.keys():
+            self._of[producer].add(ledger_id, by_producer[producer])
 
     def raise_floor(self, producer: str, sequence_id: int) -> None:
         """All up to that id count as published."""
@@ -74,7 +142,7 @@ class PublishedSequences:
         found = np.zeros(len(sequence_ids), np.bool_)
         if producer in self.floors:
             found |= sequence_ids <= self.floors[producer]
-        for ledger_id, each in self._of(producer):
+        for ledger_id, each in self._ranges(producer).near(np.unique(sequence_ids[~found])):
             inside = ~found & (sequence_ids >= each.lowest) & (sequence_ids <= each.highest)
             if not inside.any():
                 continue
@@ -100,10 +168,14 @@ class PublishedSequences:
             dict(value.get("sequence_floors", {})),
         )
 
-    def _of(self, producer: str) -> Iterator[tuple[int, SequenceRange]]:
-        for ledger_id, by_producer in self.ranges.items():
-            if producer in by_producer:
-                yield ledger_id, by_producer[producer]
+    def _ranges(self, producer: str) -> _ProducersRanges:
+        known = self._of.get(producer)
+        if known is None or len(known.ranges) > 2 * len(self.ranges) + TRIMMED_KEPT:
+            known = self._of[producer] = _ProducersRanges()
+            for ledger_id, by_producer in self.ranges.items():
+                if producer in by_producer:
+                    known.add(ledger_id, by_producer[producer])
+        return known
 
 
 def ranges_to_json(ranges: Mapping[int, Mapping[str, SequenceRange]]) -> dict[str, Any]:

@@ -22,6 +22,10 @@ DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 MAX_TRANSACTION_TIMEOUT_MS = 60 * 60_000
 """Longest that writers behind an open transaction wait, whatever it says."""
 
+ANONYMOUS = "0" * 32
+"""Stands for the application in the ids of transactions that have none: nobody tries them again."""
+_VERSIONS_A_SECOND = 10**9
+
 _ID = re.compile(r"[0-9a-f]{32}/\d{20}")
 _FLAGS = (False, True)
 TRANSACTION_FIELDS = {"id", "attempt", "timeout_ms", "complete"}
@@ -61,10 +65,20 @@ class Transaction:
         of_application = hashlib.sha256(name.encode()).hexdigest()[:32]
         return Transaction(f"{of_application}/{version:020d}", attempt, timeout_ms)
 
+    @staticmethod
+    def anonymous(
+        begun_ms: int, attempt: str, timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    ) -> Transaction:
+        """The one try at something that no application publishes; versions rise with time."""
+        drawn = int(hashlib.sha256(attempt.encode()).hexdigest(), 16) % _VERSIONS_A_SECOND
+        version = first_version(begun_ms) + drawn
+        return Transaction(f"{ANONYMOUS}/{version:020d}", attempt, timeout_ms)
+
     @property
     def application(self) -> str:
-        """What all transactions of one application have in common."""
-        return self.id.partition("/")[0]
+        """What all tries of one application have in common; of none, its own id."""
+        application = self.id.partition("/")[0]
+        return self.id if application == ANONYMOUS else application
 
     def completed(self) -> Transaction:
         """As the last commit names it."""
@@ -88,3 +102,8 @@ class Transaction:
         if not isinstance(attempt, str) or type(timeout_ms) is not int or complete not in _FLAGS:
             raise TypeError(f"{value!r} is no transaction")
         return Transaction(named, attempt, timeout_ms, complete=complete)
+
+
+def first_version(begun_ms: int) -> int:
+    """The lowest version that an anonymous transaction can have that began in that second."""
+    return begun_ms // 1000 * _VERSIONS_A_SECOND

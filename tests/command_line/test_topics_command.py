@@ -190,6 +190,17 @@ def test_trim_by_id_drops_ledgers_before_it(
     assert "Dropped 3 messages" in run(capsys, "topics", "trim", "orders", "--before", "1")[1][0]
 
 
+def test_tidy_deletes_what_killed_consumers_have_left_of_their_leases(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.store.touch("_leases/.tmp-1", b"half")
+    topics.store.touch("_leases/s~c~1", b"{}")
+    run(capsys, "topics", "tidy", "orders")
+    assert topics.store.exists("_leases/.tmp-1"), "its writer may be at work"
+    run(capsys, "topics", "tidy", "orders", "--orphan-age", "0ms")
+    assert [item.path for item in topics.store.files("_leases")] == ["_leases/s~c~1"]
+
+
 def test_tidy_merges_and_then_deletes(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines, _ = run(capsys, "topics", "tidy", "orders", "--grace", "0ms")
     assert lines[0].startswith("merged     2 small files into 1")
@@ -208,6 +219,7 @@ def test_tidy_merges_and_then_deletes(topics: Root, capsys: pytest.CaptureFixtur
         (("trim", "orders", "--before", "1:0"), "--before"),
         (("trim", "orders", "--before-time", "soon"), "--before-time"),
         (("tidy", "orders", "--grace", "5x"), "--grace 5x"),
+        (("tidy", "orders", "--inactive-age", "soon"), "--inactive-age soon"),
         (("create", "orders-partition-1"), "name of a partition"),
         (("create", "x", "-p", "0"), "at least one partition"),
         (("list", "--storage", "x"), "NAME=VALUE"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,7 +179,7 @@ def test_what_it_can_t_be_opened_without_is_durable(
 ) -> None:
     synced: list[str] = []
     monkeypatch.setattr(
-        "os.fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+        "os.fsync", lambda number: synced.append(str(Path(f"/proc/self/fd/{number}").readlink()))
     )
     send(root, TICKS, ["a"])
     log = str(root / "non-persistent/public/default/ticks/_log")

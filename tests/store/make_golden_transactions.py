@@ -68,7 +68,7 @@ def main() -> None:
         for ledger in (a, b):
             ledger.refresh()
             publish(ledger, "last")
-        ClosedVersions(store, OPEN.id.partition("/")[0]).add([7, 8])
+        ClosedVersions(store, OPEN.id.partition("/")[0]).add([(7, 7), (8, 8)])
         publish(a, "open", transaction=OPEN)
 
 

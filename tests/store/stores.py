@@ -190,13 +190,13 @@ def publish(ledger: ManagedLedger, *values: str, partition: int = 0, **how: Any)
 def values_of(ledger: ManagedLedger, partition: int = 0) -> list[str]:
     """All values of a partition, in order, hidden ones left out."""
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    hidden = ledger.state.hidden(partition)
     found: list[str] = []
     for each in ledger.ledgers(partition):
+        hidden = ledger.state.hidden(partition).of([each.ledger_id])
         values = reader.read_table(each, ["value"])["value"].to_pylist()
         for row, value in enumerate(values):
             entry_id, batch_index = each.batch_sizes.locate(row)
-            if hidden is None or not hidden.contains((each.ledger_id, entry_id), batch_index):
+            if not hidden.contains((each.ledger_id, entry_id), batch_index):
                 found.append(value.decode())
     reader.close()
     return found

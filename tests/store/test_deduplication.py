@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from pulsar_spark import cursor_format
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.connector.sequence_ids import sequence_ranges, sequences_of
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.publication import AlreadyCommitted
-from pulsar_spark.sequence_ranges import SequenceRange
+from pulsar_spark.sequence_ranges import PublishedSequences, SequenceRange
 from tests.store.stores import FOLDER, HookedStore, messages, values_of, write
 
 
@@ -151,7 +155,7 @@ def test_what_is_hidden_survives_a_snapshot_and_goes_with_its_ledger(topic: Mana
     assert values_of(other(topic)) == names(0, 14)
     LedgerStore(topic).trim({0: 2})
     topic.write_snapshot()
-    assert other(topic).state.hidden(0) is None
+    assert not other(topic).state.hidden(0).since(0)
 
 
 def test_ranges_tell_whether_an_id_occurs_twice() -> None:
@@ -163,6 +167,79 @@ def test_ranges_tell_whether_an_id_occurs_twice() -> None:
     assert {k: v[0].tolist() for k, v in sequences_of(rows).items()} == {"p": [0, 2], "q": [1, 4]}
     assert sequences_of(rows.slice(0, 0)) == {}
     assert sequences_of(pa.table({"value": [b""]})) == {}
+
+
+def test_a_duplicate_in_each_commit_costs_the_last_no_more_than_the_first(
+    topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = other(topic)
+    parsed: list[Any] = []
+    real = cursor_format.from_json_value
+
+    def counted(value: Any) -> Any:
+        parsed.append(value)
+        return real(value)
+
+    monkeypatch.setattr(cursor_format, "from_json_value", counted)
+    costs = []
+    for new in range(1, 60):
+        send_ids(topic, [new, new // 2])
+        hooks(topic).calls.clear()
+        parsed.clear()
+        reader.refresh()
+        hidden = reader.state.hidden(0).of([reader.state.next_ledger_id - 1])
+        send_ids(topic, [new // 3])
+        opened = len([call for call, _ in hooks(topic).calls if call == "open_input"])
+        costs.append((len(parsed), opened, len(hidden.ledger_ids)))
+    assert costs[-1] == costs[2] == (1, 1, 1), "its own cursor, and its own file"
+    assert sorted(values_of(other(topic))) == sorted(names(0, 59))
+
+
+def test_what_is_known_of_published_ids_is_right_whatever_was_trimmed() -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for _ in range(200):
+        known, ids, floor = PublishedSequences(), dict[int, set[int]](), -1
+        for ledger_id in range(draw.randrange(12)):
+            start = draw.choice((draw.randrange(60), 5 * ledger_id))
+            ids[ledger_id] = {draw.randrange(start, start + 8) for _ in range(draw.randrange(1, 6))}
+            known.add(ledger_id, {"p": SequenceRange.of(np.array(sorted(ids[ledger_id])))})
+            if draw.random() < 0.3:
+                gone = draw.choice(list(ids))
+                known.trim(gone)
+                floor = max(floor, *ids.pop(gone))
+            if draw.random() < 0.2:
+                known = PublishedSequences.from_json_value(known.to_json_value())
+            asked = np.array([draw.randrange(80) for _ in range(draw.randrange(6))], np.int64)
+
+            def stored(of: int, held: dict[int, set[int]] = ids) -> Any:
+                return {"p": (None, np.array(sorted(held[of])))}
+
+            every = set().union(*ids.values())
+            expected = [number <= floor or number in every for number in asked.tolist()]
+            assert known.published("p", asked, stored).tolist() == expected
+            assert not known.published("q", asked, stored).any()
+
+
+# -- sinks that don't drop duplicates, and one that does ---------------------------------------
+
+
+def test_a_sink_that_drops_duplicates_sees_what_others_published_since_it_began(
+    tmp_path: Path,
+) -> None:
+    topic = ManagedLedger.create(open_store(str(tmp_path)), FOLDER, 1)
+    send(topic, 0, 1, deduplicate=True)
+    send(topic, 2, 5, deduplicate=False)
+    send(topic, 4, 4, deduplicate=False)
+    send(topic, 3, 7, deduplicate=True)
+    assert values_of(other(topic)) == [*names(0, 5), "p4", "p6", "p7"]
+
+
+def test_what_no_task_has_looked_at_is_looked_at_by_the_commit(topic: ManagedLedger) -> None:
+    late = [replace(each, sequences=None) for each in write(topic, {0: messages(["p3"], "p", 3)})]
+    topic.append(late, deduplicate=False)
+    assert isinstance(send(topic, 3, 3), AlreadyCommitted)
 
 
 # -- ids that don't rise -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pulsar_spark.connector import object_store
 from pulsar_spark.connector.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.local_store import LocalStore
-from pulsar_spark.connector.object_store import ObjectStore, join, open_store
+from pulsar_spark.connector.object_store import ObjectStore, Output, join, open_store
 from pulsar_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from tests.connector.topics import files_below, send
@@ -132,9 +132,13 @@ def test_an_upload_that_fails_is_told(s3_root: S3Root) -> None:
     for size in (1, 40 << 20):
         output = store.open_output("a/data")
         with pytest.raises(StorageError, match="Could not write a/data"):
-            output.sink.write(bytes(size))
-            output.close()
+            publish_bytes(output, size)
         output.abort()
+
+
+def publish_bytes(output: Output, size: int) -> None:
+    output.sink.write(bytes(size))
+    output.close()
 
 
 def uploads(s3: S3Root) -> int:
@@ -281,7 +285,7 @@ def test_a_folder_whose_maker_died_is_made_durable_by_who_uses_it(
     real = os.fsync
 
     def watched(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
