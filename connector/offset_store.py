@@ -25,9 +25,7 @@ LARGEST_INLINE_BYTES = 48 * 1024
 """An offset whose text is longer is spilled."""
 SPILLED_KEPT = 1000
 """How many of its own spilled offsets a query keeps; Spark asks for the last hundred at most."""
-SPILLED_FORMAT = StoredFormat(
-    "A spilled offset", version=1, remedy="Start with a new checkpoint."
-)
+SPILLED_FORMAT = StoredFormat("A spilled offset", version=1, remedy="Start with a new checkpoint.")
 """Of what names the file. The file is named after its SHA-256."""
 
 
