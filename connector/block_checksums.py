@@ -120,6 +120,11 @@ class CheckedInput(io.RawIOBase):
         if first < self._footer_at:
             self._check(first, self._kept[1].slice(0, self._footer_at - first))
 
+    def opened(self) -> pa.NativeFile:
+        """For Arrow: of a short file, which is in memory as a whole, without a call to Python."""
+        start, data = self._kept
+        return pa.PythonFile(self, "r") if start else pa.BufferReader(data)
+
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
         """Up to so many bytes from there on."""
         stop = min(offset + nbytes, self._size)

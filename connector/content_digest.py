@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
 _COLUMNS: Final = ("key", "value")
@@ -42,10 +43,11 @@ class ContentDigest:
     def _add(self, place: int, column: pa.Array | pa.ChunkedArray) -> None:
         """The lengths, -1 for a null, and apart from them all bytes."""
         for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            lengths = pc.fill_null(pc.binary_length(array), -1).to_numpy(zero_copy_only=False)
-            self._sums[place] = zlib_ng.crc32(
-                np.ascontiguousarray(lengths, np.int32), self._sums[place]
-            )
+            if array.null_count:
+                lengths = pc.fill_null(pc.binary_length(array), -1).to_numpy()
+            else:
+                lengths = np.diff(_offsets(array))
+            self._sums[place] = zlib_ng.crc32(lengths, self._sums[place])
             self._sums[place + 1] = zlib_ng.crc32(payload(array), self._sums[place + 1])
 
 
@@ -60,9 +62,14 @@ def payload(array: pa.Array) -> memoryview:
     """The bytes of all values, one behind the other. Nothing is copied where none is null."""
     if array.null_count:
         array = array.drop_null()
+    offsets = _offsets(array)
+    data = memoryview(array.buffers()[2] or b"").cast("B")
+    return data[int(offsets[0]) : int(offsets[-1])]
+
+
+def _offsets(array: pa.Array) -> NDArray[np.int32]:
+    """Where each value begins and the last one ends."""
     if not len(array):
-        return memoryview(b"")
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)
-    first, stop = int(offsets[array.offset]), int(offsets[array.offset + len(array)])
-    return memoryview(data or b"").cast("B")[first:stop]
+        return np.zeros(1, np.int32)
+    held = np.frombuffer(array.buffers()[1], np.int32)
+    return held[array.offset : array.offset + len(array) + 1]

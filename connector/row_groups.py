@@ -39,7 +39,7 @@ class RowGroups:
     def __init__(self, checked: CheckedInput, footer: pq.FileMetaData, *, remote: bool) -> None:
         names = [footer.schema.column(number).path for number in range(footer.num_columns)]
         self._parquet = pq.ParquetFile(
-            pa.PythonFile(checked, "r"),
+            checked.opened(),
             metadata=footer,
             read_dictionary=[_FEW_VALUES] if _FEW_VALUES in names else None,
             page_checksum_verification=True,
@@ -72,6 +72,7 @@ class RowGroups:
 
     def close(self) -> None:
         self._parquet.close(force=True)
+        self._source.close()
 
     def _by_page(
         self, number: int, stored: Sequence[str], schema: pa.Schema, begin: int, end: int
