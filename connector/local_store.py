@@ -62,7 +62,7 @@ class LocalStore(ObjectStore):
         data = self.get(path)
         return None if data is None else Versioned(data, hashlib.sha256(data).hexdigest())
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         full = self._full(path)
         try:
             if os.path.exists(full):

@@ -14,7 +14,7 @@ from typing import Final
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.ledger_commit import canonical_json, check_version, read_json
+from pulsar_spark.ledger_commit import canonical_json, check_version, read_json, readable
 from pulsar_spark.schema_registry import (
     DEFAULT_STRATEGY,
     STRATEGIES,
@@ -81,15 +81,20 @@ def set_policy(
 ) -> NamespacePolicies:
     """Say it, or (None) leave it unsaid, for topics that don't say; the policies then."""
     path = _path(namespace)
-    while True:
-        found = store.get_versioned(path)
-        known = NamespacePolicies()
-        if found is not None:
-            known = NamespacePolicies.from_json(found.data, path)
+    wanted = NamespacePolicies()
+
+    def with_policy(data: bytes | None) -> bytes | None:
+        nonlocal wanted
+        known = NamespacePolicies() if data is None else NamespacePolicies.from_json(data, path)
         wanted = replace(known, **policy)  # type: ignore[arg-type]
-        token = None if found is None else found.token
-        if wanted == known or store.compare_and_swap(path, token, wanted.to_json()):
-            return wanted
+        if wanted == known:
+            return None
+        return readable(
+            wanted.to_json, lambda stored: NamespacePolicies.from_json(stored, path), path
+        )
+
+    store.replace(path, with_policy)
+    return wanted
 
 
 def set_deduplication(

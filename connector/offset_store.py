@@ -17,6 +17,7 @@ from typing import Any
 from pulsar_spark.connector.object_store import join
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.ledger_commit import readable
 from pulsar_spark.stream_offset import StreamOffset
 from pulsar_spark.topic_name import TopicName
 
@@ -80,7 +81,10 @@ class OffsetStore:
         path = join(folder, f"{self._owner}-{hashlib.sha256(data).hexdigest()}.json")
         if self._spilled is None:
             self._spilled = self._spilled_before(folder)
-        self._root.store.put_if_absent(path, data)
+        stored = readable(
+            lambda: data, lambda text: StreamOffset.from_json_value(json.loads(text)), path
+        )
+        self._root.store.put_if_absent(path, stored)
         if path not in self._spilled:
             self._spilled.append(path)
         return {"spilled": path, "version": VERSION}

@@ -1,14 +1,18 @@
 """S3, Google Cloud Storage and Azure as an object store, through `obstore`.
 
-Invariants: a file is created with «only if absent» and replaced with «only if the e-tag is
-this», both decided by the service; a client never crosses a fork (`open_store` keeps one for each
-process), and a process forked from one that had used a client is told so, where `obstore` would
-hang. The service must honour conditional writes: S3 does, and MinIO, R2 and moto.
+Invariants: a file is created with «only if absent» and replaced with «only if it is still this»
+(the e-tag; on Google its generation), both decided by the service; a request that finds no answer
+is sent again by `obstore`, with growing pauses, MAX_RETRIES times and for RETRY_TIMEOUT at most,
+and then is an error that says so: nothing above this waits for the network; a client never crosses
+a fork (`open_store` keeps one for each process), and a process forked from one that had used a
+client is told so, where `obstore` would hang. The service must honour conditional writes: S3,
+Google and Azure do, and MinIO, R2 and moto.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,15 +27,22 @@ from pulsar_spark.connector.object_store import (
     Versioned,
     checked_path,
 )
+from pulsar_spark.connector.storage_options import StorageOptions
 from pulsar_spark.errors import (
+    BucketNotFoundError,
     InvalidOptionError,
     MissingPackageError,
     ObjectNotFoundError,
     StorageError,
+    StorageUnavailableError,
 )
 
 REQUESTS_AT_ONCE = 16
 READ_BUFFER_BYTES = 1 << 20
+
+_BUCKET_PROBE = "~bucket"
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+"""How S3, Google and those like them, and Azure, call it that a bucket is not there."""
 
 _used_in: set[int] = set()
 """The process that has used a client; after a fork, its parent."""
@@ -51,10 +62,16 @@ class RemoteStore(ObjectStore):
             ) from error
         self.root = root.rstrip("/")
         self._module = obstore
-        config, client = _split_options(options)
+        self._has_bucket = False
+        parsed = StorageOptions.parse(self.root, options)
         from_url: Any = stores.from_url
         try:
-            self._store: Any = from_url(self.root, config=config, client_options=client)
+            self._store: Any = from_url(
+                self.root,
+                config=parsed.service,
+                client_options=parsed.client,
+                retry_config=parsed.retry,
+            )
         except (obstore.exceptions.BaseError, ValueError) as error:
             raise InvalidOptionError(
                 f"serviceUrl {root!r} can't be opened: {_first_line(error)}. Check the bucket's "
@@ -96,17 +113,24 @@ class RemoteStore(ObjectStore):
     def get_versioned(self, path: str) -> Versioned | None:
         try:
             result = self._obstore.get(self._store, checked_path(path))
-            return Versioned(bytes(result.bytes()), result.meta["e_tag"] or "")
-        except FileNotFoundError:
+            return Versioned(bytes(result.bytes()), _token(result.meta))
+        except FileNotFoundError as error:
+            if _lacks_bucket(error):
+                raise self._failed("read", path, error) from error
             return None
-        except self._module.exceptions.BaseError as error:
-            raise _refused("read", path, error) from error
+        except (self._module.exceptions.BaseError, OSError) as error:
+            raise self._failed("read", path, error) from error
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         return self._put(path, data, "create")
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
-        return self._put(path, data, "create" if token is None else {"e_tag": token})
+        return self._put(path, data, "create" if token is None else json.loads(token))
+
+    def check(self) -> None:
+        if not self._has_bucket:
+            self.get(_BUCKET_PROBE)
+            self._has_bucket = True
 
     def touch(self, path: str, data: bytes) -> None:
         self._put(path, data, "overwrite")
@@ -117,7 +141,7 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError:
             return None
         except self._module.exceptions.BaseError as error:
-            raise _refused("look at", path, error) from error
+            raise self._failed("look at", path, error) from error
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
         wanted = list(paths)
@@ -141,7 +165,7 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError:
             return
         except self._module.exceptions.BaseError as error:
-            raise _refused("delete", path, error) from error
+            raise self._failed("delete", path, error) from error
 
     def open_input(self, path: str) -> Any:
         try:
@@ -151,8 +175,8 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"File {path} is not there (any more).") from error
         except self._module.exceptions.BaseError as error:
-            raise _refused("open", path, error) from error
-        return pa.PythonFile(_Readable(reader), mode="r")
+            raise self._failed("open", path, error) from error
+        return pa.PythonFile(_Readable(self, path, reader), mode="r")
 
     def open_output(self, path: str) -> Output:
         return _RemoteOutput(self, checked_path(path))
@@ -161,17 +185,23 @@ class RemoteStore(ObjectStore):
         """Upload a file whose name is new by its making (a uuid): in parts when it is large."""
         try:
             self._obstore.put(self._store, path, data)
-        except self._module.exceptions.BaseError as error:
-            raise _refused("write", path, error) from error
+        except (self._module.exceptions.BaseError, OSError) as error:
+            raise self._failed("write", path, error) from error
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
         failures = self._module.exceptions
         try:
             self._obstore.put(self._store, checked_path(path), data, mode=mode)
-        except (failures.AlreadyExistsError, failures.PreconditionError, FileNotFoundError):
+        except (failures.AlreadyExistsError, failures.PreconditionError) as error:
+            if _lacks_bucket(error):
+                raise self._failed("write", path, error) from error
             return False
-        except failures.BaseError as error:
-            raise _refused("write", path, error) from error
+        except FileNotFoundError as error:
+            if isinstance(mode, dict) and not _lacks_bucket(error):
+                return False  # what was to be replaced is gone
+            raise self._failed("write", path, error) from error
+        except (failures.BaseError, OSError) as error:
+            raise self._failed("write", path, error) from error
         return True
 
     def _listing(self, folder: str) -> Any:
@@ -179,7 +209,24 @@ class RemoteStore(ObjectStore):
             prefix = checked_path(folder) if folder else None
             return self._obstore.list_with_delimiter(self._store, prefix)
         except self._module.exceptions.BaseError as error:
-            raise _refused("list", folder, error) from error
+            raise self._failed("list", folder, error) from error
+
+    def _failed(self, verb: str, path: str, error: BaseException) -> StorageError:
+        """What the client said, as one of our errors."""
+        what = f"Could not {verb} {path}: {_first_line(error)}."
+        if _lacks_bucket(error) or isinstance(error, FileNotFoundError):
+            return BucketNotFoundError(
+                f"{what} There is no such bucket as that of {self.root}: create it, or correct "
+                "serviceUrl."
+            )
+        if isinstance(error, (self._module.exceptions.GenericError, OSError)):
+            return StorageUnavailableError(
+                f"{what} The service at {self.root} did not answer as it should, however often it "
+                "was asked. Nothing stored is damaged. Check the network and the service, then "
+                "start again where this ended; options storage.max_retries and "
+                "storage.retry_timeout say how long to wait for it."
+            )
+        return StorageError(f"{what} Check the credentials and what they allow, then try again.")
 
 
 class _RemoteOutput(Output):
@@ -207,11 +254,11 @@ class _RemoteOutput(Output):
 
 
 class _Readable(io.RawIOBase):
-    """What pyarrow expects of a Python file, over a reader of obstore."""
+    """What pyarrow expects of a Python file, over a reader of obstore. Raises our errors."""
 
-    def __init__(self, reader: Any) -> None:
+    def __init__(self, store: RemoteStore, path: str, reader: Any) -> None:
         super().__init__()
-        self._reader = reader
+        self._store, self._path, self._reader = store, path, reader
 
     def readable(self) -> bool:
         return True
@@ -226,27 +273,25 @@ class _Readable(io.RawIOBase):
         return int(self._reader.tell())
 
     def read(self, size: int | None = -1) -> bytes:
-        if size is None or size < 0:
-            return bytes(self._reader.readall())
-        return bytes(self._reader.read(size))
+        try:
+            if size is None or size < 0:
+                return bytes(self._reader.readall())
+            return bytes(self._reader.read(size))
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"File {self._path} is not there (any more).") from error
+        except OSError as error:
+            raise self._store._failed("read", self._path, error) from error
 
 
-def _split_options(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Options of the service, and those of the HTTP client below it."""
-    of_client = ("allow_http", "timeout", "connect_timeout", "proxy_url", "user_agent")
-    config = {name: value for name, value in options.items() if name not in of_client}
-    client: dict[str, Any] = {name: options[name] for name in of_client if name in options}
-    if "allow_http" in client:
-        client["allow_http"] = str(client["allow_http"]).lower() == "true"
-    return config, client
+def _token(meta: Any) -> str:
+    """What `obstore` calls an UpdateVersion, as text: which of the two counts the service knows."""
+    parts = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+    return json.dumps(parts)
+
+
+def _lacks_bucket(error: BaseException) -> bool:
+    return any(name in str(error) for name in _NO_BUCKET)
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).split("\n", 1)[0]
-
-
-def _refused(verb: str, path: str, error: BaseException) -> StorageError:
-    return StorageError(
-        f"Could not {verb} {path}: {_first_line(error)}. Check the credentials, the bucket and "
-        "the network, then try again."
-    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.ledger_commit import canonical_json, check_version, read_json
+from pulsar_spark.ledger_commit import canonical_json, check_version, read_json, readable
 from pulsar_spark.transaction_attempt import TxnStatus
 
 TRANSACTIONS_FOLDER = "_transactions"
@@ -89,8 +89,12 @@ class TransactionDecisions:
             status = self.status(decision.attempt)
             if status is not TxnStatus.OPEN:
                 return status
+            path = self._path(len(self._known))
+            data = readable(
+                decision.to_json, lambda stored: Decision.from_json(stored, path), path
+            )
             # If it is there, somebody was quicker, or a request only seemed to fail: read again.
-            self._store.put_if_absent(self._path(len(self._known)), decision.to_json())
+            self._store.put_if_absent(path, data)
 
     def _read(self) -> None:
         while self._committed() is None:
@@ -130,18 +134,21 @@ class ClosedVersions:
     def add(self, versions: Iterable[int]) -> None:
         """Close these too."""
         more = [(version, version) for version in versions]
-        while True:
-            there = self._store.get_versioned(self._path)
+
+        def with_more(data: bytes | None) -> bytes | None:
+            known = self._parse(data)
             joined: list[tuple[int, int]] = []
-            for first, last in sorted([*self._parse(there.data if there else None), *more]):
+            for first, last in sorted([*known, *more]):
                 if joined and first <= joined[-1][1] + 1:
                     joined[-1] = joined[-1][0], max(joined[-1][1], last)
                 else:
                     joined.append((first, last))
+            if joined == known:
+                return None
             record = {"version": DECISION_VERSION, "closed": [list(each) for each in joined]}
-            token = there.token if there else None
-            if self._store.compare_and_swap(self._path, token, canonical_json(record)):
-                return
+            return readable(lambda: canonical_json(record), self._parse, self._path)
+
+        self._store.replace(self._path, with_more)
 
     def _read(self) -> bytes | None:
         return self._store.get(self._path)

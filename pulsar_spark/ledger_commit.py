@@ -10,12 +10,12 @@ Takes the place of Pulsar's `ManagedLedgerInfo` in the metadata store.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pulsar_spark.chunked_messages import ChunkRun
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.errors import CorruptFileError, FutureVersionError, UnreadableRecordError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.producer_registry import ProducerRegistry
 from pulsar_spark.schema_info import SchemaInfo
@@ -79,6 +79,12 @@ class Commit:
     reclaimed: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
     transaction: Transaction | None = None
+
+    @property
+    def files(self) -> set[str]:
+        """The data files that it names as published, in this commit for the first time."""
+        kept = (each["file"] for of in self.compacted.values() for each in of["ledgers"])
+        return {*(each.file for each in (*self.ledgers, *self.moved)), *kept}
 
     def aborted(self) -> Commit:
         """What is left of it when its transaction is aborted: its place in the log."""
@@ -167,6 +173,21 @@ def canonical_json(value: Any) -> bytes:
     """The one way in which a value is written down."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode()
+
+
+def readable(write: Callable[[], bytes], read: Callable[[bytes], object], name: str) -> bytes:
+    """What `write` makes, if `read` takes it; else UnreadableRecordError, and nothing was stored.
+
+    Every record that is stored passes here first: one that nobody can read ends its topic.
+    """
+    try:
+        data = write()
+        read(data)
+    except (CorruptFileError, FutureVersionError) as error:
+        raise _unreadable(name, error.message) from error
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise _unreadable(name, repr(error)) from error
+    return data
 
 
 def read_json(data: bytes, name: str) -> dict[str, Any]:
@@ -315,6 +336,13 @@ def _text(value: Any) -> str:
 def _keyed(by_partition: Mapping[int, Any]) -> dict[str, Any]:
     """With the text keys that JSON wants."""
     return {str(partition): value for partition, value in by_partition.items()}
+
+
+def _unreadable(name: str, why: str) -> UnreadableRecordError:
+    return UnreadableRecordError(
+        f"File {name} was not written, for nobody could read it again: {why} Nothing was stored. "
+        "Some value that it was made of is out of its bounds: correct that, and try again."
+    )
 
 
 def _damaged(name: str, why: str) -> CorruptFileError:

@@ -123,14 +123,13 @@ class TopicState:
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
         return self.sequence_ids.get(partition, {}).get(producer)
 
+    def check_next(self, commit: Commit) -> None:
+        """Raise what `apply` would raise: CorruptFileError or FileReclaimedError."""
+        self._checked(commit)
+
     def apply(self, commit: Commit) -> None:
         """Go on to the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
-        self._check_header(commit)
-        self._check_ledgers(commit)
-        trims = self._check_trimmed(commit)
-        self._check_moved(commit, trims)
-        compacted = self._check_compacted(commit)
-        self._check_files(commit, {file for each in compacted.values() for file in each.files})
+        trims, compacted = self._checked(commit)
         self._apply_header(commit)
         for ledger in commit.ledgers:
             self._add(ledger, commit)
@@ -142,6 +141,18 @@ class TopicState:
             self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=True)
         for file in commit.forgotten:
             del self.tombstones[file]
+
+    def _checked(
+        self, commit: Commit
+    ) -> tuple[dict[int, dict[int, LedgerInfo]], dict[int, CompactedLedgers]]:
+        """By partition, what it trims, and what it has compacted."""
+        self._check_header(commit)
+        self._check_ledgers(commit)
+        trims = self._check_trimmed(commit)
+        self._check_moved(commit, trims)
+        compacted = self._check_compacted(commit)
+        self._check_files(commit, {file for each in compacted.values() for file in each.files})
+        return trims, compacted
 
     def _check_header(self, commit: Commit) -> None:
         if commit.number != self.number + 1:

@@ -92,6 +92,9 @@ class HookedStore(ObjectStore):
         versioned: Versioned | None = self._run("get_versioned", path)
         return versioned
 
+    def create(self, path: str, data: bytes) -> bool:
+        return self.inner.create(path, data)
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         return bool(self._run("put_if_absent", path, data))
 
