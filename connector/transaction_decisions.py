@@ -90,9 +90,7 @@ class TransactionDecisions:
             if status is not TxnStatus.OPEN:
                 return status
             path = self._path(len(self._known))
-            data = readable(
-                decision.to_json, lambda stored: Decision.from_json(stored, path), path
-            )
+            data = readable(decision.to_json, lambda stored: Decision.from_json(stored, path), path)
             # If it is there, somebody was quicker, or a request only seemed to fail: read again.
             self._store.put_if_absent(path, data)
 

@@ -107,7 +107,7 @@ class Schedule:
         self.die = random.Random(seed)
         self.clock = TickingClock()
         self.disk = Disk(self.clock)
-        self.rate = self.die.choice([0.0, 0.01, 0.05])
+        self.rate = self.die.choice([0.0, 0.03, 0.15])
         self.others = self.die.choice([0.0, 0.02, 0.1])
         self.faults = True
         self.depth = 0
@@ -176,7 +176,7 @@ class Schedule:
             act: Callable[[], object] = self.die.choice(
                 [self.somebody_publishes] * 8
                 + [self.sleep, self.snapshot, self.trim, self.merge, self.compact, self.reclaim]
-                + [self.sweep, self.forget, self.read]
+                + [self.sweep, self.forget, self.read, self.night, self.night]
             )
             with self.may_fail():
                 act()
@@ -265,6 +265,14 @@ class Schedule:
 
     def sweep(self) -> None:
         self.keeper().sweep()
+
+    def night(self) -> None:
+        """Whoever sleeps through this finds his files given up, deleted and forgotten."""
+        keeper = self.keeper()
+        self.clock.now_ms += 2 * ORPHAN_AGE_MS
+        keeper.reclaim_orphans(older_than_ms=ORPHAN_AGE_MS)
+        self.clock.now_ms += 2 * FILE_GRACE_MS
+        keeper.sweep()
 
     def forget(self) -> None:
         forget_decisions(StoreRoot("memory", {}, self.store()))
