@@ -94,6 +94,9 @@ class LocalStore(ObjectStore):
         except OSError as error:
             raise _refused("replace", path, error) from error
 
+    def check(self) -> None:
+        """A folder is made when it is first needed."""
+
     def touch(self, path: str, data: bytes) -> None:
         full = self._full(path)
         try:

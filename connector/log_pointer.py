@@ -110,9 +110,7 @@ class PointerFile:
             if before.snapshot >= snapshot:
                 return None
             after = before.moved(snapshot, now_ms, self._grace_ms)
-            return readable(
-                after.to_json, lambda stored: LogPointer.from_json(stored, self._path), self._path
-            )
+            return readable(after.to_json, LogPointer.from_json, self._path)
 
         self._store.replace(self._path, moved)
         if after.removed > before.removed:

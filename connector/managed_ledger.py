@@ -277,7 +277,7 @@ class ManagedLedger:
             path = join(self.folder, snapshot_file(number))
             data = readable(
                 lambda: encode_snapshot(self._state),
-                lambda stored: decode_snapshot(stored, self.topic, path, number),
+                lambda stored, name: decode_snapshot(stored, self.topic, name, number),
                 path,
             )
             self.store.put_if_absent(path, data)
@@ -288,7 +288,9 @@ class ManagedLedger:
         path = self._path(proposal.number)
         data = readable(
             proposal.to_json,
-            lambda stored: self._state.check_next(Commit.from_json(stored, path, proposal.number)),
+            lambda stored, name: self._state.check_next(
+                Commit.from_json(stored, name, proposal.number)
+            ),
             path,
         )
         self._check_files(proposal.files)

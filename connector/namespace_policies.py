@@ -89,9 +89,7 @@ def set_policy(
         wanted = replace(known, **policy)  # type: ignore[arg-type]
         if wanted == known:
             return None
-        return readable(
-            wanted.to_json, lambda stored: NamespacePolicies.from_json(stored, path), path
-        )
+        return readable(wanted.to_json, NamespacePolicies.from_json, path)
 
     store.replace(path, with_policy)
     return wanted

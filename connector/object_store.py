@@ -164,6 +164,7 @@ class ObjectStore(ABC):
             pause_s = LOST_RACE_PAUSE_S * min(lost + 1, 50)
             time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
 
+    @abstractmethod
     def check(self) -> None:
         """BucketNotFoundError if nothing can be stored there, since there is no such bucket."""
 

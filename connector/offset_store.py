@@ -82,7 +82,7 @@ class OffsetStore:
         if self._spilled is None:
             self._spilled = self._spilled_before(folder)
         stored = readable(
-            lambda: data, lambda text: StreamOffset.from_json_value(json.loads(text)), path
+            lambda: data, lambda text, _: StreamOffset.from_json_value(json.loads(text)), path
         )
         self._root.store.put_if_absent(path, stored)
         if path not in self._spilled:

@@ -116,10 +116,10 @@ class RemoteStore(ObjectStore):
             return Versioned(bytes(result.bytes()), _token(result.meta))
         except FileNotFoundError as error:
             if _lacks_bucket(error):
-                raise self._failed("read", path, error) from error
+                raise self.failed("read", path, error) from error
             return None
         except (self._module.exceptions.BaseError, OSError) as error:
-            raise self._failed("read", path, error) from error
+            raise self.failed("read", path, error) from error
 
     def create(self, path: str, data: bytes) -> bool:
         return self._put(path, data, "create")
@@ -141,7 +141,7 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError:
             return None
         except self._module.exceptions.BaseError as error:
-            raise self._failed("look at", path, error) from error
+            raise self.failed("look at", path, error) from error
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
         wanted = list(paths)
@@ -165,7 +165,7 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError:
             return
         except self._module.exceptions.BaseError as error:
-            raise self._failed("delete", path, error) from error
+            raise self.failed("delete", path, error) from error
 
     def open_input(self, path: str) -> Any:
         try:
@@ -175,7 +175,7 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"File {path} is not there (any more).") from error
         except self._module.exceptions.BaseError as error:
-            raise self._failed("open", path, error) from error
+            raise self.failed("open", path, error) from error
         return pa.PythonFile(_Readable(self, path, reader), mode="r")
 
     def open_output(self, path: str) -> Output:
@@ -186,7 +186,7 @@ class RemoteStore(ObjectStore):
         try:
             self._obstore.put(self._store, path, data)
         except (self._module.exceptions.BaseError, OSError) as error:
-            raise self._failed("write", path, error) from error
+            raise self.failed("write", path, error) from error
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
         failures = self._module.exceptions
@@ -194,14 +194,14 @@ class RemoteStore(ObjectStore):
             self._obstore.put(self._store, checked_path(path), data, mode=mode)
         except (failures.AlreadyExistsError, failures.PreconditionError) as error:
             if _lacks_bucket(error):
-                raise self._failed("write", path, error) from error
+                raise self.failed("write", path, error) from error
             return False
         except FileNotFoundError as error:
             if isinstance(mode, dict) and not _lacks_bucket(error):
                 return False  # what was to be replaced is gone
-            raise self._failed("write", path, error) from error
+            raise self.failed("write", path, error) from error
         except (failures.BaseError, OSError) as error:
-            raise self._failed("write", path, error) from error
+            raise self.failed("write", path, error) from error
         return True
 
     def _listing(self, folder: str) -> Any:
@@ -209,9 +209,9 @@ class RemoteStore(ObjectStore):
             prefix = checked_path(folder) if folder else None
             return self._obstore.list_with_delimiter(self._store, prefix)
         except self._module.exceptions.BaseError as error:
-            raise self._failed("list", folder, error) from error
+            raise self.failed("list", folder, error) from error
 
-    def _failed(self, verb: str, path: str, error: BaseException) -> StorageError:
+    def failed(self, verb: str, path: str, error: BaseException) -> StorageError:
         """What the client said, as one of our errors."""
         what = f"Could not {verb} {path}: {_first_line(error)}."
         if _lacks_bucket(error) or isinstance(error, FileNotFoundError):
@@ -280,7 +280,7 @@ class _Readable(io.RawIOBase):
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"File {self._path} is not there (any more).") from error
         except OSError as error:
-            raise self._store._failed("read", self._path, error) from error
+            raise self._store.failed("read", self._path, error) from error
 
 
 def _token(meta: Any) -> str:

@@ -19,7 +19,7 @@ from pulsar_spark.option_values import count, parse_duration_ms
 from pulsar_spark.options import STORAGE_PREFIX
 
 MAX_RETRIES: Final = 10
-"""How often a request is sent again that found no answer; the pauses double, from 100 ms to 15 s."""
+"""How often a request is sent again that found no answer; pauses double, from 100 ms to 15 s."""
 RETRY_TIMEOUT_MS: Final = 3 * 60_000
 """After so long no request is sent again; a request itself has `timeout`, 30 s by default."""
 

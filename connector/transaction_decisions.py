@@ -90,7 +90,7 @@ class TransactionDecisions:
             if status is not TxnStatus.OPEN:
                 return status
             path = self._path(len(self._known))
-            data = readable(decision.to_json, lambda stored: Decision.from_json(stored, path), path)
+            data = readable(decision.to_json, Decision.from_json, path)
             # If it is there, somebody was quicker, or a request only seemed to fail: read again.
             self._store.put_if_absent(path, data)
 
@@ -144,7 +144,9 @@ class ClosedVersions:
             if joined == known:
                 return None
             record = {"version": DECISION_VERSION, "closed": [list(each) for each in joined]}
-            return readable(lambda: canonical_json(record), self._parse, self._path)
+            return readable(
+                lambda: canonical_json(record), lambda stored, _: self._parse(stored), self._path
+            )
 
         self._store.replace(self._path, with_more)
 

@@ -187,8 +187,8 @@ def _tell(
 
 
 def _written(state: SuspectMessages) -> bytes:
-    write = lambda: json.dumps(state.to_json_value(), sort_keys=True).encode()  # noqa: E731
-    return readable(write, _read, WITHHELD)
+    data = json.dumps(state.to_json_value(), sort_keys=True).encode()
+    return readable(lambda: data, lambda stored, _: _read(stored), WITHHELD)
 
 
 def _read(data: bytes) -> SuspectMessages:

@@ -84,7 +84,7 @@ class Commit:
     def files(self) -> set[str]:
         """The data files that it names as published, in this commit for the first time."""
         kept = (each["file"] for of in self.compacted.values() for each in of["ledgers"])
-        return {*(each.file for each in (*self.ledgers, *self.moved)), *kept}
+        return {each.file for each in self.ledgers}.union((m.file for m in self.moved), kept)
 
     def aborted(self) -> Commit:
         """What is left of it when its transaction is aborted: its place in the log."""
@@ -175,14 +175,14 @@ def canonical_json(value: Any) -> bytes:
     return text.encode()
 
 
-def readable(write: Callable[[], bytes], read: Callable[[bytes], object], name: str) -> bytes:
-    """What `write` makes, if `read` takes it; else UnreadableRecordError, and nothing was stored.
+def readable(write: Callable[[], bytes], read: Callable[[bytes, str], object], name: str) -> bytes:
+    """What `write` makes, if `read` takes it (and the name); else UnreadableRecordError.
 
     Every record that is stored passes here first: one that nobody can read ends its topic.
     """
     try:
         data = write()
-        read(data)
+        read(data, name)
     except (CorruptFileError, FutureVersionError) as error:
         raise _unreadable(name, error.message) from error
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:

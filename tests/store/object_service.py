@@ -39,7 +39,7 @@ class Stored:
 
     @property
     def e_tag(self) -> str:
-        return f'"{hashlib.md5(self.data).hexdigest()}-{self.generation}"'  # noqa: S324
+        return f'"{hashlib.md5(self.data).hexdigest()}-{self.generation}"'
 
 
 @dataclass

@@ -328,10 +328,10 @@ class Schedule:
         reader.close()
         # The first compaction may have begun before some of these were trimmed.
         rights = []
-        for begin in (0, *(number + 1 for number in sorted(maybe))):
+        for first in (0, *(number + 1 for number in sorted(maybe))):
             latest: dict[str, Row] = {}
             for (part, number), rows in sorted(seen.rows.items()):
-                if part == partition and begin <= number <= compacted.horizon.ledger_id:
+                if part == partition and first <= number <= compacted.horizon.ledger_id:
                     latest.update({key: (key, value) for key, value in rows})
             rights.append(sorted(latest.values()))
         assert sorted(kept) in rights, "compaction kept something else"

@@ -101,6 +101,9 @@ class HookedStore(ObjectStore):
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         return bool(self._run("compare_and_swap", path, token, data))
 
+    def check(self) -> None:
+        self.inner.check()
+
     def touch(self, path: str, data: bytes) -> None:
         self.inner.touch(path, data)
 

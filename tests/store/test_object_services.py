@@ -1,9 +1,10 @@
-"""What S3 and Google answer beyond «done», and what becomes of it: races, conflicts, a dead line."""
+"""What S3 and Google answer beyond «done», and what becomes of it: conflicts, a dead line."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql.types import StringType, StructType
@@ -53,7 +54,7 @@ def opened(service: ObjectService) -> ManagedLedger:
     return ManagedLedger.open(store_of(service), FOLDER, cached=False)
 
 
-def given_of(service: ObjectService) -> dict[str, str]:
+def given_of(service: ObjectService) -> dict[str, Any]:
     return {f"storage.{name}": value for name, value in service.options.items()}
 
 
