@@ -38,6 +38,7 @@ from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_commit import Prepare, begin, commit_together
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.option_values import MOST_COUNT
 from pulsar_spark.options import Options, Scope
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def transaction(
     """
     if application is not None and batch_id is None:
         raise InvalidOptionError("application needs batch_id: the number of this transaction.")
-    if batch_id is not None and (type(batch_id) is not int or batch_id < 0):
-        raise InvalidOptionError(f"batch_id is a whole number, 0 or more, not {batch_id!r}.")
+    if batch_id is not None and (type(batch_id) is not int or not 0 <= batch_id <= MOST_COUNT):
+        raise InvalidOptionError("batch_id is a whole number, 0 to 2^63 - 1, as Spark counts them.")
     common = dict(options or {})
     url = service_url or os.environ.get("PULSARLITE_SERVICE_URL")
     if url:

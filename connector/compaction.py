@@ -29,9 +29,8 @@ from pulsar_spark.connector.ledger_file import (
 )
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.micro_batch import RowRange
-from pulsar_spark.connector.object_store import join
 from pulsar_spark.connector.outgoing_messages import payload_sizes
-from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
+from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.ledger_info import FileSeal, LedgerInfo, LedgerList
 from pulsar_spark.ledger_log import TopicState
@@ -122,12 +121,6 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
         now = state.compacted(partition)
         if (now and now.to_json_value()) != (before and before.to_json_value()):
             return None  # Another compaction was quicker, and its horizon is as good.
-        for file in compacted.files:
-            if file in state.tombstones or not ledger.store.exists(join(ledger.folder, file)):
-                raise FileReclaimedError(
-                    f"File {file} of topic {ledger.topic} was given up before its compaction was "
-                    "done. Compact the topic again."
-                )
         value = {partition: compacted.to_json_value()}
         return Commit(state.number + 1, commit_id, now_ms, compacted=value)
 

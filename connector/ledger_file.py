@@ -168,6 +168,10 @@ class LedgerFileWriter:
         if isinstance(messages, pa.RecordBatch):
             messages = pa.Table.from_batches([messages])
         messages = self._as_messages(messages)
+        with self._refusal_named():
+            return self._append(messages, partition)
+
+    def _append(self, messages: pa.Table, partition: int) -> int:
         first_row = self.rows
         if partition != self._partition and self._waiting_rows >= BOUNDARY_ROWS:
             self._flush(self._waiting_rows)
@@ -185,19 +189,21 @@ class LedgerFileWriter:
     def end_row_group(self) -> None:
         """What is written next begins another, which nobody reads for the sake of this one."""
         if self._waiting_rows:
-            self._flush(self._waiting_rows)
+            with self._refusal_named():
+                self._flush(self._waiting_rows)
 
     def close(self) -> DataFile:
         """Make the file durable and visible. ValueError if it would hold no row."""
         if not self.rows:
             self.abort()
             raise ValueError("a data file holds at least one message")
-        if self._writer is None:
-            self._open(pa.concat_tables(self._waiting), whole=True)
-        self.end_row_group()
-        assert self._writer is not None
-        self._writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
-        self._writer.close()
+        with self._refusal_named():
+            if self._writer is None:
+                self._open(pa.concat_tables(self._waiting), whole=True)
+            self.end_row_group()
+            assert self._writer is not None
+            self._writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
+            self._writer.close()
         return DataFile(self.path, self.rows, self._summed.seal(self._output.close()))
 
     def abort(self) -> None:
@@ -217,6 +223,19 @@ class LedgerFileWriter:
         trace: TracebackType | None,
     ) -> None:
         self.abort()
+
+    @contextmanager
+    def _refusal_named(self) -> Iterator[None]:
+        """Turn what the disk says into our error, which names the file."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, PulsarliteError):
+                raise
+            raise StorageError(
+                f"Could not write {self.path}: {error}. Nothing of it is kept. Check the disk and "
+                "the rights on it, then try again."
+            ) from error
 
     def _as_messages(self, messages: pa.Table) -> pa.Table:
         if self._schema is None:

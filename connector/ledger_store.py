@@ -26,7 +26,7 @@ from pulsar_spark.connector.ledger_file import (
 from pulsar_spark.connector.local_store import TEMPORARY_PREFIX
 from pulsar_spark.connector.managed_ledger import Build, ManagedLedger
 from pulsar_spark.connector.object_store import ObjectInfo, ObjectStore, join
-from pulsar_spark.errors import ObjectNotFoundError
+from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
 from pulsar_spark.ledger_commit import LOG_FOLDER, Commit, MovedLedger
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.ledger_log import TopicState
@@ -207,7 +207,10 @@ class LedgerStore:
                 return None
             return Commit(state.number + 1, commit_id, _or(now_ms, clock_ms), moved=tuple(still))
 
-        return self._commit(build)
+        try:
+            return self._commit(build)
+        except FileReclaimedError:
+            return None  # Asleep for so long that it was taken for an orphan; the next run merges.
 
     def _copy(
         self, ledgers: Sequence[LedgerInfo], compression: str

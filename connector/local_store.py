@@ -67,7 +67,7 @@ class LocalStore(ObjectStore):
         data = self.get(path)
         return None if data is None else Versioned(data, hashlib.sha256(data).hexdigest())
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         full = self._full(path)
         try:
             if os.path.exists(full):
@@ -100,6 +100,9 @@ class LocalStore(ObjectStore):
                 os.close(lock)
         except OSError as error:
             raise _refused("replace", path, error) from error
+
+    def check(self) -> None:
+        """A folder is made when it is first needed."""
 
     def touch(self, path: str, data: bytes) -> None:
         full = self._full(path)

@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_spark.connector.object_store import ObjectStore, Versioned, join
+from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.ledger_commit import LOG_FOLDER
-from pulsar_spark.stored_record import StoredFormat
+from pulsar_spark.stored_record import StoredFormat, readable
 
 POINTER_FORMAT: Final = StoredFormat(
     "Log file", version=2, checked_since=2, fields=frozenset({"snapshot", "removed", "marks"})
@@ -99,18 +99,21 @@ class PointerFile:
 
     def move(self, snapshot: int, now_ms: int) -> LogPointer:
         """Move it to a snapshot that exists, unless it is there or beyond; then clean up."""
-        while True:
-            there: Versioned | None = self._store.get_versioned(self._path)
-            pointer = self._parse(there.data if there else None)
-            if pointer.snapshot >= snapshot:
-                return pointer
-            moved = pointer.moved(snapshot, now_ms, self._grace_ms)
-            token = there.token if there else None
-            if self._store.compare_and_swap(self._path, token, moved.to_json()):
-                if moved.removed > pointer.removed:
-                    with contextlib.suppress(PulsarliteError):
-                        self._remove(moved.removed)
-                return moved
+        before = after = NO_POINTER
+
+        def moved(data: bytes | None) -> bytes | None:
+            nonlocal before, after
+            before = after = self._parse(data)
+            if before.snapshot >= snapshot:
+                return None
+            after = before.moved(snapshot, now_ms, self._grace_ms)
+            return readable(after.to_json, LogPointer.from_json, self._path)
+
+        self._store.replace(self._path, moved)
+        if after.removed > before.removed:
+            with contextlib.suppress(PulsarliteError):
+                self._remove(after.removed)
+        return after
 
     def _remove(self, removed: int) -> None:
         """Delete commits and snapshots up to a number that the pointer says is given up."""

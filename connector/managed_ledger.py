@@ -1,7 +1,8 @@
 """A topic on disk: its state, kept up with the log, and the one way to commit to it.
 
 Invariants: a commit takes effect at the instant its log file comes into being, and once; what was
-confirmed is durable; the state moves forward only; a log file in a place that was emptied before
+confirmed is durable; the state moves forward only; nothing is put that could not be read back and
+applied, or that names a file which is not there; a log file in a place that was emptied before
 (left by a writer that slept through a clean-up) is never applied. See `log_pointer` for how that
 is known. A commit of a transaction that is open ends the log: nobody sees it, and who wants to
 commit behind it waits until it is decided, or decides (`_settle`).
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import threading
 import time
 import uuid
@@ -34,12 +34,13 @@ from pulsar_spark.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from pulsar_spark.ledger_commit import Application, Commit, log_file
+from pulsar_spark.ledger_commit import Application, Commit, log_file, readable
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import AlreadyCommitted, NewLedger, Publication, check_term
-from pulsar_spark.topic_name import is_persistent
+from pulsar_spark.stored_record import readable
+from pulsar_spark.topic_name import MAX_PARTITIONS, is_persistent
 from pulsar_spark.transaction_attempt import MAX_TRANSACTION_TIMEOUT_MS, Transaction, TxnStatus
 
 SNAPSHOT_EVERY = 64
@@ -50,8 +51,6 @@ IDLE_POINTER_LOOK_S = 1.0
 """How often a reader that finds no news looks at the pointer too."""
 TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
-LOST_RACE_PAUSE_S = 0.02
-"""Longest pause on an object store after each lost race; times the races lost, up to 50."""
 POLL_S = 0.02
 """Between two looks at an open transaction, on a local disk, ..."""
 REMOTE_POLL_S = 0.5
@@ -114,8 +113,7 @@ class ManagedLedger:
         clock: Callable[[], int] = wall_clock_ms, log_grace_ms: int = LOG_GRACE_MS,
     ) -> ManagedLedger:  # fmt: skip
         """A new topic. TopicExistsError if there is one already, whoever made it."""
-        if partitions < 1:
-            raise InvalidOptionError(f"A topic has at least one partition, not {partitions}.")
+        _check_partitions(partitions)
         ledger = cls(store, folder, topic, clock, log_grace_ms)
 
         def first(state: TopicState, commit_id: str, now_ms: int) -> Commit:
@@ -192,12 +190,10 @@ class ManagedLedger:
             leaves,
             is_brokers,
         )
-        files = {ledger.file for ledger in ledgers}
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | AlreadyCommitted:
             proposal = publication.commit_on(state, commit_id, now_ms)
             if isinstance(proposal, Commit):
-                self._check_files(files)
                 return replace(proposal, transaction=transaction)
             return proposal
 
@@ -207,6 +203,7 @@ class ManagedLedger:
 
     def grow(self, partitions: int, *, term: int | None = None) -> Commit | None:
         """Have at least so many partitions; None if it has them."""
+        _check_partitions(partitions)
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             check_term(state, term)
@@ -234,7 +231,8 @@ class ManagedLedger:
 
         `build` is called again after every lost race. What it returns other than a Commit is
         returned as it is: there is nothing to do. Behind an open transaction it waits until that
-        is decided, or its time is over.
+        is decided, or its time is over. FileReclaimedError if a file that the commit names is
+        gone, UnreadableRecordError if it could not be read back: then nothing was stored.
         """
         commit_id = uuid.uuid4().hex
         lost = 0
@@ -247,12 +245,11 @@ class ManagedLedger:
                     self._snapshot_if_due()
                     return proposal
                 waits = not self._settle(proposal.transaction)
-            lost += 1
             if waits:
                 time.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
-            elif self.store.remote:
-                pause_s = LOST_RACE_PAUSE_S * min(lost, 50)
-                time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
+            else:
+                self.store.pause(lost)
+            lost += 1
 
     def settle(self) -> None:
         """Finish, or abort, the open transaction at the log's end, if it is time; never wait."""
@@ -283,13 +280,26 @@ class ManagedLedger:
         """Store the state as of now, and let the pointer name it."""
         with self._lock:
             number = self._state.number
-            data = encode_snapshot(self._state)
-            self.store.put_if_absent(join(self.folder, snapshot_file(number)), data)
+            path = join(self.folder, snapshot_file(number))
+            data = readable(
+                lambda: encode_snapshot(self._state),
+                lambda stored, name: decode_snapshot(stored, self.topic, name, number),
+                path,
+            )
+            self.store.put_if_absent(path, data)
             self._note(self._pointer_file.move(number, self.clock()))
 
     def _try(self, proposal: Commit) -> bool:
         """Whether the proposal was committed. If not, the state has gone on."""
-        path, data = self._path(proposal.number), proposal.to_json()
+        path = self._path(proposal.number)
+        data = readable(
+            proposal.to_json,
+            lambda stored, name: self._state.check_next(
+                Commit.from_json(stored, name, proposal.number)
+            ),
+            path,
+        )
+        self._check_files(proposal.files)
         if not self.store.put_if_absent(path, data) and self.store.get(path) != data:
             self._follow()
             return False
@@ -414,7 +424,8 @@ class ManagedLedger:
             if size is None:
                 raise FileReclaimedError(
                     f"File {paths[path]} of topic {self.topic} is not there, so it can't be "
-                    "committed: it was given up, or never written. Write the messages again."
+                    "committed: it was given up, or never written. Write the messages again, or "
+                    "start the clean-up that made it once more."
                 )
             if not size:
                 raise CorruptFileError(
@@ -444,6 +455,14 @@ class ManagedLedger:
 
     def _path(self, number: int) -> str:
         return join(self.folder, log_file(number))
+
+
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidOptionError(
+            f"A topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}: each costs memory "
+            "wherever the topic is open, and a place in every offset."
+        )
 
 
 _cache: dict[tuple[int, ObjectStore, str], ManagedLedger] = {}

@@ -18,7 +18,7 @@ from pulsar_spark.schema_registry import (
     STRATEGIES,
     SchemaCompatibilityStrategy,
 )
-from pulsar_spark.stored_record import StoredFormat
+from pulsar_spark.stored_record import StoredFormat, readable
 from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName
 
 POLICIES_FILE = "~policies.json"
@@ -76,15 +76,18 @@ def set_policy(
 ) -> NamespacePolicies:
     """Say it, or (None) leave it unsaid, for topics that don't say; the policies then."""
     path = _path(namespace)
-    while True:
-        found = store.get_versioned(path)
-        known = NamespacePolicies()
-        if found is not None:
-            known = NamespacePolicies.from_json(found.data, path)
+    wanted = NamespacePolicies()
+
+    def with_policy(data: bytes | None) -> bytes | None:
+        nonlocal wanted
+        known = NamespacePolicies() if data is None else NamespacePolicies.from_json(data, path)
         wanted = replace(known, **policy)  # type: ignore[arg-type]
-        token = None if found is None else found.token
-        if wanted == known or store.compare_and_swap(path, token, wanted.to_json()):
-            return wanted
+        if wanted == known:
+            return None
+        return readable(wanted.to_json, NamespacePolicies.from_json, path)
+
+    store.replace(path, with_policy)
+    return wanted
 
 
 def set_deduplication(

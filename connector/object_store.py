@@ -2,7 +2,8 @@
 
 Invariants: a path is relative to the root and never leaves it; a file is written once and whole,
 under a name that did not exist (`put_if_absent`, `open_output`), or replaced only by whoever saw
-what it replaces (`compare_and_swap`); what a call has confirmed survives a power cut.
+what it replaces (`replace`); what a call has confirmed survives a power cut. A file that could not
+be created is taken for there only if it was seen there. Every wait has a bound.
 
 Nothing here knows of topics or logs. Stands where Pulsar has BookKeeper and ZooKeeper.
 """
@@ -10,16 +11,24 @@ Nothing here knows of topics or logs. Stands where Pulsar has BookKeeper and Zoo
 from __future__ import annotations
 
 import os
+import random
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pulsar_spark.errors import InvalidOptionError, StorageError
+from pulsar_spark.errors import InvalidOptionError, StorageError, StorageUnavailableError
 
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az")
+CREATE_ATTEMPTS = 10
+"""How often a file is put that was not created, and is not there either."""
+SWAP_ATTEMPTS = 100
+"""How often a file is read again that another has replaced meanwhile."""
+LOST_RACE_PAUSE_S = 0.02
+"""Longest pause on an object store after each lost race; times the races lost, up to 50."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +105,68 @@ class ObjectStore(ABC):
         """The content with its token, or None if there is no such file."""
 
     @abstractmethod
+    def create(self, path: str, data: bytes) -> bool:
+        """Create the file whole and durable; False if that was refused.
+
+        It may be refused though the name is free, by S3's 409, and a request that was sent again
+        may be refused because of itself. `put_if_absent` tells these apart.
+        """
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create the file whole and durable, or return False if that name is taken."""
+        """Create the file whole and durable; False if it was seen there, with whatever content.
+
+        So after True and after False there is a file. StorageUnavailableError if it is neither
+        created nor there.
+        """
+        for lost in range(CREATE_ATTEMPTS):
+            try:
+                if self.create(path, data):
+                    return True
+            except StorageUnavailableError:
+                if not self.exists(path):
+                    raise
+                return False
+            if self.exists(path):
+                return False
+            self.pause(lost)
+        raise StorageUnavailableError(
+            f"File {path} could not be created in {CREATE_ATTEMPTS} attempts, though it is not "
+            f"there. Does the service at {self.root} honour conditional writes? Try again later."
+        )
 
     @abstractmethod
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
-        """Replace what `token` names (None: nothing), or return False if that has changed."""
+        """Replace what `token` names (None: nothing), or return False if that has changed.
+
+        It may have changed by this very call, where a request was sent again.
+        """
+
+    def replace(self, path: str, change: Callable[[bytes | None], bytes | None]) -> None:
+        """Give the file the content that `change` makes of the present one (None: no file).
+
+        `change` is asked again after each lost race, also when only the answer was lost, and
+        returns None to leave the file as it is. StorageUnavailableError after SWAP_ATTEMPTS.
+        """
+        for lost in range(SWAP_ATTEMPTS):
+            there = self.get_versioned(path)
+            data = change(there.data if there else None)
+            if data is None or self.compare_and_swap(path, there.token if there else None, data):
+                return
+            self.pause(lost)
+        raise StorageUnavailableError(
+            f"File {path} could not be replaced in {SWAP_ATTEMPTS} attempts. Does the service at "
+            f"{self.root} honour conditional writes? Try again later."
+        )
+
+    def pause(self, lost: int) -> None:
+        """After so many lost races; on an object store only, where a race costs requests."""
+        if self.remote:
+            pause_s = LOST_RACE_PAUSE_S * min(lost + 1, 50)
+            time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
+
+    @abstractmethod
+    def check(self) -> None:
+        """BucketNotFoundError if nothing can be stored there, since there is no such bucket."""
 
     @abstractmethod
     def touch(self, path: str, data: bytes) -> None:

@@ -18,7 +18,7 @@ from pulsar_spark.connector.object_store import join
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.stored_data import parse_json
-from pulsar_spark.stored_record import StoredFormat
+from pulsar_spark.stored_record import StoredFormat, readable
 from pulsar_spark.stream_offset import StreamOffset
 from pulsar_spark.topic_name import TopicName
 
@@ -85,7 +85,10 @@ class OffsetStore:
         path = join(folder, f"{self._owner}-{hashlib.sha256(data).hexdigest()}.json")
         if self._spilled is None:
             self._spilled = self._spilled_before(folder)
-        self._root.store.put_if_absent(path, data)
+        stored = readable(
+            lambda: data, lambda text, _: StreamOffset.from_json_value(parse_json(text)), path
+        )
+        self._root.store.put_if_absent(path, stored)
         if path not in self._spilled:
             self._spilled.append(path)
         return {"spilled": path, "version": SPILLED_FORMAT.version}

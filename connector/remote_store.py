@@ -1,15 +1,19 @@
 """S3, Google Cloud Storage and Azure as an object store, through `obstore`.
 
-Invariants: a file is created with «only if absent» and replaced with «only if the e-tag is
-this», both decided by the service; a client never crosses a fork (`open_store` keeps one for each
-process), and a process forked from one that had used a client is told so, where `obstore` would
-hang. The service must honour conditional writes: S3 does, and MinIO, R2 and moto.
+Invariants: a file is created with «only if absent» and replaced with «only if it is still this»
+(the e-tag; on Google its generation), both decided by the service; a request that finds no answer
+is sent again by `obstore`, with growing pauses, MAX_RETRIES times and for RETRY_TIMEOUT at most,
+and then is an error that says so: nothing above this waits for the network; a client never crosses
+a fork (`open_store` keeps one for each process), and a process forked from one that had used a
+client is told so, where `obstore` would hang. The service must honour conditional writes: S3,
+Google and Azure do, and MinIO, R2 and moto.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +28,14 @@ from pulsar_spark.connector.object_store import (
     Versioned,
     checked_path,
 )
+from pulsar_spark.connector.storage_options import StorageOptions
 from pulsar_spark.errors import (
+    BucketNotFoundError,
     InvalidOptionError,
     MissingPackageError,
     ObjectNotFoundError,
     StorageError,
+    StorageUnavailableError,
 )
 
 REQUESTS_AT_ONCE = 16
@@ -37,6 +44,10 @@ PART_BYTES = 8 << 20
 """A file of more is uploaded in parts of so many bytes; S3 takes 10,000 of them."""
 PARTS_AT_ONCE = 2
 """Parts on their way: a writer holds these, and one that it fills."""
+
+_BUCKET_PROBE = "~bucket"
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+"""How S3, Google and those like them, and Azure, call it that a bucket is not there."""
 
 _used_in: set[int] = set()
 """The process that has used a client; after a fork, its parent."""
@@ -56,10 +67,16 @@ class RemoteStore(ObjectStore):
             ) from error
         self.root = root.rstrip("/")
         self._module = obstore
-        config, client = _split_options(options)
+        self._has_bucket = False
+        parsed = StorageOptions.parse(self.root, options)
         from_url: Any = stores.from_url
         try:
-            self._store: Any = from_url(self.root, config=config, client_options=client)
+            self._store: Any = from_url(
+                self.root,
+                config=parsed.service,
+                client_options=parsed.client,
+                retry_config=parsed.retry,
+            )
         except (obstore.exceptions.BaseError, ValueError) as error:
             raise InvalidOptionError(
                 f"serviceUrl {root!r} can't be opened: {_first_line(error)}. Check the bucket's "
@@ -101,17 +118,24 @@ class RemoteStore(ObjectStore):
     def get_versioned(self, path: str) -> Versioned | None:
         try:
             result = self._obstore.get(self._store, checked_path(path))
-            return Versioned(bytes(result.bytes()), result.meta["e_tag"] or "")
-        except FileNotFoundError:
+            return Versioned(bytes(result.bytes()), _token(result.meta))
+        except FileNotFoundError as error:
+            if _lacks_bucket(error):
+                raise self.failed("read", path, error) from error
             return None
-        except self._module.exceptions.BaseError as error:
-            raise _refused("read", path, error) from error
+        except (self._module.exceptions.BaseError, OSError) as error:
+            raise self.failed("read", path, error) from error
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         return self._put(path, data, "create")
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
-        return self._put(path, data, "create" if token is None else {"e_tag": token})
+        return self._put(path, data, "create" if token is None else json.loads(token))
+
+    def check(self) -> None:
+        if not self._has_bucket:
+            self.get(_BUCKET_PROBE)
+            self._has_bucket = True
 
     def touch(self, path: str, data: bytes) -> None:
         self._put(path, data, "overwrite")
@@ -122,7 +146,7 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError:
             return None
         except self._module.exceptions.BaseError as error:
-            raise _refused("look at", path, error) from error
+            raise self.failed("look at", path, error) from error
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
         wanted = list(paths)
@@ -146,7 +170,7 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError:
             return
         except self._module.exceptions.BaseError as error:
-            raise _refused("delete", path, error) from error
+            raise self.failed("delete", path, error) from error
 
     def open_input(self, path: str) -> Any:
         try:
@@ -156,11 +180,11 @@ class RemoteStore(ObjectStore):
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"File {path} is not there (any more).") from error
         except self._module.exceptions.BaseError as error:
-            raise _refused("open", path, error) from error
-        return pa.PythonFile(_Readable(reader), mode="r")
+            raise self.failed("open", path, error) from error
+        return pa.PythonFile(_Readable(self, path, reader), mode="r")
 
     def open_output(self, path: str) -> Output:
-        return _RemoteOutput(self.new_writer(checked_path(path)), path)
+        return _RemoteOutput(self, checked_path(path))
 
     def new_writer(self, path: str) -> Any:
         """Uploads a file whose name is new by its making (a uuid); in parts if it is large."""
@@ -168,17 +192,23 @@ class RemoteStore(ObjectStore):
             return self._obstore.open_writer(
                 self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
             )
-        except self._module.exceptions.BaseError as error:
-            raise _refused("write", path, error) from error
+        except (self._module.exceptions.BaseError, OSError) as error:
+            raise self.failed("write", path, error) from error
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
         failures = self._module.exceptions
         try:
             self._obstore.put(self._store, checked_path(path), data, mode=mode)
-        except (failures.AlreadyExistsError, failures.PreconditionError, FileNotFoundError):
+        except (failures.AlreadyExistsError, failures.PreconditionError) as error:
+            if _lacks_bucket(error):
+                raise self.failed("write", path, error) from error
             return False
-        except failures.BaseError as error:
-            raise _refused("write", path, error) from error
+        except FileNotFoundError as error:
+            if isinstance(mode, dict) and not _lacks_bucket(error):
+                return False  # what was to be replaced is gone
+            raise self.failed("write", path, error) from error
+        except (failures.BaseError, OSError) as error:
+            raise self.failed("write", path, error) from error
         return True
 
     def _listing(self, folder: str) -> Any:
@@ -186,15 +216,32 @@ class RemoteStore(ObjectStore):
             prefix = checked_path(folder) if folder else None
             return self._obstore.list_with_delimiter(self._store, prefix)
         except self._module.exceptions.BaseError as error:
-            raise _refused("list", folder, error) from error
+            raise self.failed("list", folder, error) from error
+
+    def failed(self, verb: str, path: str, error: BaseException) -> StorageError:
+        """What the client said, as one of our errors."""
+        what = f"Could not {verb} {path}: {_first_line(error)}."
+        if _lacks_bucket(error) or isinstance(error, FileNotFoundError):
+            return BucketNotFoundError(
+                f"{what} There is no such bucket as that of {self.root}: create it, or correct "
+                "serviceUrl."
+            )
+        if isinstance(error, (self._module.exceptions.GenericError, OSError)):
+            return StorageUnavailableError(
+                f"{what} The service at {self.root} did not answer as it should, however often it "
+                "was asked. Nothing stored is damaged. Check the network and the service, then "
+                "start again where this ended; options storage.max_retries and "
+                "storage.retry_timeout say how long to wait for it."
+            )
+        return StorageError(f"{what} Check the credentials and what they allow, then try again.")
 
 
 class _RemoteOutput(Output):
     """Uploaded while it is written; there once the last part is confirmed."""
 
-    def __init__(self, writer: Any, path: str) -> None:
-        self._writer, self._path = writer, path
-        self._file = _Writable(writer, path)
+    def __init__(self, store: RemoteStore, path: str) -> None:
+        self._store, self._path, self._writer = store, path, store.new_writer(path)
+        self._file = _Writable(store, path, self._writer)
         self._sink: Any = pa.PythonFile(self._file, mode="w")
         self._open = True
 
@@ -209,7 +256,7 @@ class _RemoteOutput(Output):
         try:
             self._writer.close()
         except OSError as error:
-            raise _refused("write", self._path, error) from error
+            raise self._store.failed("write", self._path, error) from error
         return self._file.tell()
 
     def abort(self) -> None:
@@ -223,9 +270,9 @@ class _RemoteOutput(Output):
 class _Writable(io.RawIOBase):
     """What pyarrow expects of a Python file, over a writer of obstore."""
 
-    def __init__(self, writer: Any, path: str) -> None:
+    def __init__(self, store: RemoteStore, path: str, writer: Any) -> None:
         super().__init__()
-        self._writer, self._path = writer, path
+        self._store, self._path, self._writer = store, path, writer
         self._written = 0
 
     def writable(self) -> bool:
@@ -238,17 +285,17 @@ class _Writable(io.RawIOBase):
         try:
             self._writer.write(memoryview(data).cast("B"))
         except OSError as error:
-            raise _refused("write", self._path, error) from error
+            raise self._store.failed("write", self._path, error) from error
         self._written += len(data)
         return len(data)
 
 
 class _Readable(io.RawIOBase):
-    """What pyarrow expects of a Python file, over a reader of obstore."""
+    """What pyarrow expects of a Python file, over a reader of obstore. Raises our errors."""
 
-    def __init__(self, reader: Any) -> None:
+    def __init__(self, store: RemoteStore, path: str, reader: Any) -> None:
         super().__init__()
-        self._reader = reader
+        self._store, self._path, self._reader = store, path, reader
 
     def readable(self) -> bool:
         return True
@@ -263,27 +310,25 @@ class _Readable(io.RawIOBase):
         return int(self._reader.tell())
 
     def read(self, size: int | None = -1) -> bytes:
-        if size is None or size < 0:
-            return bytes(self._reader.readall())
-        return bytes(self._reader.read(size))
+        try:
+            if size is None or size < 0:
+                return bytes(self._reader.readall())
+            return bytes(self._reader.read(size))
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"File {self._path} is not there (any more).") from error
+        except OSError as error:
+            raise self._store.failed("read", self._path, error) from error
 
 
-def _split_options(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Options of the service, and those of the HTTP client below it."""
-    of_client = ("allow_http", "timeout", "connect_timeout", "proxy_url", "user_agent")
-    config = {name: value for name, value in options.items() if name not in of_client}
-    client: dict[str, Any] = {name: options[name] for name in of_client if name in options}
-    if "allow_http" in client:
-        client["allow_http"] = str(client["allow_http"]).lower() == "true"
-    return config, client
+def _token(meta: Any) -> str:
+    """What `obstore` calls an UpdateVersion, as text: which of the two counts the service knows."""
+    parts = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+    return json.dumps(parts)
+
+
+def _lacks_bucket(error: BaseException) -> bool:
+    return any(name in str(error) for name in _NO_BUCKET)
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).split("\n", 1)[0]
-
-
-def _refused(verb: str, path: str, error: BaseException) -> StorageError:
-    return StorageError(
-        f"Could not {verb} {path}: {_first_line(error)}. Check the credentials, the bucket and "
-        "the network, then try again."
-    )

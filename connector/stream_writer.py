@@ -243,8 +243,8 @@ def check_messages(
 ) -> SinkSchema | None:
     """The schema of the values, if they have one.
 
-    InvalidOptionError, InvalidMessageError or IncompatibleSchemaError if rows of this type can't be
-    published, as far as can be seen before anything runs.
+    InvalidOptionError, InvalidMessageError, IncompatibleSchemaError or BucketNotFoundError if rows
+    of this type can't be published, as far as can be seen before anything runs.
     """
     if overwrite:
         raise InvalidOptionError(
@@ -264,6 +264,7 @@ def check_messages(
         raise InvalidOptionError(
             'Which topic? Give .option("topic", "flights"), or a column named topic.'
         )
+    root.store.check()
     sink_schema = SinkSchema.of(options, schema)
     if options["topic"]:
         look_ahead(root, TopicName.parse(options["topic"]), sink_schema)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -23,10 +24,11 @@ from pulsar_spark.consumer_options import dead_letter_policy
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.dead_letter import ERROR
 from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.ledger_commit import readable
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.options import Options
 from pulsar_spark.position import Position
-from pulsar_spark.stored_record import canonical_json
+from pulsar_spark.stored_record import canonical_json, readable
 from pulsar_spark.stream_offset import StreamOffset, TopicPartition
 from pulsar_spark.suspect_messages import Ledgers, Messages, SuspectMessages
 
@@ -45,6 +47,7 @@ class WithheldBatches:
         self._most = None if policy is None else policy.max_redeliver_count
         self._allowed: int = options["maxBatchAttempts"]
         self._root = root
+        self._run = uuid.uuid4().hex.encode()
         self._own: str | None = None
         self._replayed: dict[str, tuple[str, int]] = {}
         """Batch -> its folder, and how often it failed, as its files say."""
@@ -96,7 +99,7 @@ class WithheldBatches:
         """The offset with that behind it; durable when this returns."""
         if state.is_empty:
             return replace(offset, suspects="")
-        data = state.to_json()
+        data = _written(state)
         path = join(_folder(offset), f"{hashlib.sha256(data).hexdigest()}.json")
         self._root.store.put_if_absent(path, data)
         return replace(offset, suspects=path)
@@ -124,18 +127,18 @@ class WithheldBatches:
         if state.released is None and not any(batch.values()):
             return False  # of no message: the query ends for another reason
         after = state.failed(batch, failures, self._most, ledgers)
-        self._root.store.put_if_absent(path, after.to_json())
+        self._root.store.put_if_absent(path, _written(after))
         _tell(ended, state, after, failures)
         return True
 
     def _count(self, digest: str, ended: StreamOffset) -> int:
-        """How often it was planned and not committed, up to now."""
-        number = 1
-        while not self._root.store.put_if_absent(
-            join(_folder(ended), digest, f"failed-{number}"), b"1"
-        ):
+        """How often it was planned and not committed, up to now; this run is counted once."""
+        store, number = self._root.store, 1
+        while True:
+            path = join(_folder(ended), digest, f"failed-{number}")
+            if store.put_if_absent(path, self._run) or store.get(path) == self._run:
+                return number
             number += 1
-        return number
 
     @staticmethod
     def _withheld_path(digest: str, ended: StreamOffset) -> str:
@@ -182,6 +185,10 @@ def _tell(
         "A micro-batch of consumer %s of subscription %s was begun %s times and never ended: its "
         "messages are withheld, and %s", ended.consumer, ended.subscription, failures + 1, what,
     )  # fmt: skip
+
+
+def _written(state: SuspectMessages) -> bytes:
+    return readable(state.to_json, lambda stored, _: SuspectMessages.from_json(stored), WITHHELD)
 
 
 def _folder(offset: StreamOffset) -> str:

@@ -22,8 +22,11 @@ OPTIONS = """\
 # Options and columns
 
 Options of `format("pulsarlite")`. Names are compared without regard to case; an unknown one is an
-error that offers the nearest. Options `storage.NAME` go to the object store as they are, such as
-`storage.aws_endpoint`. This page is made from [options.py](../pulsar_spark/options.py).
+error that offers the nearest. Options `storage.NAME` are those of the object store, such as
+`storage.aws_endpoint`; an unknown one is an error too. A request that finds no answer is sent again
+`storage.max_retries` times (10), with growing pauses, and for `storage.retry_timeout` (3m) at most;
+then the query ends with `STORAGE_UNAVAILABLE`, and may be started again. This page is made from
+[options.py](../pulsar_spark/options.py).
 
 """
 READ = """

@@ -14,6 +14,7 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── TopicNotFoundError            nothing stands at that name
     ├── TopicExistsError              a topic is to be created that is there already
     ├── CorruptFileError              a stored file is truncated, damaged or not ours
+    ├── UnreadableRecordError         what was to be stored could not have been read again
     ├── FutureVersionError            a stored file is from a newer version of Pulsarlite
     ├── ConsumerAssignError           a Key_Shared consumer can't get the slots that it needs
     ├── ConsumerBusyError             the subscription has a consumer that excludes this one
@@ -31,7 +32,9 @@ what happened and what to do, and every error pickles (it crosses from a worker 
     ├── SparkNotReadyError            Spark lacks something that a broker needs
     ├── FileReclaimedError            a commit came so late that its file was given up
     ├── StorageError                  the folder or the object store refused
-    │   └── ObjectNotFoundError       a stored file is not there, or not there any more
+    │   ├── ObjectNotFoundError       a stored file is not there, or not there any more
+    │   ├── BucketNotFoundError       the bucket of the serviceUrl is not there
+    │   └── StorageUnavailableError   the object store did not answer, however often it was asked
     ├── JavaNotFoundError             no Java that Spark can run on
     ├── ShellNotFoundError            Spark's own start scripts can't run
     ├── MissingPackageError           a package is not installed that an extra would bring
@@ -117,6 +120,12 @@ class CorruptFileError(PulsarliteError):
     """A stored file is truncated, damaged, or not one of ours."""
 
     condition = "CORRUPT_FILE"
+
+
+class UnreadableRecordError(PulsarliteError, ValueError):
+    """A record was about to be stored that nobody could have read again: nothing was stored."""
+
+    condition = "UNREADABLE_RECORD"
 
 
 class FutureVersionError(PulsarliteError):
@@ -228,6 +237,21 @@ class ObjectNotFoundError(StorageError, FileNotFoundError):
     """
 
     condition = "OBJECT_NOT_FOUND"
+
+
+class BucketNotFoundError(StorageError):
+    """The bucket, or container, of the serviceUrl is not there."""
+
+    condition = "BUCKET_NOT_FOUND"
+
+
+class StorageUnavailableError(StorageError):
+    """The object store did not answer, or kept refusing for now; what was asked may have happened.
+
+    Nothing stored is damaged by it. Whoever tries again finds out what became of it.
+    """
+
+    condition = "STORAGE_UNAVAILABLE"
 
 
 class JavaNotFoundError(PulsarliteError):

@@ -102,6 +102,12 @@ class Commit:
     inactive_producers: tuple[str, ...] = ()
     transaction: Transaction | None = None
 
+    @property
+    def files(self) -> set[str]:
+        """The data files that it names as published, in this commit for the first time."""
+        kept = (each["file"] for of in self.compacted.values() for each in of["ledgers"])
+        return {each.file for each in self.ledgers}.union((m.file for m in self.moved), kept)
+
     def aborted(self) -> Commit:
         """What is left of it when its transaction is aborted: its place in the log."""
         return Commit(self.number, self.commit_id, self.timestamp_ms, transaction=self.transaction)

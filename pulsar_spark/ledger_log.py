@@ -131,15 +131,13 @@ class TopicState:
         """Whether the application has published that version, or a later one."""
         return self.applications.get(application, -1) >= version
 
+    def check_next(self, commit: Commit) -> None:
+        """Raise what `apply` would raise: CorruptFileError or FileReclaimedError."""
+        self._checked(commit)
+
     def apply(self, commit: Commit) -> None:
         """Go on to the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
-        self._check_header(commit)
-        self._check_ledgers(commit)
-        trims = self._check_trimmed(commit)
-        self._check_moved(commit, trims)
-        compacted = self._check_compacted(commit)
-        hidden = self._check_hidden(commit)
-        self._check_files(commit, {file for each in compacted.values() for file in each.files})
+        trims, compacted, hidden = self._checked(commit)
         self._apply_header(commit)
         for ledger in commit.ledgers:
             self._add(ledger, commit)
@@ -154,6 +152,19 @@ class TopicState:
         for file in commit.forgotten:
             del self.tombstones[file]
         self._forget_inactive(commit)
+
+    def _checked(
+        self, commit: Commit
+    ) -> tuple[dict[int, dict[int, LedgerInfo]], dict[int, CompactedLedgers], Any]:
+        """By partition, what it trims, what it has compacted, and what it hides."""
+        self._check_header(commit)
+        self._check_ledgers(commit)
+        trims = self._check_trimmed(commit)
+        self._check_moved(commit, trims)
+        compacted = self._check_compacted(commit)
+        hidden = self._check_hidden(commit)
+        self._check_files(commit, {file for each in compacted.values() for file in each.files})
+        return trims, compacted, hidden
 
     def _check_header(self, commit: Commit) -> None:
         if commit.number != self.number + 1:

@@ -20,6 +20,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.producer_options import check_producer_options
 from pulsar_spark.producer_registry import DEFAULT_LEASE_MS
 from pulsar_spark.schema_info import SCHEMA_TYPES
+from pulsar_spark.topic_name import MAX_PARTITIONS
 from pulsar_spark.transaction_attempt import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     MAX_TRANSACTION_TIMEOUT_MS,
@@ -208,7 +209,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "fail, null or deadLetter",
            "With valueSchema: a message that does not fit ends the query, is null with its reason "
            "in the column `schema_error`, or becomes a dead letter of the subscription."),
-    Option("numPartitions", values.count(1), 1, Scope.WRITE, _NUMBER,
+    Option("numPartitions", values.count(1, MAX_PARTITIONS), 1, Scope.WRITE,
+           f"a whole number, 1 to {MAX_PARTITIONS}",
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
     Option("messageRoutingMode",
            values.one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
@@ -271,7 +273,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "else its namespace's policy; off if none says."),
     Option("txnAppId", values.text, None, Scope.BATCH_WRITE, "any text",
            "With txnVersion: a write with the same two is published once, however often it runs."),
-    Option("txnVersion", values.count(0), None, Scope.BATCH_WRITE, "a whole number, 0 or more",
+    Option("txnVersion", values.count(0), None, Scope.BATCH_WRITE, "a whole number, 0 to 2^63 - 1",
            "Rises with each write of one txnAppId, for instance foreachBatch's batch id."),
     Option("transactional", values.boolean, False, Scope.WRITE, _BOOLEAN,
            "Whether all topics that a write, or a micro-batch, publishes to show it at the same "

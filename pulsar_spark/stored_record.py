@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.errors import CorruptFileError, FutureVersionError, UnreadableRecordError
 from pulsar_spark.stored_data import parse_json
 
 CHECKSUM_FIELD: Final = "~crc32"
@@ -111,3 +111,25 @@ def canonical_json(value: Any) -> bytes:
     """The one way in which a value is written down: sorted keys, no blanks, ASCII."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode()
+
+
+def readable(write: Callable[[], bytes], read: Callable[[bytes, str], object], name: str) -> bytes:
+    """What `write` makes, if `read` takes it (and the name); else UnreadableRecordError.
+
+    Every record that is stored passes here first: one that nobody can read ends its topic.
+    """
+    try:
+        data = write()
+        read(data, name)
+    except (CorruptFileError, FutureVersionError) as error:
+        raise _unreadable(name, error.message) from error
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise _unreadable(name, repr(error)) from error
+    return data
+
+
+def _unreadable(name: str, why: str) -> UnreadableRecordError:
+    return UnreadableRecordError(
+        f"File {name} was not written, for nobody could read it again: {why} Nothing was stored. "
+        "Some value that it was made of is out of its bounds: correct that, and try again."
+    )

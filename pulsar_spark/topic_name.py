@@ -25,6 +25,9 @@ PARTITIONED_TOPIC_SUFFIX: Final = "-partition-"
 MAX_FOLDER_NAME_BYTES: Final = 255
 """What common file systems allow for one part of a path."""
 
+MAX_PARTITIONS: Final = 10_000
+"""Of a topic. Each costs memory wherever the topic is open, and a place in every offset."""
+
 _NAMED_ENTITY = re.compile(r"[-=:.\w]*", re.ASCII)
 _MAX_INT: Final = 2**31 - 1
 _NO_BREAK_SPACES: Final = "\u0085\u00a0\u2007\u202f"

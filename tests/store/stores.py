@@ -97,11 +97,17 @@ class HookedStore(ObjectStore):
         versioned: Versioned | None = self._run("get_versioned", path)
         return versioned
 
+    def create(self, path: str, data: bytes) -> bool:
+        return self.inner.create(path, data)
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         return bool(self._run("put_if_absent", path, data))
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         return bool(self._run("compare_and_swap", path, token, data))
+
+    def check(self) -> None:
+        self.inner.check()
 
     def touch(self, path: str, data: bytes) -> None:
         self.inner.touch(path, data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from pulsar_spark.connector.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.local_store import LocalStore
 from pulsar_spark.connector.object_store import ObjectStore, Output, join, open_store
+from pulsar_spark.connector.storage_options import CLIENT, SERVICES
 from pulsar_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from tests.connector.topics import files_below, send
@@ -238,10 +240,55 @@ def test_a_process_forked_after_use_is_told_instead_of_hanging(s3_root: S3Root) 
     assert "Start it with the method 'spawn'" in done.stderr
 
 
-def test_an_unknown_option_of_the_service_is_told() -> None:
+@pytest.mark.parametrize(
+    ("root", "given", "why"),
+    [
+        ("s3://b/root", {"aws_colour": "blue"}, "aws_colour is none of a store at s3://"),
+        ("s3://b/root", {"aws_regoin": "x"}, "Did you mean storage.region"),
+        ("gs://b/root", {"aws_region": "x"}, "none of a store at gs://"),
+        ("az://b/root", {"acount_name": "x"}, "Did you mean storage.account_name"),
+        ("s3://b/root", {"bucket": "other"}, "none of a store"),
+        ("s3://b/root", {"aws_allow_http": "perhaps"}, "can't be opened"),
+        ("s3://b/root", {"timeout": "soon"}, "can't be opened"),
+        ("s3://b/root", {"max_retries": "-1"}, "a whole number, 0 to 1000"),
+        ("s3://b/root", {"retry_timeout": "10000000000d"}, "a duration, such as 30s"),
+    ],
+)
+def test_an_option_that_the_service_does_not_have_is_told(
+    root: str, given: dict[str, str], why: str
+) -> None:
     pytest.importorskip("obstore")
-    with pytest.raises(InvalidOptionError, match="can't be opened"):
-        open_store("s3://bucket/root", {"aws_colour": "blue"})
+    with pytest.raises(InvalidOptionError, match=why):
+        open_store(root, given)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "az"])
+def test_no_option_that_is_taken_ends_the_client(scheme: str) -> None:
+    """By whatever prefix, and whatever it says: a store, or our error."""
+    pytest.importorskip("obstore")
+    names, prefixes = SERVICES[scheme]
+    account = {"account_name": "a"} if scheme == "az" else {}
+    for name in (*names, *CLIENT):
+        for prefix in ("", *prefixes):
+            for value in ("true", "5s", "http://127.0.0.1:1", "", "\0"):
+                with suppress(InvalidOptionError):
+                    open_store(f"{scheme}://b/root", {**account, prefix + name: value})
+
+
+def test_the_options_are_those_that_the_client_says_it_has() -> None:
+    obstore = pytest.importorskip("obstore")
+    stubs = Path(obstore.__file__).parent / "_store"
+    left_out = {"bucket", "container_name", "default_headers"}
+    not_known = {"aws_endpoint_url_s3", "sts_endpoint"}  # named there, and refused
+    for scheme, file, kind in (
+        ("s3", "_aws", "S3Config"), ("gs", "_gcs", "GCSConfig"), ("az", "_azure", "AzureConfig"),
+        ("", "_client", "ClientConfig"),
+    ):  # fmt: skip
+        text = (stubs / f"{file}.pyi").read_text().partition(f"class {kind}(")[2]
+        told = set(re.findall(r"^    ([a-z_0-9]+): ", text.partition("\nclass ")[0], re.MULTILINE))
+        known = set(SERVICES[scheme][0]) if scheme else set(CLIENT)
+        assert told - left_out - not_known <= known, kind
+        assert known - told <= {"endpoint_url", "token"}, kind
 
 
 def full_disk(*arguments: object) -> NoReturn:
