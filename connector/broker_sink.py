@@ -60,7 +60,7 @@ class SteppedTask(WriterCommitMessage):
     letters: tuple[WrittenTopic, ...]
     subscriptions: tuple[tuple[str, str], ...]
     trims: tuple[tuple[str, int, tuple[int, ...]], ...]
-    offset: str | None
+    offset: bytes | None
     chunks: tuple[Record, ...] = ()
     """Acknowledges the chunks before those that were copied."""
 
@@ -106,7 +106,7 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
             trims.append((*about, tuple(parse_json(row.data))))
         elif row.topic == OFFSET_KEY:
             records.append(Record(ABOUT_BATCHES, OFFSET_RECORD, row.data))
-            offset = row.data.decode()
+            offset = row.data
     subscriptions = {(each.topic, each.initial_subscription) for _, each in letters}
     return SteppedTask(
         query_id,

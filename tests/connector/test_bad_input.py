@@ -17,6 +17,7 @@ from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.errors import InvalidTopicNameError, PulsarliteError
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, send
+from tests.store.stores import rewrite_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -255,7 +256,7 @@ def test_a_log_that_names_a_file_outside_is_refused(root: Path, path: str) -> No
     log = root / TOPIC / "_log" / f"{1:020d}.json"
     record = log.read_text()
     (name,) = {word for word in record.split('"') if word.endswith(".parquet")}
-    log.write_text(record.replace(name, path))
+    rewrite_text(log, name, path)
     with refused(root, path):
         Run(root, topic="flights", startingOffsets="earliest").all()
 

@@ -31,7 +31,7 @@ from pulsar_spark.topic_name import TopicName
 from pulsar_spark.transaction_attempt import ANONYMOUS, Transaction, TxnStatus
 from tests.connector.topics import files_below, ledger_of, options_of, send, written
 from tests.store.conftest import S3Root
-from tests.store.stores import Clock, values_of
+from tests.store.stores import Clock, rewrite_text, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -299,7 +299,7 @@ def test_a_damaged_decision_is_an_error_that_names_it(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(CorruptFileError, match=transaction.id):
             fresh(tmp_path, "a")
-    path.write_bytes(b'{"version":2}')
+    path.write_bytes(b'{"version":3}')
     with pytest.raises(FutureVersionError, match=transaction.id):
         fresh(tmp_path, "a")
 
@@ -309,7 +309,7 @@ def test_an_id_that_leads_elsewhere_is_refused(tmp_path: Path, bad: str) -> None
     transaction = begin(0)
     send_both(tmp_path, 0, transaction)
     (path,) = tmp_path.glob("persistent/public/default/a/_log/*1.json")
-    path.write_text(path.read_text().replace(transaction.id, bad))
+    rewrite_text(path, transaction.id, bad)
     with pytest.raises(CorruptFileError, match="no transaction id"):
         fresh(tmp_path, "a")
 

@@ -188,6 +188,12 @@ def rewrite(path: Path, **changes: Any) -> None:
     path.write_bytes(form.encode(record | changes))
 
 
+def rewrite_text(path: Path, old: str, new: str) -> None:
+    """The same for a text that stands somewhere in the commit."""
+    path.write_text(path.read_text().replace(old, new))
+    rewrite(path)
+
+
 def publish(ledger: ManagedLedger, *values: str, partition: int = 0, **how: Any) -> Any:
     """Write and commit values to one partition."""
     return ledger.append(write(ledger, {partition: messages(values)}), **how)
