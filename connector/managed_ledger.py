@@ -34,7 +34,7 @@ from pulsar_spark.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from pulsar_spark.ledger_commit import Application, Commit, log_file, readable
+from pulsar_spark.ledger_commit import Application, Commit, log_file
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.ledger_log import TopicState
 from pulsar_spark.producer_registry import ProducerClaim

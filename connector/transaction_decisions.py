@@ -162,60 +162,6 @@ class ClosedVersions:
 
         self._store.replace(self._path, with_more)
 
-    def _read(self) -> None:
-        while self._committed() is None:
-            name = self._path(len(self._known))
-            data = self._store.get(name)
-            if data is None:
-                return
-            self._known.append(Decision.from_json(data, name))
-
-    def _status(self, attempt: str) -> TxnStatus:
-        committed = self._committed()
-        if committed is not None:
-            return TxnStatus.COMMITTED if committed == attempt else TxnStatus.ABORTED
-        aborted = any(each.attempt == attempt for each in self._known)
-        return TxnStatus.ABORTED if aborted else TxnStatus.OPEN
-
-    def _committed(self) -> str | None:
-        last = self._known[-1] if self._known else None
-        return last.attempt if last and last.status is TxnStatus.COMMITTED else None
-
-    def _path(self, number: int) -> str:
-        return f"{self._prefix}.{number:020d}.json"
-
-
-class ClosedVersions:
-    """The versions of an application whose decisions may be gone: one try of each was committed.
-
-    Of those without an application, all that are as old are closed, whatever became of them.
-    """
-
-    def __init__(self, store: ObjectStore, application: str) -> None:
-        """Reads nothing."""
-        self._store = store
-        self._path = join(TRANSACTIONS_FOLDER, application, CLOSED_FILE)
-
-    def has(self, version: int) -> bool:
-        """Whether it is closed, as of now."""
-        return any(first <= version <= last for first, last in self._parse(self._read()))
-
-    def add(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Close these too: (first version, last version)."""
-        more = list(ranges)
-        while True:
-            there = self._store.get_versioned(self._path)
-            joined: list[tuple[int, int]] = []
-            for first, last in sorted([*known, *more]):
-                if joined and first <= joined[-1][1] + 1:
-                    joined[-1] = joined[-1][0], max(joined[-1][1], last)
-                else:
-                    joined.append((first, last))
-            data = CLOSED_FORMAT.encode({"closed": [list(each) for each in joined]})
-            token = there.token if there else None
-            if self._store.compare_and_swap(self._path, token, data):
-                return
-
     def _read(self) -> bytes | None:
         return self._store.get(self._path)
 

@@ -24,7 +24,6 @@ from pulsar_spark.consumer_options import dead_letter_policy
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.dead_letter import ERROR
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.ledger_commit import readable
 from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.options import Options
 from pulsar_spark.position import Position

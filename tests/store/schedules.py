@@ -373,13 +373,13 @@ def _rows(
 ) -> dict[tuple[int, int], list[Row]]:
     """By ledger, what a reader gets of it."""
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    hidden = ledger.state.hidden(partition)
+    hidden = ledger.state.hidden(partition).of(each.ledger_id for each in ledgers)
     found: dict[tuple[int, int], list[Row]] = {}
     for each in ledgers:
         rows = found.setdefault((partition, each.ledger_id), [])
         for number, row in enumerate(reader.read_table(each, ["key", "value"]).to_pylist()):
             entry_id, batch_index = each.batch_sizes.locate(number)
-            if hidden is None or not hidden.contains((each.ledger_id, entry_id), batch_index):
+            if not hidden.contains((each.ledger_id, entry_id), batch_index):
                 rows.append((row["key"], row["value"].decode()))
     reader.close()
     return found

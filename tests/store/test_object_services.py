@@ -94,7 +94,7 @@ def test_a_swap_whose_answer_is_lost_is_not_made_twice(service: ObjectService) -
     assert PointerFile(ledger.store, FOLDER).read().snapshot == 2
     closed = ClosedVersions(ledger.store, "f" * 32)
     service.answer("PUT", "closed.json", 503, applied=True)
-    closed.add([3])
+    closed.add([(3, 3)])
     assert closed.has(3)
 
 
@@ -229,7 +229,7 @@ def test_nothing_that_is_done_in_a_bucket_that_is_not_there_goes_on_for_ever(
         lambda: ManagedLedger.open(store, FOLDER),
         lambda: set_deduplication(store, NamespaceName("public", "default"), enabled=True),
         lambda: TransactionDecisions(store, Transaction.of(("a", 1), "b").id).commit("b"),
-        lambda: ClosedVersions(store, "f" * 32).add([1]),
+        lambda: ClosedVersions(store, "f" * 32).add([(1, 1)]),
         lambda: store.compare_and_swap("p", None, b""),
         lambda: store.compare_and_swap("p", '{"e_tag": "x", "version": "1"}', b""),
         lambda: store.folders(""),
