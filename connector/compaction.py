@@ -176,7 +176,7 @@ def _latest(reader: LedgerFileReader, topic: str, sources: Iterable[_Source]) ->
 
     Messages are numbered through all sources, from 0.
     """
-    latest: dict[str | None, int] = {}
+    latest: dict[bytes | None, int] = {}
     at = 0
     for source in sources:
         for batch in _read(reader, topic, source, ("key", "value")):
@@ -184,7 +184,7 @@ def _latest(reader: LedgerFileReader, topic: str, sources: Iterable[_Source]) ->
             empty = payload_sizes(batch.column("value")) == 0
             latest.update(
                 zip(
-                    batch.column("key").to_pylist(),
+                    batch.column("key").cast(pa.binary()).to_pylist(),
                     np.where(empty, -1, numbers).tolist(),
                     strict=True,
                 )

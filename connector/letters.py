@@ -47,6 +47,7 @@ _SCHEMA: Final = StructType(
     [column.field for column in READ_COLUMNS if column.name in (*_IDS, *_COPIED, _VERSION)]
 )
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+_ANY_PROPERTIES: Final = pa.map_(pa.binary(), pa.binary())
 _TIME: Final = pa.timestamp("us", "UTC")
 
 
@@ -102,9 +103,9 @@ def _runs(versions: pa.Array) -> Iterator[tuple[int, int]]:
 def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:
     columns = {name: batch.column(name) for name in _COPIED}
     ids = zip(*(batch.column(name).to_pylist() for name in _IDS), strict=True)
-    held = batch.column("properties").to_pylist()
+    held = batch.column("properties").cast(_ANY_PROPERTIES).to_pylist()
     properties = [
-        list(letter_properties(letter, _id(ledgers, *each), dict(mine or ())).items())
+        list(letter_properties(letter, _id(ledgers, *each), _texts(mine or ())).items())
         for each, mine in zip(ids, held, strict=True)
     ]
     columns["properties"] = pa.array(properties, _PROPERTIES)
@@ -113,6 +114,14 @@ def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.Reco
         columns["deliver_at"] = pa.repeat(at, batch.num_rows)
     columns[_VERSION] = batch.column(_VERSION)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str | None]:
+    """A message's properties; older versions published also what is no UTF-8."""
+    return {
+        key.decode(errors="replace"): value if value is None else value.decode(errors="replace")
+        for key, value in pairs
+    }
 
 
 def _id(

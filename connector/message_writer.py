@@ -23,7 +23,7 @@ from pulsar_spark.connector.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.message_routing import MessageRouting
 from pulsar_spark.connector.namespace_policies import deduplicates
 from pulsar_spark.connector.non_persistent import check_publishing
-from pulsar_spark.connector.outgoing_messages import as_messages, payload_sizes
+from pulsar_spark.connector.outgoing_messages import as_messages, check_rows, payload_sizes
 from pulsar_spark.connector.schema_codec import encode_values, encoder
 from pulsar_spark.connector.schema_registration import SinkSchema, check_validation, register
 from pulsar_spark.connector.sequence_ids import sequence_ranges
@@ -59,14 +59,17 @@ def write_messages(
     """Write the rows of one task; what the driver then commits.
 
     InvalidMessageError if a row can't be a message, IncompatibleSchemaError if its topic refuses
-    the values' `schema`, or (if that is `enforced`) that they have none: nothing of its batch is
-    kept, and what the task has written before is left to the clean-up of orphans.
+    the values' `schema`: nothing of its batch is kept, and what the task has written before is left
+    to the clean-up of orphans. Unless `enforced`, as for messages that were published before, texts
+    may be none, and a topic may not demand a schema.
     """
     writers: dict[str, _TopicWriter] = {}
     encode = encoder(schema.info) if schema and not schema.encoded else None
     try:
         for batch in batches:
             if batch.num_rows:
+                if enforced:
+                    check_rows(batch)
                 values = encode_values(batch, encode) if encode else batch
                 for topic, rows in _by_topic(values, options["topic"]):
                     name = TopicName.parse(topic)

@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA
+from pulsar_spark.connector.schema_codec import check_texts
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.hashing import murmur3_32_hash_many
 from pulsar_spark.options import Options
 
 _TIME = MESSAGE_SCHEMA.field("publish_time").type
 _DELAY = pa.duration("us")
+_TEXTS = ("topic", "key", "properties", "producer_name")
 
 
 def as_messages(rows: pa.RecordBatch, options: Options, topic: str) -> pa.Table:
@@ -50,6 +52,14 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str) -> pa.Table:
     if keys is not None:
         columns["sticky_key_hash"] = _sticky_key_hashes(keys)
     return pa.table(columns)
+
+
+def check_rows(rows: pa.RecordBatch) -> None:
+    """InvalidMessageError if a text is no UTF-8: whoever reads it as a text would fail."""
+    for name in _TEXTS:
+        if name in rows.schema.names:
+            column = rows.column(name)
+            check_texts(column.view(pa.string()) if pa.types.is_binary(column.type) else column, name)
 
 
 def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:

@@ -2,13 +2,15 @@
 
 Invariants: null stays null both ways, as a tombstone; numbers and texts are converted whole columns
 at a time; a value that does not fit is found, with the reason, and the others are read all the
-same. Follows Pulsar's `Schema` implementations: STRING is UTF-8, numbers are big-endian, BOOLEAN is
+same, whatever it is that its bytes, or Arrow, have against it; one that can't be written is named
+by its row. Follows Pulsar's `Schema` implementations: STRING is UTF-8, numbers are big-endian, BOOLEAN is
 one byte, JSON and AVRO are records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +19,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.schema_records import record_decoder, record_encoder
-from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.connector.schema_types import spark_type
+from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError
 from pulsar_spark.schema_info import SchemaInfo, SchemaType
 
 Reasons = Mapping[int, str]
 """Row -> why its value does not fit."""
+REASON_CHARACTERS: Final = 1_000
+"""A reason that is longer is cut: it may quote a value."""
 
 _NUMBERS: Final[dict[SchemaType, tuple[str, pa.DataType]]] = {
     SchemaType.INT8: (">i1", pa.int8()),
@@ -42,6 +47,8 @@ def encoder(schema: SchemaInfo) -> Callable[[pa.Array], pa.Array]:
     if schema.type.has_definition:
         encode = record_encoder(schema)
         return lambda column: _records_to_bytes(column, encode)
+    if schema.type is SchemaType.STRING:
+        return _texts_to_bytes
     return lambda column: column.cast(pa.binary())
 
 
@@ -51,7 +58,7 @@ def decoder(
     """From a column of bytes to (one of `kind`, what does not fit; its rows are null)."""
     if reader.type is not writer.type:
         why = f"it was published as {writer.type.value}, and is read as {reader.type.value}"
-        return lambda column: _none(column, kind, why)
+        return partial(nothing_fits, kind, why)
     if reader.type in _NUMBERS:
         width = np.dtype(_NUMBERS[reader.type][0])
         return lambda column: _bytes_to_numbers(column, width, kind)
@@ -59,14 +66,49 @@ def decoder(
         return lambda column: _bytes_to_texts(column, kind)
     if reader.type is SchemaType.BYTES:
         return lambda column: (column, {})
-    decode = record_decoder(reader, writer)
-    return lambda column: _bytes_to_records(column, decode, kind)
+    try:
+        spark_type(writer)  # What has one ends: it does not contain itself, and takes bytes.
+        decode = record_decoder(reader, writer)
+    except InvalidSchemaDataError as error:
+        return partial(nothing_fits, kind, str(error))
+    return lambda column: _row_by_row(column, decode, kind)
 
 
 def encode_values(rows: pa.RecordBatch, encode: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
     """The rows with their values as bytes."""
     place = rows.schema.get_field_index("value")
     return rows.set_column(place, "value", encode(rows.column(place)))
+
+
+def nothing_fits(kind: pa.DataType, why: str, column: pa.Array) -> tuple[pa.Array, Reasons]:
+    """Nulls of that type, as no value fits."""
+    rows = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
+    return pa.nulls(len(column), kind), {int(row): why for row in rows}
+
+
+def check_texts(column: pa.Array, name: str) -> None:
+    """InvalidMessageError names the first row with a text that is no UTF-8, which Spark allows."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for row, value in enumerate(column):
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:  # noqa: PERF203 - each value fits or not
+                raise _unwritable(name, row, error) from error
+        raise
+
+
+def _unwritable(name: str, row: int, error: Exception) -> InvalidMessageError:
+    return InvalidMessageError(
+        f"Column {name} in row {row} of an Arrow batch can't be published: {_text(error)}. Nothing "
+        "of this write was published: change the row, or leave it out."
+    )
+
+
+def _text(error: Exception) -> str:
+    text = str(error) if isinstance(error, ValueError) else repr(error)
+    return text[:REASON_CHARACTERS].encode(errors="backslashreplace").decode()
 
 
 def _numbers_to_bytes(column: pa.Array, width: np.dtype[Any]) -> pa.Array:
@@ -101,6 +143,11 @@ def _bytes_to_numbers(
     return pa.array(numbers, kind, mask=mask), reasons
 
 
+def _texts_to_bytes(column: pa.Array) -> pa.Array:
+    check_texts(column, "value")
+    return column.cast(pa.binary())
+
+
 def _bytes_to_texts(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Reasons]:
     try:
         return column.cast(kind), {}
@@ -109,18 +156,16 @@ def _bytes_to_texts(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Reas
 
 
 def _records_to_bytes(column: pa.Array, encode: Callable[[Any], bytes]) -> pa.Array:
-    values = column.cast(_plain(column.type)).to_pylist(maps_as_pydicts="strict")
-    try:
-        encoded = [None if value is None else encode(value) for value in values]
-    except ValueError as error:
-        raise InvalidMessageError(f"A message does not fit its schema: {error}.") from error
+    encoded: list[bytes | None] = []
+    for row, value in enumerate(column.cast(_plain(column.type))):
+        try:
+            record = value.as_py(maps_as_pydicts="strict")
+            encoded.append(None if record is None else encode(record))
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise _unwritable("value", row, error) from error
     return pa.array(encoded, pa.binary())
-
-
-def _bytes_to_records(
-    column: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType
-) -> tuple[pa.Array, Reasons]:
-    return _row_by_row(column, decode, kind)
 
 
 def _row_by_row(
@@ -131,15 +176,28 @@ def _row_by_row(
     for row, value in enumerate(column.to_pylist()):
         try:
             values.append(None if value is None else decode(value))
-        except ValueError as error:  # noqa: PERF203 - each value fits or not
+        except MemoryError:  # noqa: PERF203 - each value fits or not
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever its bytes lead to is this value's
             values.append(None)
-            reasons[row] = str(error)
-    return pa.array(values, kind), reasons
+            reasons[row] = _text(error)
+    return _as_arrow(values, kind, reasons), dict(sorted(reasons.items()))
 
 
-def _none(column: pa.Array, kind: pa.DataType, why: str) -> tuple[pa.Array, Reasons]:
-    rows = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
-    return pa.nulls(len(column), kind), {int(row): why for row in rows}
+def _as_arrow(values: list[Any], kind: pa.DataType, reasons: dict[int, str]) -> pa.Array:
+    """The values as a column; those that have no place in it are null, with the reason."""
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, ValueError, OverflowError):
+        parts = []
+        for row, value in enumerate(values):
+            try:
+                part = pa.array([value], kind)
+            except (pa.ArrowException, ValueError, OverflowError) as error:
+                part = pa.nulls(1, kind)
+                reasons[row] = _text(error)
+            parts.append(part)
+        return pa.concat_arrays(parts)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

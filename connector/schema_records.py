@@ -14,12 +14,12 @@ import io
 import json
 import math
 from collections.abc import Callable
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
 from functools import partial
 from typing import Any, Final
 
 from pulsar_spark.avro_schema import PROMOTIONS, AvroField, AvroType, written_field
-from pulsar_spark.errors import MissingPackageError
+from pulsar_spark.errors import InvalidSchemaDataError, MissingPackageError
 from pulsar_spark.schema_info import SchemaInfo, SchemaType
 
 Encode = Callable[[Any], bytes]
@@ -28,6 +28,8 @@ _Convert = Callable[[Any], Any]
 
 _BOUNDS: Final = {"int": 1 << 31, "long": 1 << 63}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation, Overflow])
+"""Longer numbers, of which digits would be lost, are ArithmeticErrors."""
 _FLOAT_MAX: Final = 3.4028235677973366e38
 
 
@@ -39,7 +41,7 @@ def record_encoder(schema: SchemaInfo) -> Encode:
             convert(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False
         ).encode()
     avro = fastavro()
-    parsed = avro.parse_schema(without_logical_types(json.loads(schema.definition)))
+    parsed = _parsed_definition(avro, schema)
 
     def encode(record: Any) -> bytes:
         out = io.BytesIO()
@@ -52,11 +54,12 @@ def record_encoder(schema: SchemaInfo) -> Encode:
 def record_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Decode:
     """From a value that was written with `writer` to a dict of what `reader` has.
 
-    It raises ValueError, whose text says what does not fit.
+    What it raises says what does not fit; it may be any exception, as the bytes may be any.
     """
     if reader.type is SchemaType.JSON:
         resolve = _json_reader(reader.avro(), writer.avro(), "value")
-        return lambda value: resolve(_parsed(value))
+        real = Decimal if '"decimal"' in reader.definition else float
+        return lambda value: resolve(_parsed(value, real))
     return _avro_decoder(reader, writer)
 
 
@@ -70,6 +73,13 @@ def fastavro() -> Any:
             "the driver and on the executors."
         ) from error
     return library
+
+
+def _parsed_definition(avro: Any, schema: SchemaInfo) -> Any:
+    try:
+        return avro.parse_schema(without_logical_types(json.loads(schema.definition)))
+    except avro.schema.SchemaParseException as error:
+        raise InvalidSchemaDataError(f"The schema's definition is refused: {error}.") from error
 
 
 def without_logical_types(value: Any) -> Any:
@@ -209,8 +219,8 @@ def _finite_or_text(value: float) -> Any:
 
 def _avro_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Decode:
     avro = fastavro()
-    written = avro.parse_schema(without_logical_types(json.loads(writer.definition)))
-    wanted = avro.parse_schema(without_logical_types(json.loads(reader.definition)))
+    written = _parsed_definition(avro, writer)
+    wanted = _parsed_definition(avro, reader)
     lift = _lifter(reader.avro(), "value")
     if reader == writer:
         wanted = None
@@ -219,10 +229,12 @@ def _avro_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Decode:
         data = io.BytesIO(value)
         try:
             record = avro.schemaless_reader(data, written, wanted)
-        except (EOFError, IndexError, UnicodeDecodeError, KeyError, OverflowError) as error:
-            raise ValueError(f"its bytes are no such record: {error!r}") from error
         except avro.read.SchemaResolutionError as error:
             raise ValueError(f"it can't be resolved into the newest schema: {error}") from error
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(f"its bytes are no such record: {error!r}") from error
         if data.tell() < len(value):
             raise ValueError(f"{len(value) - data.tell()} bytes are left behind the record")
         return lift(record) if lift else record
@@ -294,9 +306,10 @@ def _micros(millis: int, *, where: str) -> int:
 # -- reading JSON ----------------------------------------------------------------------------------
 
 
-def _parsed(value: bytes) -> Any:
+def _parsed(value: bytes, real: Callable[[str], Any]) -> Any:
+    """`real` makes numbers with a fraction: of a decimal no digit may be lost on the way."""
     try:
-        return json.loads(value.decode(), parse_constant=_no_number)
+        return json.loads(value.decode(), parse_float=real, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON: {error}") from None
 
@@ -414,24 +427,26 @@ def _whole(node: Any, *, bound: int, where: str) -> int:
 def _real(node: Any, *, single: bool, where: str) -> float:
     if isinstance(node, str) and node in _NOT_FINITE:
         return _NOT_FINITE[node]
-    if type(node) not in (int, float) or (single and abs(node) > _FLOAT_MAX):
+    try:
+        number = float(node) if type(node) in (int, float, Decimal) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or (single and abs(number) > _FLOAT_MAX):
         raise ValueError(f"{where} is {str(node)[:50]!r}, and no such number")
-    return float(node)
+    return number
 
 
 def _decimal(node: Any, *, precision: int, scale: int, where: str) -> Decimal:
-    try:
-        number = Decimal(str(node)) if type(node) in (int, float, str) else None
-    except ArithmeticError:
-        number = None
-    if number is None or not number.is_finite():
-        raise ValueError(f"{where} is {str(node)[:50]!r}, and no decimal")
-    with localcontext() as context:
-        context.prec = 100
-        scaled = number.scaleb(scale)
-        if scaled != scaled.to_integral_value() or abs(scaled) >= 10**precision:
-            raise ValueError(f"{where} is {number}, and no decimal({precision},{scale})")
-        return number.quantize(Decimal(1).scaleb(-scale))
+    with localcontext(_EXACT):
+        try:
+            number = Decimal(node) if type(node) in (int, Decimal, str) else Decimal("NaN")
+            scaled = number.scaleb(scale)
+            if abs(scaled) < 10**precision and scaled == scaled.to_integral_value():
+                return number.quantize(Decimal(1).scaleb(-scale))
+        except ArithmeticError:
+            pass
+    wanted = f"decimal({precision},{scale})"
+    raise ValueError(f"{where} is {str(node)[:50]!r}, and no {wanted}")
 
 
 def _symbol(node: Any, *, reader: AvroType, writer: AvroType, where: str) -> str:

@@ -8,8 +8,9 @@ or goes to the dead letters, as `onSchemaMismatch` says. Follows Pulsar's `AutoC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,7 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_columns import READ_COLUMNS, check_read_schema
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.micro_batch import MessageInputPartition
-from pulsar_spark.connector.schema_codec import Reasons, decoder
+from pulsar_spark.connector.schema_codec import Reasons, decoder, nothing_fits
 from pulsar_spark.connector.schema_types import spark_type
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError, InvalidSchemaDataError, SchemaMismatchError
@@ -211,9 +212,10 @@ class ValueReader:
             writer = reader if version is None else registry.get(version)
             kind = to_arrow_type(_type_of(self.values.schema, reader), timezone="UTC")
             if reader is None:
-                made = _always("the topic has no schema that gives this type", kind)
+                made = partial(nothing_fits, kind, "the topic has no schema that gives this type")
             elif writer is None:
-                made = _always(f"the topic has no schema of version {version}", kind)
+                why = f"the topic has no schema of version {version}"
+                made = partial(nothing_fits, kind, why)
             else:
                 made = decoder(reader, writer, kind)
             self._decoders[topic, version] = made
@@ -227,7 +229,7 @@ class ValueReader:
             matching = (
                 info
                 for info in reversed(ledger.state.schemas.schemas)
-                if wanted is None or _spark_type(info) == wanted
+                if (kind := _spark_type(info)) is not None and wanted in (None, kind)
             )
             self._readers[topic] = next(matching, None)
         return self._readers[topic]
@@ -244,14 +246,6 @@ def _spark_type(info: SchemaInfo) -> DataType | None:
         return spark_type(info)
     except InvalidSchemaDataError:
         return None
-
-
-def _always(why: str, kind: pa.DataType) -> Callable[[pa.Array], tuple[pa.Array, Reasons]]:
-    def decode(column: pa.Array) -> tuple[pa.Array, Reasons]:
-        rows = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
-        return pa.nulls(len(column), kind), {int(row): why for row in rows}
-
-    return decode
 
 
 def _mismatch(batch: pa.RecordBatch, topic: str, reasons: Reasons) -> SchemaMismatchError:
