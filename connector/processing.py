@@ -173,11 +173,22 @@ class Processor:
                     yield self._rows(each, outcomes_of(child, each))
 
     def _one_by_one(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
-        for message in messages_of(batch.slice(start, stop - start)):
+        rows = batch.slice(start, stop - start)
+        try:
+            messages = list(messages_of(rows))
+        except (ValueError, ArithmeticError):  # Python has no such text, or date: whose is it?
+            for row in range(rows.num_rows):
+                yield _outcome(self._one_row, rows.slice(row, 1))
+            return
+        for message in messages:
             yield _outcome(self._one, message)
 
     def _whole(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
         yield _outcome(self._many, batch.slice(start, stop - start))
+
+    def _one_row(self, row: pa.RecordBatch) -> bytes:
+        (message,) = messages_of(row)
+        return self._one(message)
 
     def _one(self, message: Message) -> bytes:
         value = self.function(message)

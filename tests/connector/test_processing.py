@@ -100,6 +100,20 @@ def test_messages_are_given_with_what_their_rows_have() -> None:
     assert next(messages_of(batch.select(["entry_id"]))) == Message(entry_id=0)
 
 
+def test_a_message_that_python_cannot_hold_fails_alone() -> None:
+    far = pa.array([0, 1 << 30, 2], pa.int32()).cast(pa.date32())  # Spark's dates go further.
+    text = pa.array([b"k", b"k", b"\xff"], pa.binary()).view(pa.string())
+    value = pa.StructArray.from_arrays([far], ["day"])
+    first, *rest = said(outcomes(obedient_to_none, batch_of(*"abc", value=value, key=text)))
+    assert first == "."
+    assert "OverflowError" in rest[0]
+    assert "UnicodeDecodeError" in rest[1]
+
+
+def obedient_to_none(_: Message) -> None:
+    """Takes whatever comes."""
+
+
 def test_a_typed_value_is_given_with_its_maps_as_dicts() -> None:
     kind = pa.struct(
         [
