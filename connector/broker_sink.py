@@ -129,9 +129,7 @@ def commit_batch(
     log.refresh()
     if log.state.term > term:
         raise _fenced(root)
-    offsets = [
-        BrokerOffset.from_json(each.offset) for each in held if each.offset
-    ]
+    offsets = [BrokerOffset.from_json(each.offset) for each in held if each.offset]
     if log.state.applications.get(application[0], -1) < application[1]:
         planned = {each.dispatched for each in offsets} - {None}
         if planned - {log.state.next_ledger_id}:  # it knows less than has been said

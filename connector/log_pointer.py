@@ -59,7 +59,7 @@ class LogPointer:
                 int(record["removed"]),
                 tuple((int(number), int(since_ms)) for number, since_ms in record["marks"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CorruptFileError(
                 f"Log file {name} is damaged: {error!r}. Restore the file from a copy."
             ) from error

@@ -59,7 +59,9 @@ def check_rows(rows: pa.RecordBatch) -> None:
     for name in _TEXTS:
         if name in rows.schema.names:
             column = rows.column(name)
-            check_texts(column.view(pa.string()) if pa.types.is_binary(column.type) else column, name)
+            check_texts(
+                column.view(pa.string()) if pa.types.is_binary(column.type) else column, name
+            )
 
 
 def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:

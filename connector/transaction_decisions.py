@@ -153,7 +153,7 @@ class ClosedVersions:
         check_version(record, DECISION_VERSION, self._path)
         try:
             return [(int(first), int(last)) for first, last in record["closed"]]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise _damaged(self._path, repr(error)) from error
 
 

@@ -1,7 +1,7 @@
 """Bytes that were stored, read back: JSON and zlib, within bounds.
 
 Invariant: whatever the bytes are, what is raised is a ValueError, and no more memory is taken than
-a bound allows; who reads names the file, or the record, in an error of its own.
+twice a bound; who reads names the file, or the record, in an error of its own.
 """
 
 from __future__ import annotations

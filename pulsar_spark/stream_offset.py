@@ -193,7 +193,9 @@ class StreamOffset:
                 int(value.get("incarnation", 0)),
                 str(value.get("suspects", "")),
             )
-        except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
+        except (
+            KeyError, ValueError, TypeError, AttributeError, OverflowError, CorruptFileError,
+        ) as error:  # fmt: skip
             raise CorruptFileError(
                 f"An offset in the checkpoint is damaged: {error!r}. Restore the "
                 "checkpoint from a copy, or start with a new one."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import tempfile
 from collections.abc import Sequence
 from decimal import Decimal

@@ -21,8 +21,8 @@ from pulsar_spark.connector.message_writer import write_messages
 from pulsar_spark.connector.stream_writer import WrittenFiles, publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_commit import begin
-from pulsar_spark.policies import DeadLetterPolicy
 from pulsar_spark.options import Scope
+from pulsar_spark.policies import DeadLetterPolicy
 from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import messages
 from tests.connector.test_acknowledging import ids, subscribe, write
