@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -116,7 +116,7 @@ def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.Reco
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str | None]:
+def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Any]:
     """A message's properties; older versions published also what is no UTF-8."""
     return {
         key.decode(errors="replace"): value if value is None else value.decode(errors="replace")

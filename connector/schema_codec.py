@@ -2,9 +2,9 @@
 
 Invariants: null stays null both ways, as a tombstone; numbers and texts are converted whole columns
 at a time; a value that does not fit is found, with the reason, and the others are read all the
-same, whatever it is that its bytes, or Arrow, have against it; one that can't be written is named
-by its row. Follows Pulsar's `Schema` implementations: STRING is UTF-8, numbers are big-endian, BOOLEAN is
-one byte, JSON and AVRO are records.
+same, whatever its bytes, or Arrow, have against it; one that can't be written is named by its row.
+Follows Pulsar's `Schema` implementations: STRING is UTF-8, numbers are big-endian, BOOLEAN is one
+byte, JSON and AVRO are records.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _records_to_bytes(column: pa.Array, encode: Callable[[Any], bytes]) -> pa.Ar
         try:
             record = value.as_py(maps_as_pydicts="strict")
             encoded.append(None if record is None else encode(record))
-        except MemoryError:
+        except MemoryError:  # noqa: PERF203 - each value fits or not
             raise
         except Exception as error:
             raise _unwritable("value", row, error) from error

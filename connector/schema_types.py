@@ -142,6 +142,10 @@ def _spark(avro: AvroType, where: str, above: tuple[AvroType, ...]) -> DataType:
         if len(others) != 1:
             raise _no_type(where, "a union of more than one type and null")
         return _spark(others[0], where, above)
+    return _spark_scalar(avro, where)
+
+
+def _spark_scalar(avro: AvroType, where: str) -> DataType:
     if avro.kind == "fixed" and not avro.size:
         raise _no_type(where, "a fixed of no bytes")
     if avro.logical == "decimal" and avro.precision <= _DECIMAL_DIGITS:

@@ -8,7 +8,7 @@ or goes to the dead letters, as `onSchemaMismatch` says. Follows Pulsar's `AutoC
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -211,6 +211,7 @@ class ValueReader:
             registry = ledger.state.schemas
             writer = reader if version is None else registry.get(version)
             kind = to_arrow_type(_type_of(self.values.schema, reader), timezone="UTC")
+            made: Callable[[pa.Array], tuple[pa.Array, Reasons]]
             if reader is None:
                 made = partial(nothing_fits, kind, "the topic has no schema that gives this type")
             elif writer is None:

@@ -36,7 +36,7 @@ from tests.store.test_value_pages import values_of, written
 pytestmark = pytest.mark.usefixtures("impatient")
 
 TOPIC = "persistent/public/default/t"
-DEPTHS = [100, 400, *range(900, 1000, 7), 100_000]
+DEPTHS = [100, 400, *range(940, 1000, 12), 100_000]
 
 
 def nested(depth: int) -> str:

@@ -75,8 +75,9 @@ ROW = SchemaInfo(
     SchemaType.JSON, record(*((n, ["null", kind], None) for n, (kind, _) in JSON_FIELDS.items()))
 )
 NO_RECORDS = [
-    b"", b"{", b"\xff", b"null", b"[]", b"1", b"\x00", b'{"int":1}}', b'{"int":1', b"\xef\xbb\xbf{}",
-    '{"int":1}'.encode("utf-16"), b"[" * 100_000, b'{"text":' * 100_000, b'{"text":"\xed\xa0\x80"}',
+    b"", b"{", b"\xff", b"null", b"[]", b"1", b"\x00", b'{"int":1}}', b'{"int":1',
+    b"\xef\xbb\xbf{}", '{"int":1}'.encode("utf-16"), b"[" * 100_000, b'{"text":' * 100_000,
+    b'{"text":"\xed\xa0\x80"}',
     b'{"int":' + b"[" * 900 + b"]" * 900 + b"}",
 ]  # fmt: skip
 
@@ -106,7 +107,8 @@ CASES: dict[str, tuple[SchemaInfo, bytes, Any, list[bytes]]] = {
     "AVRO bytes": (avro("bytes"), TEXT, {"x": b"a"}, [varint(2) + b"a", BOMB]),
     "AVRO fixed": (avro(JSON_FIELDS["two"][0]), b"ab", {"x": b"ab"}, [b"", b"a", b"abc"]),
     "AVRO double": (avro("double"), b"\0" * 8, {"x": 0.0}, [b"", b"\0" * 7, b"\0" * 9]),
-    "AVRO enum": (avro(JSON_FIELDS["enum"][0]), varint(0), {"x": "A"}, [varint(1), varint(1 << 40)]),
+    "AVRO enum": (avro(JSON_FIELDS["enum"][0]), varint(0), {"x": "A"}, [
+        varint(1), varint(1 << 40)]),
     "AVRO decimal": (avro(DECIMAL), varint(1) + b"\x05", {"x": Decimal("5E-10")}, [
         varint(17) + b"\x7f" * 17, varint(1_000) + b"\x7f" * 1_000, BOMB]),
     "AVRO date": (avro({"type": "int", "logicalType": "date"}), varint(0), {"x": MOMENT.date()}, [
@@ -115,7 +117,8 @@ CASES: dict[str, tuple[SchemaInfo, bytes, Any, list[bytes]]] = {
         varint(1 << 62), varint(-(1 << 63))]),
     "AVRO union": (avro(["null", "string"]), varint(1) + TEXT, {"x": "a"}, [
         varint(2) + TEXT, varint(1 << 40), varint(1)]),
-    "AVRO array": (avro({"type": "array", "items": "boolean"}), varint(1) + b"\1\0", {"x": [True]}, [
+    "AVRO array": (avro({"type": "array", "items": "boolean"}), varint(1) + b"\1\0",
+                   {"x": [True]}, [
         BOMB, BOMB + b"\1" * 50, varint(-(1 << 62)) + varint(3), varint(2) + b"\1\0", b"\x02"]),
     "AVRO map": (avro({"type": "map", "values": "int"}), varint(1) + TEXT + varint(3) + b"\0",
                  {"x": {"a": 3}}, [
