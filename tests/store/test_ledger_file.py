@@ -230,6 +230,15 @@ def test_a_writer_refuses_what_is_no_message(store: ObjectStore) -> None:
         LedgerFileWriter(store, FOLDER, compression="zstandard")
 
 
+def test_a_writer_refuses_columns_that_its_file_did_not_begin_with(store: ObjectStore) -> None:
+    few, more = rows(2), rows(2).append_column("sequence_id", pa.array([1, 2]))
+    for first, second in ((few, more), (more, few)):
+        with LedgerFileWriter(store, FOLDER) as writer:
+            writer.write(first)
+            with pytest.raises(InvalidMessageError, match="not those that the file began with"):
+                writer.write(second)
+
+
 def test_other_tools_open_a_data_file(store: ObjectStore) -> None:
     file = write(store, every_column())
     table = pq.read_table(stored(store, file))
