@@ -1,6 +1,6 @@
 """Flips bits and cuts ends of a topic's files, and reads it: a named error, or the same rows.
 
-python -m tests.store.flips [--every N]      every N-th bit (3) and every truncation of each file
+python -m tests.store.flips [--every N] [--cuts N]     every N-th bit (3), every N-th byte (1)
 """
 
 from __future__ import annotations
@@ -105,10 +105,11 @@ def files_of(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size)
 
 
-def damages(file: Path, every: int, first: int = 0) -> Iterator[Damage]:
+def damages(file: Path, every: int, cuts: int, first: int = 0) -> Iterator[Damage]:
+    """Every so many bits flipped, and cut at every so many bytes, from number `first` on."""
     size = file.stat().st_size
     yield from (Damage(file, bit) for bit in range(first % every, size * 8, every))
-    yield from (Damage(file, byte, cuts=True) for byte in range(first % every, size, every))
+    yield from (Damage(file, byte, cuts=True) for byte in range(first % cuts, size, cuts))
 
 
 def outcome(damage: Damage, read: Read, expected: Any) -> str:
@@ -132,14 +133,15 @@ def outcome(damage: Damage, read: Read, expected: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=3)
-    every = parser.parse_args().every
+    parser.add_argument("--cuts", type=int, default=1)
+    given = parser.parse_args()
     failures, total = 0, Counter[str]()
     for snapshot in (True, False):
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
             make_topic(root, snapshot=snapshot)
             for file in files_of(root):
-                counted, failed = _in_children(root, file, every)
+                counted, failed = _in_children(root, file, given.every, given.cuts)
                 failures, total = failures + failed, total + counted
                 print(f"{file.relative_to(root)}: {_counts(counted)}, {failed} FAILED", flush=True)
     print(f"{_counts(total)}, {failures} FAILED")
@@ -150,7 +152,7 @@ def _counts(counted: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
 
 
-def _in_children(root: Path, file: Path, every: int) -> tuple[Counter[str], int]:
+def _in_children(root: Path, file: Path, every: int, cuts: int) -> tuple[Counter[str], int]:
     """Outcomes, and failures: a child does the work, so that its death is one of them."""
     counted: Counter[str] = Counter()
     failures, skipped = 0, 0
@@ -161,7 +163,7 @@ def _in_children(root: Path, file: Path, every: int) -> tuple[Counter[str], int]
         if not child:
             os.close(reading)
             with os.fdopen(writing, "w", buffering=1) as told:
-                _report(root, file, every, skipped, told)
+                _report(root, damages(file, every, cuts), skipped, told)
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as told:
@@ -180,9 +182,9 @@ def _in_children(root: Path, file: Path, every: int) -> tuple[Counter[str], int]
         print(f"! died with status {status} at number {skipped} of {file}", flush=True)
 
 
-def _report(root: Path, file: Path, every: int, skipped: int, told: Any) -> None:
+def _report(root: Path, all_: Iterator[Damage], skipped: int, told: Any) -> None:
     expected = read_all(root)
-    for number, damage in enumerate(damages(file, every)):
+    for number, damage in enumerate(all_):
         if number >= skipped:
             try:
                 told.write(outcome(damage, lambda: read_all(root), expected) + "\n")

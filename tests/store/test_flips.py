@@ -56,7 +56,9 @@ def test_a_flipped_bit_or_a_cut_end_gives_a_named_error_or_the_same_rows(
     assert [len(each) for each in expected[0]] == [11, 6]
     found = {
         outcome(damage, lambda: read_all(tmp_path), expected)
-        for damage in chain.from_iterable(damages(file, EVERY, seed) for file in files_of(tmp_path))
+        for damage in chain.from_iterable(
+            damages(file, EVERY, EVERY, seed) for file in files_of(tmp_path)
+        )
     }
     assert found <= {"CORRUPT_FILE", "FUTURE_VERSION", "TOPIC_NOT_FOUND", "same"}
     assert "CORRUPT_FILE" in found
