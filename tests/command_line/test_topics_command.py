@@ -221,7 +221,7 @@ def test_tidy_merges_and_then_deletes(topics: Root, capsys: pytest.CaptureFixtur
         (("tidy", "orders", "--grace", "5x"), "--grace 5x"),
         (("tidy", "orders", "--inactive-age", "soon"), "--inactive-age soon"),
         (("create", "orders-partition-1"), "name of a partition"),
-        (("create", "x", "-p", "0"), "at least one partition"),
+        (("create", "x", "-p", "0"), "1 to 10000 partitions"),
         (("list", "--storage", "x"), "NAME=VALUE"),
         (("list", "--service-url", "ftp://x"), "scheme 'ftp'"),
     ],

@@ -73,7 +73,7 @@ def is_readable(root: str, topic: str = "t") -> list[bytes]:
     return [message["value"] for batch in run.all() for message in batch.messages]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(options=some_of(Scope.WRITE))
 @example(options={"txnAppId": "a", "txnVersion": "1" + "0" * 20, "transactional": "true"})
 @example(options={"numPartitions": "100000000"})
@@ -103,7 +103,7 @@ def test_a_sink_with_any_options_is_refused_or_its_topic_can_be_read(
     send(root, "t", ["behind"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(options=some_of(Scope.READ))
 def test_a_source_with_any_options_is_refused_by_name_or_reads(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, str]
