@@ -12,11 +12,11 @@ acknowledgeCumulative, reconsumeLater.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from pulsar_spark.connector.topics import service_url_of
 from pulsar_spark.dead_letter import RECONSUMETIMES
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.option_values import parse_duration_ms
@@ -139,9 +139,8 @@ def _say(
                 "streaming one is written by its own query, which counts its micro-batches."
             )
         return rows
-    url = how.get("service_url") or os.environ.get("PULSARLITE_SERVICE_URL")
     given = {**(how.get("options") or {}), "subscriptionName": subscription}
-    if url:
+    if url := service_url_of(how.get("service_url")):
         given["serviceUrl"] = url
     if batch_id is not None:
         who = application or query_of_batch(df)

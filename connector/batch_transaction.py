@@ -12,7 +12,6 @@ left by an exception the block has stored nothing that anybody sees. Follows Pul
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +34,7 @@ from pulsar_spark.connector.acknowledgment_writer import (
 from pulsar_spark.connector.schema_registration import SinkSchema
 from pulsar_spark.connector.stream_writer import WrittenFiles, check_messages, prepares_of
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.topics import Root, service_url_of
 from pulsar_spark.connector.transaction_commit import Prepare, begin, commit_together
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Options, Scope
@@ -70,8 +69,7 @@ def transaction(
     if batch_id is not None and (type(batch_id) is not int or batch_id < 0):
         raise InvalidOptionError(f"batch_id is a whole number, 0 or more, not {batch_id!r}.")
     common = dict(options or {})
-    url = service_url or os.environ.get("PULSARLITE_SERVICE_URL")
-    if url:
+    if url := service_url_of(service_url):
         common["serviceUrl"] = url
     given = {**common, "transactional": "true"}
     if transaction_timeout is not None:

@@ -17,7 +17,6 @@ import shutil
 import socket
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,10 +31,9 @@ from pyspark.sql.types import StructType
 from pulsar_spark.broker_rows import INPUT_DDL, OUTPUT_DDL
 from pulsar_spark.connector.broker_sink import BrokerStreamWriter
 from pulsar_spark.connector.broker_source import BrokerStreamReader
-from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.object_store import ObjectStore
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.topics import Root, options_of
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import (
     BrokerBusyError,
@@ -109,10 +107,10 @@ class Broker:
 
         A micro-batch that runs is not cut off, of which Spark would print much, unless it is long.
         """
-        deadline_s = time.monotonic() + LONGEST_LAST_BATCH_S
+        deadline_s = self.root.clock.monotonic_s() + LONGEST_LAST_BATCH_S
         try:
-            while self._is_processing() and time.monotonic() < deadline_s:
-                time.sleep(LOOK_S)
+            while self._is_processing() and self.root.clock.monotonic_s() < deadline_s:
+                self.root.clock.sleep(LOOK_S)
             self.query.stop()
         finally:
             self._alive.stop()
@@ -182,7 +180,7 @@ def standalone(
     given = {name: str(value) for name, value in options.items()}
     if service_url is not None:
         given["serviceUrl"] = str(service_url)
-    root = Root.of(Options.parse(given, environment=os.environ))
+    root = Root.of(options_of(given))
     if state_partitions < 1:
         raise InvalidOptionError(f"state_partitions is {state_partitions}: it has to be 1 or more.")
     folder = checkpoint or default_checkpoint(root)
@@ -355,14 +353,14 @@ class _SignOfLife:
 
     def _other(self) -> dict[str, Any] | None:
         value = self._signed()
-        if value is None or wall_clock_ms() - value["signed_ms"] > DEAD_AFTER_MS:
+        if value is None or self._store.clock.wall_ms() - value["signed_ms"] > DEAD_AFTER_MS:
             return None
         if value["host"] == self._me["host"] and not _lives(value["process"]):
             return None
         return value
 
     def _sign(self) -> None:
-        value = {**self._me, "signed_ms": wall_clock_ms()}
+        value = {**self._me, "signed_ms": self._store.clock.wall_ms()}
         self._store.touch(SIGN_OF_LIFE, json.dumps(value).encode())
 
     def _run(self) -> None:

@@ -8,7 +8,6 @@ and never overtakes the first command that is not read yet. What is due it learn
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +23,7 @@ from pulsar_spark.connector.broker_input import (
 )
 from pulsar_spark.connector.broker_offset import NO_COMMIT, BrokerOffset
 from pulsar_spark.connector.lease import Lease, leases, read_lease
-from pulsar_spark.connector.managed_ledger import ManagedLedger, wall_clock_ms
+from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.polling import pause_s
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root
@@ -59,7 +58,7 @@ class BrokerStreamReader(DataSourceStreamReader):
     """What the broker query reads."""
 
     def __init__(self, root: Root) -> None:
-        self._root = root
+        self._root, self._clock = root, root.clock
         self._commands = SystemTopic(root, COMMANDS)
         self._dispatch = SystemTopic(root, DISPATCH)
         self._dispatch_read = 0
@@ -69,7 +68,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         self._leases: dict[str, Lease | None] = {}
         self._leases_looked_s = -LONGEST_GAP_S
         self._awake_since_ms = 0
-        self._news_s = time.monotonic()
+        self._news_s = self._clock.monotonic_s()
         self._begun = False
         self._snapshot_at: int | None = None
 
@@ -90,16 +89,16 @@ class BrokerStreamReader(DataSourceStreamReader):
             self._leases.pop(path, None)
         if begins is not None:
             return begins.to_json_value()
-        deadline = time.monotonic() + LONGEST_WAIT_S
+        deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
         while True:
             end = self._look(begun)
             if end is not None:
-                self._news_s = time.monotonic()
+                self._news_s = self._clock.monotonic_s()
                 return end.to_json_value()
-            left = deadline - time.monotonic()
+            left = deadline - self._clock.monotonic_s()
             if left <= 0:
                 return start
-            time.sleep(min(self._pause_s(), left))
+            self._clock.sleep(min(self._pause_s(), left))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = BrokerOffset.from_json_value(start), BrokerOffset.from_json_value(end)
@@ -127,7 +126,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         self._begun = True
         stop = self._dispatch.refresh()
         self._dispatch_read = stop
-        now_ms = max(wall_clock_ms(), start.now_ms)
+        now_ms = max(self._clock.wall_ms(), start.now_ms)
         restored = None
         if start.now_ms and last_offset(self._dispatch, stop) != start:
             raise stale_checkpoint(self._root)
@@ -146,7 +145,7 @@ class BrokerStreamReader(DataSourceStreamReader):
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
         """One look at everything; None if there is nothing to do."""
         self._hear()
-        now_ms = max(wall_clock_ms(), start.now_ms)
+        now_ms = max(self._clock.wall_ms(), start.now_ms)
         commands, hosted, unread_ms = self._new_commands(start)
         moved = self._moved(hosted)
         if unread_ms is not None:
@@ -202,12 +201,12 @@ class BrokerStreamReader(DataSourceStreamReader):
         """The last commit's; NO_COMMIT while there is no such topic."""
         ledger = self._logs.get(topic)
         if ledger is None:
-            if time.monotonic() < self._missing.get(topic, 0.0):
+            if self._clock.monotonic_s() < self._missing.get(topic, 0.0):
                 return NO_COMMIT
             try:
                 ledger = self._logs[topic] = self._root.open(TopicName.parse(topic))
             except TopicNotFoundError:
-                self._missing[topic] = time.monotonic() + MISSING_EVERY_S
+                self._missing[topic] = self._clock.monotonic_s() + MISSING_EVERY_S
                 return NO_COMMIT
         ledger.refresh()
         return ledger.state.number
@@ -217,10 +216,10 @@ class BrokerStreamReader(DataSourceStreamReader):
 
         Whoever began to look just now, or slept with the machine, gives everybody time to write.
         """
-        since_s = time.monotonic() - self._leases_looked_s
+        since_s = self._clock.monotonic_s() - self._leases_looked_s
         if since_s < LEASES_EVERY_S:
             return ()
-        self._leases_looked_s = time.monotonic()
+        self._leases_looked_s = self._clock.monotonic_s()
         if since_s > LONGEST_GAP_S:
             self._awake_since_ms = now_ms
         found = []
@@ -246,7 +245,7 @@ class BrokerStreamReader(DataSourceStreamReader):
     def _pause_s(self) -> float:
         """Until the next look, which is not later than a broker is due."""
         remote = self._root.store.remote
-        pause = pause_s(time.monotonic() - self._news_s, remote=remote)
+        pause = pause_s(self._clock.monotonic_s() - self._news_s, remote=remote)
         if remote or not self._due:
             return pause
-        return max(0.001, min(pause, (min(self._due.values()) - wall_clock_ms()) / 1000))
+        return max(0.001, min(pause, (min(self._due.values()) - self._clock.wall_ms()) / 1000))

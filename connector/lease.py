@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
+from pulsar_spark.connector.clock import Repeated
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.stream_offset import TopicPartition
@@ -81,13 +81,12 @@ def read_lease(store: ObjectStore, path: str) -> Lease | None:
 
 
 class LeaseKeeper:
-    """Writes a lease until `stop`, from a thread of its own. Starts at the first `keep`."""
+    """Writes a lease again and again, from the first `keep` until `stop`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._lease: Lease | None = None
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
+        self._renewing: Repeated | None = None
 
     def keep(self, lease: Lease, partitions: Iterable[TopicPartition]) -> None:
         """Written when this returns; and from now on, with those partitions."""
@@ -96,23 +95,20 @@ class LeaseKeeper:
             return
         self._store.touch(held.path, held.to_json())
         self._lease = held
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-            self._thread.start()
+        if self._renewing is None:
+            every_s = held.lease_ms / 1000 / RENEWALS
+            self._renewing = self._store.clock.repeat(every_s, self._renew, "lease")
 
     def stop(self, *, remove: bool = False) -> None:
         """Show no more life; `remove` when the broker has been told that the consumer is gone."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._renewing is not None:
+            self._renewing.stop()
         if remove and self._lease is not None:
             self._store.delete(self._lease.path)
 
-    def _run(self) -> None:
-        while self._lease is not None:
-            if self._stopped.wait(self._lease.lease_ms / 1000 / RENEWALS):
-                return
-            try:
-                self._store.touch(self._lease.path, self._lease.to_json())
-            except (PulsarliteError, OSError) as error:
-                _log.warning("The lease of %s was not renewed: %s", self._lease.consumer, error)
+    def _renew(self) -> None:
+        assert self._lease is not None
+        try:
+            self._store.touch(self._lease.path, self._lease.to_json())
+        except (PulsarliteError, OSError) as error:
+            _log.warning("The lease of %s was not renewed: %s", self._lease.consumer, error)

@@ -15,7 +15,6 @@ import logging
 import os
 import random
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -61,10 +60,6 @@ Build = Callable[[TopicState, str, int], Commit | AlreadyCommitted | None]
 _log = logging.getLogger(__name__)
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class ManagedLedger:
     """One topic. Safe for several threads of one process; `state` is for reading only."""
 
@@ -73,12 +68,12 @@ class ManagedLedger:
         store: ObjectStore,
         folder: str,
         topic: str | None = None,
-        clock: Callable[[], int] = wall_clock_ms,
+        clock: Callable[[], int] | None = None,
         log_grace_ms: int = LOG_GRACE_MS,
     ) -> None:
-        """Of no use before `open` or `create`, which make it."""
+        """Of no use before `open` or `create`, which make it. `clock`: the store's."""
         self.store, self.folder, self.topic = store, folder, topic or folder
-        self.clock = clock
+        self.clock = clock or store.clock.wall_ms
         self._state = TopicState(self.topic)
         self._pointer_file = PointerFile(store, folder, log_grace_ms)
         self._pointer_looked_s = 0.0
@@ -89,7 +84,7 @@ class ManagedLedger:
     @classmethod
     def open(
         cls, store: ObjectStore, folder: str, *, topic: str | None = None, cached: bool = True,
-        clock: Callable[[], int] = wall_clock_ms, log_grace_ms: int = LOG_GRACE_MS,
+        clock: Callable[[], int] | None = None, log_grace_ms: int = LOG_GRACE_MS,
     ) -> ManagedLedger:  # fmt: skip
         """The topic in that folder, as of now. TopicNotFoundError if there is none.
 
@@ -110,7 +105,7 @@ class ManagedLedger:
     def create(
         cls, store: ObjectStore, folder: str, partitions: int,
         settings: Mapping[str, Any] | None = None, *, topic: str | None = None,
-        clock: Callable[[], int] = wall_clock_ms, log_grace_ms: int = LOG_GRACE_MS,
+        clock: Callable[[], int] | None = None, log_grace_ms: int = LOG_GRACE_MS,
     ) -> ManagedLedger:  # fmt: skip
         """A new topic. TopicExistsError if there is one already, whoever made it."""
         if partitions < 1:
@@ -248,10 +243,10 @@ class ManagedLedger:
                 waits = not self._settle(proposal.transaction)
             lost += 1
             if waits:
-                time.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
+                self.store.clock.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
             elif self.store.remote:
                 pause_s = LOST_RACE_PAUSE_S * min(lost, 50)
-                time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
+                self.store.clock.sleep(random.random() * pause_s)  # noqa: S311 - no secret
 
     def settle(self) -> None:
         """Finish, or abort, the open transaction at the log's end, if it is time; never wait."""
@@ -419,10 +414,10 @@ class ManagedLedger:
             _log.warning("No snapshot of topic %s at %s: %s", self.topic, self._state.number, error)
 
     def _pointer_due(self) -> bool:
-        return time.monotonic() - self._pointer_looked_s >= IDLE_POINTER_LOOK_S
+        return self.store.clock.monotonic_s() - self._pointer_looked_s >= IDLE_POINTER_LOOK_S
 
     def _pointer(self) -> LogPointer:
-        self._pointer_looked_s = time.monotonic()
+        self._pointer_looked_s = self.store.clock.monotonic_s()
         return self._note(self._pointer_file.read())
 
     def _note(self, pointer: LogPointer) -> LogPointer:

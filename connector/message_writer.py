@@ -71,7 +71,7 @@ def write_messages(
                 for topic, rows in _by_topic(values, options["topic"]):
                     name = TopicName.parse(topic)
                     whole = str(name.partitioned_topic)
-                    messages = as_messages(rows, options, whole)
+                    messages = as_messages(rows, options, whole, root.clock.wall_ms())
                     if whole not in writers:
                         parsed = name.partitioned_topic
                         writer = _TopicWriter(parsed, options, root, schema, enforced=enforced)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pulsar_spark.connector.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.errors import InvalidOptionError, StorageError
 
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az")
@@ -77,6 +78,8 @@ class ObjectStore(ABC):
     """Named blobs under one root. Every path is relative to it, with `/` between its parts."""
 
     root: str
+    clock: Clock = SYSTEM_CLOCK
+    """What tells the time to all who work on this store."""
 
     @property
     @abstractmethod
@@ -159,7 +162,7 @@ _opened: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
 
 
 def open_store(root: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """The store at a root: a folder, `file://`, `s3://`, `gs://` or `az://`.
+    """The store at a root: a folder, `file://`, `memory://`, `s3://`, `gs://`, `az://`.
 
     `options` are those of the object store (`aws_endpoint`, `aws_region`, `allow_http`, ...),
     which come on top of the environment's; a folder has none. Stores are kept for each process:
@@ -188,11 +191,15 @@ def _open(root: str, options: dict[str, str]) -> ObjectStore:
                 "file:///absolute/path, with three slashes, or as a plain path."
             )
         return LocalStore(unquote(url.path))
+    if url.scheme == "memory":
+        from pulsar_spark.connector.memory_store import MemoryStore
+
+        return MemoryStore.named(url.netloc + url.path)
     if url.scheme in REMOTE_SCHEMES:
         from pulsar_spark.connector.remote_store import RemoteStore
 
         return RemoteStore(root, options)
     raise InvalidOptionError(
         f"serviceUrl {root!r} has the scheme {url.scheme!r}. Known are a folder's path, "
-        "file://, s3://, gs:// and az://."
+        "file://, memory://, s3://, gs:// and az://."
     )

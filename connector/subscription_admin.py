@@ -8,7 +8,6 @@ what is asked for is a command, and done when the broker has answered. Follows P
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -81,7 +80,7 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
     )
     missing = {command.request_id for command in commands.values()}
     timeout_s = ANSWER_WITHIN_S if timeout_s is None else timeout_s
-    deadline = time.monotonic() + timeout_s
+    deadline = root.clock.monotonic_s() + timeout_s
     while missing:
         stop = dispatch.refresh()
         for stored in dispatch.read(heard, stop, keep=lambda about, _: about in commands):
@@ -96,13 +95,13 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
                         item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
                     )
         heard = max(heard, stop)
-        if missing and time.monotonic() >= deadline:
+        if missing and root.clock.monotonic_s() >= deadline:
             raise BrokerAbsentError(
                 f"The broker of {root.service_url} did not answer within {timeout_s:g} s. Start "
                 f"one: pulsarlite standalone --service-url {root.service_url}. What was asked "
                 "stands in __commands, and is done when it comes."
             )
-        time.sleep(POLL_S)
+        root.clock.sleep(POLL_S)
 
 
 def request_id() -> int:

@@ -9,7 +9,6 @@ begins again. Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +16,6 @@ from typing import Any
 
 from pulsar_spark.commands import CloseConsumer, InitialPosition
 from pulsar_spark.connector.lease import Lease, LeaseKeeper, leases, read_lease
-from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.consumer_options import permits_of, retry_topic, subscribe_command
@@ -77,7 +75,7 @@ class SubscriptionClient:
         self._keeper = LeaseKeeper(root.store)
         self.incarnation = self._next_incarnation(begun.incarnation)
         self._request = 0
-        self.heard_s = time.monotonic()
+        self.heard_s = self._root.clock.monotonic_s()
         """When the broker was last heard, whatever it said."""
         self._tell_at_s: float | None = None
         self.is_closed = False
@@ -97,7 +95,7 @@ class SubscriptionClient:
             Record.of(about, self.subscription, command) for about, command in commands.items()
         )
         if self._tell_at_s is None:
-            self._tell_at_s = time.monotonic() + TOLD_AFTER_S
+            self._tell_at_s = self._root.clock.monotonic_s() + TOLD_AFTER_S
 
     def next_request(self) -> int:
         self._request += 1
@@ -130,7 +128,7 @@ class SubscriptionClient:
         if stop <= self._heard:
             self._tell_if_waiting()
             return False
-        self.heard_s, self._tell_at_s = time.monotonic(), None
+        self.heard_s, self._tell_at_s = self._root.clock.monotonic_s(), None
         if self._dispatch.trimmed_up_to().ledger_id >= self._heard:
             _log.warning("Consumer %s was too far behind the broker: it asks again", self.name)
             self._heard = stop
@@ -235,7 +233,7 @@ class SubscriptionClient:
     def _next_incarnation(self, last: int) -> int:
         """Above that of every run under this name that is known of."""
         newest = max((each.incarnation for each in self._runs()), default=0)
-        return max(wall_clock_ms(), newest + 1, last + 1)
+        return max(self._root.clock.wall_ms(), newest + 1, last + 1)
 
     def _newer_run(self) -> Lease | None:
         return next((each for each in self._runs() if each.incarnation > self.incarnation), None)
@@ -247,7 +245,7 @@ class SubscriptionClient:
                 yield lease
 
     def _tell_if_waiting(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._root.clock.monotonic_s()
         if self._tell_at_s is not None and now_s >= self._tell_at_s:
             self._tell_at_s = now_s + TOLD_EVERY_S
             _log.warning(

@@ -9,7 +9,6 @@ started again is the same consumer. Stands where Pulsar has `ConsumerImpl`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,7 +28,6 @@ from pulsar_spark.connector import stream_reader
 from pulsar_spark.connector.compacted_reading import ConsumerView
 from pulsar_spark.connector.data_loss import check_present
 from pulsar_spark.connector.delivery_times import DeliveryTimes
-from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.micro_batch import MessageInputPartition
 from pulsar_spark.connector.offset_store import OffsetStore
 from pulsar_spark.connector.polling import pause_s
@@ -63,6 +61,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         self._options, self._root, self._schema = options, root, schema
+        self._clock = root.clock
         self._values = TypedValues.of(options, root, schema)
         self._admission = Admission(
             options["maxMessagesPerTrigger"],
@@ -82,7 +81,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """By this run, under AvailableNow and by hand: what is rejected is for the next run."""
         self._said: dict[TopicPartition, Report] = {}
         self._said_s = 0.0
-        self._last_batch_s = self._news_s = time.monotonic()
+        self._last_batch_s = self._news_s = self._clock.monotonic_s()
         self._turn = 0
         self._checked = False
         self._asked: dict[TopicPartition, int] = {}
@@ -115,7 +114,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         client = self._connected(begun)
         if client.is_closed:
             return start
-        deadline = time.monotonic() + stream_reader.LONGEST_WAIT_S
+        deadline = self._clock.monotonic_s() + stream_reader.LONGEST_WAIT_S
         always = self._options["minMessagesPerTrigger"] is not None
         first = True
         while True:
@@ -125,7 +124,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 if planned is not None:
                     self._report(begun, planned, client)
                     self._asked = {}
-                    self._last_batch_s = time.monotonic()
+                    self._last_batch_s = self._clock.monotonic_s()
                     self._turn += 1
                     return self._ends_at(planned)
                 if self._stop_at is None or self._asked:  # else what it asks says all of it
@@ -135,9 +134,11 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 if self._is_drained(begun, client):
                     client.close(self._news_of(self._reports(begun, begun, client)))
                     return start
-            elif time.monotonic() >= deadline:
+            elif self._clock.monotonic_s() >= deadline:
                 return start
-            time.sleep(pause_s(time.monotonic() - self._news_s, remote=self._topics.remote))
+            self._clock.sleep(
+                pause_s(self._clock.monotonic_s() - self._news_s, remote=self._topics.remote)
+            )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last position of each partition, and the subscription's backlog before it."""
@@ -239,7 +240,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             news = True
             self._topics.refresh()
         if news:
-            self._news_s = time.monotonic()
+            self._news_s = self._clock.monotonic_s()
         return news
 
     def _ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
@@ -288,7 +289,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 pinned = True
         waited_ms = None
         if self._stop_at is None:
-            waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)
+            waited_ms = int((self._clock.monotonic_s() - self._last_batch_s) * 1000)
         taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
         for partition, messages in taken.items():
             offered = waiting[partition]
@@ -316,7 +317,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             if partition in self._delivered:
                 hidden = hidden.union(self._delivered[partition])
             if self._times is not None and not consumer.command.subscription_type.is_shared:
-                hidden = hidden.union(self._times.ahead(partition, ledger, wall_clock_ms()))
+                hidden = hidden.union(self._times.ahead(partition, ledger, self._clock.wall_ms()))
             offered = consumer.offered(
                 start, self._view.ledgers(ledger, number), hidden, self._end_of(partition),
                 self._view.removed(ledger, number) or None,
@@ -350,12 +351,12 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def _say(self, client: SubscriptionClient, reports: Mapping[TopicPartition, Report]) -> None:
         if reports:
             self._said |= {about: replace(each, request_id=None) for about, each in reports.items()}
-            self._said_s = time.monotonic()
+            self._said_s = self._clock.monotonic_s()
             client.say(reports)
 
     def _news_of(self, reports: Mapping[TopicPartition, Report]) -> dict[TopicPartition, Report]:
         """Those that say something that was not said before."""
-        late = time.monotonic() - self._said_s > FLOOR_EVERY_S
+        late = self._clock.monotonic_s() - self._said_s > FLOOR_EVERY_S
         news = {}
         for partition, report in reports.items():
             said = self._said.get(partition)
@@ -383,7 +384,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                     (requests or {}).get(partition), self._view.removed(ledger, number),
                 )  # fmt: skip
                 if not consumer.automatic:  # no row tells its user of these
-                    dead = self._view.abandoned(ledger, number, wall_clock_ms())
+                    dead = self._view.abandoned(ledger, number, self._clock.wall_ms())
                     dead = dead.after(consumer.floor) if dead else dead
                     report = replace(report, acknowledged=report.acknowledged.acknowledge(dead))
                 reports[partition] = what_remains(
@@ -402,8 +403,8 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._say(client, self._reports(begun, begun, client, self._asked))
         if all(self._is_heard_out(partition, client) for partition in consumers):
             return True
-        self._asked_s = self._asked_s or time.monotonic()
-        silent_s = time.monotonic() - max(self._asked_s, client.heard_s)
+        self._asked_s = self._asked_s or self._clock.monotonic_s()
+        silent_s = self._clock.monotonic_s() - max(self._asked_s, client.heard_s)
         if silent_s > self._options["drainTimeout"] / 1000:
             url = self._root.service_url
             raise BrokerAbsentError(
