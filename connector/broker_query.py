@@ -19,7 +19,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -29,20 +29,17 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from pulsar_spark.broker_rows import INPUT_DDL, OUTPUT_DDL
-from pulsar_spark.connector.broker_sink import BrokerStreamWriter
+from pulsar_spark.connector.broker_sink import BrokerStreamWriter, claim_term
 from pulsar_spark.connector.broker_source import BrokerStreamReader
 from pulsar_spark.connector.object_store import ObjectStore
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root, options_of
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import (
     BrokerBusyError,
-    FencedError,
     InvalidOptionError,
     PulsarliteError,
     SparkNotReadyError,
 )
-from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
 
@@ -188,7 +185,7 @@ def standalone(
     alive = _SignOfLife(root.store, root.service_url)
     alive.start()
     try:
-        term = _claim(root)
+        term = claim_term(root)
         query = _start(spark, root, term, folder, state_partitions)
     except BaseException:
         alive.stop()
@@ -233,19 +230,6 @@ def default_checkpoint(root: Root) -> str:
         return str(Path(root.store.root) / "_broker" / "checkpoint")
     name = hashlib.sha256(root.service_url.encode()).hexdigest()[:16]
     return str(Path.home() / ".pulsarlite" / "broker" / name)
-
-
-def _claim(root: Root) -> int:
-    """A term above all that were: whoever had one before is fenced from now on."""
-    SystemTopic(root, COMMANDS).open()
-    log = SystemTopic(root, DISPATCH).open()
-    while True:
-        log.refresh()
-        term = log.state.term + 1
-        with suppress(FencedError):
-            if isinstance(log.append([], term=term), Commit):
-                return term
-        # else another broker begins at this moment, and has it
 
 
 def _start(

@@ -66,10 +66,11 @@ class BrokerStreamReader(DataSourceStreamReader):
         self._logs: dict[str, ManagedLedger] = {}
         self._missing: dict[str, float] = {}
         self._leases: dict[str, Lease | None] = {}
-        self._leases_looked_s = -LONGEST_GAP_S
+        self._leases_looked_s = self._rests_until_s = -LONGEST_GAP_S
         self._awake_since_ms = 0
         self._news_s = self._clock.monotonic_s()
         self._begun = False
+        self._committed: BrokerOffset | None = None
         self._snapshot_at: int | None = None
 
     # -- what Spark calls ----------------------------------------------------------------------
@@ -83,29 +84,17 @@ class BrokerStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next batch; `start` itself while there is nothing to do."""
         begun = BrokerOffset.from_json_value(start)
-        begins = None if self._begun else self._begin(begun)
-        for path in begun.lapsed:  # that batch is committed: those consumers are gone
-            self._root.store.delete(path)
-            self._leases.pop(path, None)
-        if begins is not None:
-            return begins.to_json_value()
         deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
-        while True:
-            end = self._look(begun)
-            if end is not None:
-                self._news_s = self._clock.monotonic_s()
-                return end.to_json_value()
+        while (end := self.look(begun)) is None:
             left = deadline - self._clock.monotonic_s()
             if left <= 0:
                 return start
             self._clock.sleep(min(self._pause_s(), left))
+        return end.to_json_value()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = BrokerOffset.from_json_value(start), BrokerOffset.from_json_value(end)
-        if ended.restored is not None:  # the store had nothing: what came before is in __dispatch
-            self._dispatch.refresh()
-            begun = last_shards(self._dispatch, ended.restored)[0] or begun
-        return [BrokerInputPartition(self._root, begun, ended)]
+        return [BrokerInputPartition(self._root, self.begins_at(begun, ended), ended)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, BrokerInputPartition)
@@ -114,6 +103,47 @@ class BrokerStreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Nothing is held."""
         leave_if_hung_up()
+
+    # -- what an embedded broker calls too -------------------------------------------------------
+
+    def look(self, begun: BrokerOffset) -> BrokerOffset | None:
+        """The end of the next batch; None while there is nothing to do. It does not wait."""
+        end = None if self._begun else self._begin(begun)
+        if begun is not self._committed:  # that batch is committed: those consumers are gone
+            self._committed = begun
+            for path in begun.lapsed:
+                self._root.store.delete(path)
+                self._leases.pop(path, None)
+        if end is None:
+            end = self._look(begun)
+        if end is not None:
+            self._news_s = self._clock.monotonic_s()
+        return end
+
+    def begins_at(self, begun: BrokerOffset, ended: BrokerOffset) -> BrokerOffset:
+        """Where the batch begins: if the store had nothing, where `__dispatch` says."""
+        if ended.restored is None:
+            return begun
+        self._dispatch.refresh()
+        return last_shards(self._dispatch, ended.restored)[0] or begun
+
+    def rests_until_ms(self) -> int | None:
+        """The instant of the next look, if nothing is said or published before: None is never.
+
+        Until then it does not sleep through anything.
+        """
+        instants = [*self._due.values()]
+        looked_ms = int((self._leases_looked_s + LEASES_EVERY_S) * 1000)
+        offset_ms = self._clock.wall_ms() - int(self._clock.monotonic_s() * 1000)
+        for path, written_ms in leases(self._root.store):
+            lease = self._leases.get(path) or read_lease(self._root.store, path)
+            if lease is not None:
+                lapses_ms = written_ms + lease.lease_ms + 1
+                patient_ms = self._awake_since_ms + lease.lease_ms // 2
+                instants.append(max(lapses_ms, patient_ms, looked_ms + offset_ms))
+        at_ms = min(instants, default=None)
+        self._rests_until_s = float("inf") if at_ms is None else (at_ms - offset_ms) / 1000
+        return at_ms
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -219,8 +249,9 @@ class BrokerStreamReader(DataSourceStreamReader):
         since_s = self._clock.monotonic_s() - self._leases_looked_s
         if since_s < LEASES_EVERY_S:
             return ()
+        slept_s = min(since_s, self._clock.monotonic_s() - self._rests_until_s)
         self._leases_looked_s = self._clock.monotonic_s()
-        if since_s > LONGEST_GAP_S:
+        if slept_s > LONGEST_GAP_S:
             self._awake_since_ms = now_ms
         found = []
         for path, written_ms in leases(self._root.store):

@@ -41,7 +41,7 @@ Consume = Callable[..., Run]
 
 @pytest.fixture
 def broker(root: Path, tmp_path: Path) -> PlainBroker:
-    return PlainBroker(root, tmp_path / "broker")
+    return PlainBroker(root, "_broker/broker")
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_an_available_now_run_closes_its_consumer_with_its_last_report(
     consume: Consume, root: Path, tmp_path: Path
 ) -> None:
     send(root, "t", numbers(0, 9))
-    with PlainBroker(root, tmp_path / "b"):
+    with PlainBroker(root, "_broker/b"):
         run = consume(available_now=True, maxMessagesPerTrigger=4)
         send(root, "t", ["later"])
         assert run.values() == numbers(0, 9), "what came after its start is the next run's"
@@ -177,7 +177,7 @@ def test_an_available_now_run_delivers_a_rejected_message_to_the_next_run(
 ) -> None:
     send(root, "t", ["a", "b"])
     given = {"ackMode": "manual", "available_now": True, "negativeAckRedeliveryDelay": "0ms"}
-    with PlainBroker(root, tmp_path / "broker"):
+    with PlainBroker(root, "_broker/broker"):
         run = consume(**given)
         found: list[str] = []
         while (batch := run.next()) is not None:
