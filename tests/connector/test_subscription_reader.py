@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.commands import CloseConsumer, LeaseLapsed, Rejection, Report, Subscribe
-from pulsar_spark.connector import subscribed_batch, subscription_client, subscription_reader
+from pulsar_spark.connector import consumer_run, subscribed_batch, subscription_client
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
@@ -480,7 +480,7 @@ def test_a_repeated_batch_of_which_a_part_was_trimmed_is_a_loss(
 def test_the_floor_alone_is_reported_now_and_then(
     consume: Consume, broker: PlainBroker, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_reader, "FLOOR_EVERY_S", 0.0)
+    monkeypatch.setattr(consumer_run, "FLOOR_EVERY_S", 0.0)
     send(root, "t", ["a"])
     run = consume()
     turns(run, broker)
