@@ -15,9 +15,9 @@ from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_writer import write_messages
 from pulsar_spark.connector.namespace_policies import set_policy
 from pulsar_spark.connector.processing import Message, Processor
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.schema_registration import SinkSchema, register
 from pulsar_spark.connector.schema_types import definition_of
-from pulsar_spark.connector.stream_writer import WrittenFiles, publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import SchemaMismatchError
 from pulsar_spark.schema_info import SchemaInfo, SchemaType
@@ -108,7 +108,7 @@ def test_a_letter_keeps_its_schema_and_needs_none(root: Path, loop: EmbeddedBrok
     options = options_of(root, given={"topic": "t"})
     batch = pa.record_batch({"value": pa.array([7, 8], pa.int64())})
     place = Root.of(options)
-    publish(place, [WrittenFiles(tuple(write_messages([batch], options, place, number)))], None)
+    publish(place, write_messages([batch], options, place, number), None)
     send(root, "t", ["["])
     set_policy(place.store, NamespaceName("public", "default"), schema_validation_enforced=True)
     consumer = run(root, "deadLetter")
