@@ -33,24 +33,28 @@ def publish(
     *,
     leaves: bool = False,
     transaction: Transaction | None = None,
-) -> None:
+) -> list[Commit | AlreadyCommitted]:
     """Make the files' messages visible, topic by topic, or all of them in one `transaction`.
+
+    Returns what each topic's log says of it; nothing with a transaction.
 
     A `producer` gets each topic first, as its access mode says, and `leaves` it again if it is
     done. ProducerFencedError or ProducerBusyError if it may not have it.
     """
     parts = _parts(root, written, application, producer, leaves=leaves)
+    published = []
     with ExitStack() as connected:
         prepares = []
         for part in parts:
             if transaction is None:
                 with part.connected():
-                    part.publish(None)
+                    published.append(part.publish(None))
             else:
                 connected.enter_context(part.connected())
                 prepares.append(part.publish)
         if transaction is not None:
             commit_together(root.store, transaction, prepares)
+    return published
 
 
 def prepares_of(

@@ -113,6 +113,10 @@ class SubscriptionClient:
                 command = CloseConsumer(self.subscription, self.name, self.incarnation)
                 records.append(Record.of(about, self.subscription, command))
         self._commands.append(records)
+        self.leave()
+
+    def leave(self) -> None:
+        """Say nothing more, and show no more life: the broker knows that it is gone."""
         self._keeper.stop(remove=True)
         self.is_closed = True
 
