@@ -11,6 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from math import ceil
 from typing import Final
 
 
@@ -82,6 +83,11 @@ class ManualClock(Clock):
     def advance(self, milliseconds: int) -> None:
         """Let time pass, and do at each instant what is to be repeated at it."""
         self._advance(milliseconds)
+
+    def next_due_ms(self) -> int | None:
+        """The next instant at which something is to be repeated."""
+        at_ms = min((each.due_ms for each in self._repeated), default=None)
+        return None if at_ms is None else ceil(at_ms)
 
     def _advance(self, milliseconds: float) -> None:
         until_ms = self._now_ms + milliseconds

@@ -47,7 +47,10 @@ class EmbeddedBroker:
         self._token: str | None = None
         self._term = claim_term(root) if term is None else term
         self._source = BrokerStreamReader(root)
-        self._brokers: Brokers = {}
+        self.brokers: Brokers = {}
+        """By (topic, partition), as of the last batch."""
+        self.done: tuple[OutputRow, ...] = ()
+        """What the last batch said and did."""
         self._id = uuid.uuid4().hex
         self._batch_id = -1
         self.offset = BrokerOffset()
@@ -93,12 +96,13 @@ class EmbeddedBroker:
             if key[0] == OFFSET_KEY:
                 out += [OutputRow(*key, broker_rows.OFFSET, "", row.data) for row in rows]
                 continue
-            batch = run(self._brokers.get(key), rows)
+            batch = run(self.brokers.get(key), rows)
             stepped[key] = batch.broker
             out += batch.rows
         task = write_rows(self.root, out, self._id)
         commit_batch(self.root, [task], (self._id, number), self._term)
-        self._brokers |= stepped
+        self.brokers |= stepped
+        self.done = tuple(out)
 
     def _plan(self, number: int, end: BrokerOffset) -> None:
         """Say which batch is to run; StaleCheckpointError if another broker has said so since."""
@@ -131,9 +135,9 @@ class EmbeddedBroker:
         stop = dispatch.refresh()
         done = dispatch.open().state.applications.get(self._id, -1) >= number
         if not (done and end.snapshot):
-            self._brokers = _stored(dispatch, stop if end.dispatched is None else end.dispatched)
+            self.brokers = _stored(dispatch, stop if end.dispatched is None else end.dispatched)
             self._run(number, start, end)
-        self._brokers = _stored(dispatch, dispatch.refresh())
+        self.brokers = _stored(dispatch, dispatch.refresh())
         self._batch_id, self.offset = number, end
 
 

@@ -167,8 +167,10 @@ class MessageConsumer:
     ) -> None:
         """To the retry letter topic, to come again from there."""
         times = int(message.properties.get(RECONSUMETIMES, "0"))
-        details = {"reconsume_times": times, "properties": list((properties or {}).items())}
-        self._say("ReconsumeLater", [message], delay_ms=delay_ms, **details)
+        self._say(
+            "ReconsumeLater", [message], delay_ms=delay_ms, reconsume_times=times,
+            properties=list((properties or {}).items()),
+        )  # fmt: skip
         self.poll()
 
     def flush(self) -> None:
@@ -329,8 +331,14 @@ class MessageConsumer:
             acknowledged=report.acknowledged.union(self._acknowledged.get(about, Cursor())),
             rejected=said.rejections,
             reconsume_later=said.to_reconsume_later,
-            permits=held.count(ledgers) + self._queue_size,
+            permits=_count(held, ledgers) + self._queue_size,
         )
+
+
+def _count(messages: PositionSet, ledgers: LedgerList) -> int:
+    """How many there are; those of ledgers that were trimmed need no room."""
+    there = filter(None, map(ledgers.get, messages.ledger_ids))
+    return sum(int(messages.row_mask(ledger).sum()) for ledger in there)
 
 
 def _message(row: Mapping[str, Any]) -> ReceivedMessage:
@@ -365,4 +373,10 @@ def _rows(
         }
         for each in messages
     ]
-    return [pa.RecordBatch.from_pylist(rows)]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    types = {"properties": pa.map_(pa.string(), pa.string())}
+    return [
+        pa.RecordBatch.from_pydict(
+            {name: pa.array(values, types.get(name)) for name, values in columns.items()}
+        )
+    ]

@@ -269,7 +269,7 @@ def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) 
     assert error is not None
     text = (
         f"The broker refuses consumer {name} of subscription {subscription} on {about}: "
-        f"{error.value}: {reply.message}."
+        f"{error.value}: {reply.message.rstrip('.')}."
     )
     if error is ServerError.CONSUMER_BUSY:
         return ConsumerBusyError(
