@@ -158,7 +158,7 @@ def test_each_case_that_differs_on_purpose_is_in_the_table_and_no_other() -> Non
         for rule in case.on_purpose:
             found[rule].append(case.name)
     assert {rule: sorted(names) for rule, names in found.items()} == {
-        name: sorted(rule.cases) for name, rule in RULES.items()
+        name: sorted(rule.cases) for name, rule in RULES.items() if rule.cases
     }
 
 

@@ -1,11 +1,14 @@
 """Checks of a managed cursor, step by step, against Pulsar and against an obvious model.
 
-At every step three things stand beside each other: what Pulsar recorded, what `ManagedCursor` says,
+At every step three things stand beside each other: what Pulsar recorded, what `CursorSubject` says,
 and what `PlainCursor`, plain Python sets of the acknowledgements that were confirmed, says. The
 last two must agree in every field, always. With Pulsar they must agree in every field unless its
 record holds fewer acknowledgements than were confirmed to the client, for one of the reasons in
 `differences`. From there on Pulsar must hold no more than we do and agree on what does not depend
 on acknowledgements; once it agrees again in all (after a seek, say), every field counts again.
+
+What is refused counts always, to the letter: Pulsar's errors by the mark-delete position that it
+showed before, ours by the same rule and our own position.
 """
 
 from __future__ import annotations
@@ -13,12 +16,12 @@ from __future__ import annotations
 from typing import Any
 
 from pulsar_spark.errors import InvalidCursorPositionError
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.managed_cursor import ManagedCursor, previous_position
 from pulsar_spark.position import Position
 from tests.vectors import differences
 from tests.vectors.case import Case
+from tests.vectors.cursor_subject import CursorSubject
 from tests.vectors.plain_cursor import Message, PlainCursor
+from tests.vectors.recorded_ledgers import RecordedLedgers
 
 _FROM_ACKNOWLEDGEMENTS = frozenset(
     {
@@ -35,68 +38,28 @@ _FROM_ACKNOWLEDGEMENTS = frozenset(
         "batch_ack_sets",
     }
 )
-_MARKED = (
-    "ManagedLedgerException: org.apache.bookkeeper.mledger.impl."
-    "ManagedCursorImpl$MarkDeletingMarkedPosition: "
-)
 _BEYOND = "Invalid mark deleted position"
-
-
-class Ledgers:
-    """What a managed ledger does with its ledgers: fills them, rolls over, reopens, trims."""
-
-    def __init__(self, max_entries: int, batch_sizes: dict[Position, int]) -> None:
-        self.max_entries = max_entries
-        self.batch_sizes = batch_sizes
-        self.next_id = 3
-        self.sizes: dict[int, list[int]] = {}
-        self.roll_over()
-
-    def roll_over(self) -> None:
-        self.current = self.next_id
-        self.next_id += 1
-        self.sizes[self.current] = []
-
-    def add(self, count: int) -> list[list[int]]:
-        added = []
-        for _ in range(count):
-            position = Position(self.current, len(self.sizes[self.current]))
-            self.sizes[self.current].append(self.batch_sizes.get(position, 1))
-            added.append([*position])
-            if len(self.sizes[self.current]) >= self.max_entries:
-                self.roll_over()
-        return added
-
-    def reopen(self) -> None:
-        if not self.sizes[self.current]:
-            del self.sizes[self.current]
-        self.roll_over()
-
-    def trim(self, mark_delete: Position) -> None:
-        held = self.sizes.get(mark_delete.ledger_id, [])
-        keep = mark_delete.ledger_id + (mark_delete.entry_id >= len(held) - 1)
-        for ledger_id in [k for k in self.sizes if k < min(keep, self.current)]:
-            del self.sizes[ledger_id]
-
-    def list(self) -> LedgerList:
-        return LedgerList(
-            LedgerInfo(ledger_id, 0, "", 0, BatchSizes.of(sizes), 0, 0, 0)
-            for ledger_id, sizes in sorted(self.sizes.items())
-        )
-
-    def state(self) -> dict[str, Any]:
-        counts = {k: 0 if k == self.current else len(v) for k, v in sorted(self.sizes.items())}
-        filled = [k for k, v in self.sizes.items() if v]
-        last = max(filled, default=min(self.sizes))
-        return {
-            "ledgers": {str(k): v for k, v in counts.items()},
-            "last_confirmed": [last, len(self.sizes[last]) - 1],
-        }
+_MARKED = "Mark deleting an already mark-deleted position."
+_REFUSED = "ManagedLedgerException: "
+_REFUSED_MARKED = (
+    f"{_REFUSED}org.apache.bookkeeper.mledger.impl.ManagedCursorImpl$MarkDeletingMarkedPosition: "
+)
+_CONFIG: dict[str, tuple[Any, ...]] = {
+    "max_entries_per_ledger": (),
+    "deletion_at_batch_index_level": (True, False),
+    "initial_position": ("Earliest", "Latest"),
+    "retention0": ("true", "false", True, False),
+    "maxUnackedRangesToPersist": (),
+    "maxUnackedRangesToPersistInMetadataStore": (),
+    "persistentUnackedRangesWithMultipleEntriesEnabled": ("true", "false"),
+}
+"""The keys of a case's configuration, and what each may be; any number where nothing is said."""
 
 
 def check_cursor(case: Case) -> None:
     case.take("name", None)
     config, steps = case.take("config"), case.take("steps")
+    case.problems += _unknown(config)
     walk = _Walk(case, config, steps)
     for number, record in enumerate(steps):
         step = Case(f"step {number} {record.get('op')}", record)
@@ -106,6 +69,18 @@ def check_cursor(case: Case) -> None:
             break
 
 
+def _unknown(config: dict[str, Any]) -> list[str]:
+    """What the configuration says that nobody here knows."""
+    problems = []
+    for name, value in config.items():
+        allowed = _CONFIG.get(name)
+        if allowed is None:
+            problems.append(f"configuration: {name} is not known")
+        elif not (value in allowed if allowed else str(value).isdecimal()):
+            problems.append(f"configuration: {name} can't be {value!r}")
+    return problems
+
+
 class _Walk:
     """One case being walked through."""
 
@@ -113,17 +88,20 @@ class _Walk:
         self.case = case
         self.trims = config.get("retention0") in (True, "true")
         self.by_index = config.get("deletion_at_batch_index_level", True)
+        self.latest = config.get("initial_position") == "Latest"
         self.capped = any(name.startswith("maxUnackedRanges") for name in config)
-        self.batch_sizes = _batch_sizes(steps)
-        self.ledgers = Ledgers(config["max_entries_per_ledger"], self.batch_sizes)
-        latest = config.get("initial_position", "Earliest") == "Latest"
-        self.cursor = ManagedCursor.open(self.ledgers.list(), latest=latest)
-        self.plain = PlainCursor(self.ledgers.sizes, self.cursor.cursor.mark_delete_position)
+        self.ledgers = RecordedLedgers(config["max_entries_per_ledger"], steps)
+        self.subject: CursorSubject
+        self.plain: PlainCursor
+        self.pulsar_mark_delete: Position
+        self.subscribed = False
+        """By the first step that is no «add»; till then there is no cursor."""
         self.diverged = False
-        self.rolled_over = False
         self.reopened = False
         self.refused: set[str] = set()
         """Positions at which Pulsar refused to acknowledge a batch cumulatively."""
+        self.refused_in_part: set[Message] = set()
+        """What Pulsar had taken in of commands that it then refused."""
         self.shown: set[str] = set()
         """Positions of which Pulsar showed an ack set."""
         self.left_behind: list[list[int]] = []
@@ -133,143 +111,205 @@ class _Walk:
 
     def step(self, step: Case) -> None:
         op = step.take("op")
-        run = getattr(self, f"_{op}", None)
+        run = getattr(self, f"_do_{op}", None)
         if run is None:
             step.problems.append("this op is not known")
             return
-        before = self.plain.acknowledged()
+        if not self.subscribed and op == "add" and "state" not in step.record:
+            step.compare("error", step.take("error", None), None)
+            self._add(step)
+            return
+        if not self.subscribed:
+            self._subscribe(step)
+        before, mark_delete = self.plain.acknowledged(), self.plain.mark_delete
         self.error: InvalidCursorPositionError | None = None
+        self.target: Position | None = None
+        self.deleted: list[Position] = []
         run(step)
-        self._compare_errors(step)
-        if self.trims:
-            self.ledgers.trim(self.cursor.cursor.mark_delete_position)
-            self._published()
+        self._compare_errors(step, mark_delete)
         state = step.take("state", None)
-        self.cursor.cursor.check()
-        ours, plain = _state_of(self.cursor), self.plain.state()
+        if state is not None:
+            self._trim(step, state)
+        self.subject.check()
+        ours, plain = self.subject.state(), self.plain.state()
         for name, value in plain.items():
             step.compare(f"{name} by plain sets", value, ours[name])
         if state is not None:
+            self.pulsar_mark_delete = Position(*state["mark_delete"])
             self._compare(Case("state", state), step, op, ours | self.ledgers.state(), before)
+
+    def _subscribe(self, step: Case) -> None:
+        ids = [int(ledger_id) for ledger_id in step.record.get("state", {}).get("ledgers", ())]
+        if self.trims and ids and step.record["state"]["mark_delete"] == [min(ids), -1]:
+            # Nobody was subscribed, so nothing kept what was closed.
+            self.ledgers.trim([k for k in self.ledgers.sizes if k < min(ids)])
+        self.subject = CursorSubject(self.ledgers.list(), latest=self.latest)
+        self.plain = PlainCursor(self.ledgers.sizes, self.subject.mark_delete)
+        self.pulsar_mark_delete = self.subject.mark_delete
+        self.subscribed = True
+
+    def _trim(self, step: Case, state: dict[str, Any]) -> None:
+        """Let go of the ledgers that Pulsar has let go of; it may have, and after «trim» must."""
+        gone = [k for k in self.ledgers.sizes if str(k) not in state["ledgers"]]
+        allowed = self.ledgers.may_trim(Position(*state["mark_delete"])) if self.trims else []
+        step.compare("trimmed too early", [], [k for k in gone if k not in allowed])
+        if step.record["op"] == "trim":
+            step.compare("not trimmed", [], [k for k in allowed if k not in gone])
+        self.ledgers.trim(gone)
+        self._published()
 
     # -- the operations --------------------------------------------------------------------
 
-    def _subscribe(self, step: Case) -> None:
+    def _do_subscribe(self, step: Case) -> None:
         pass
+
+    def _do_add(self, step: Case) -> None:
+        self._add(step)
+        self._published()
 
     def _add(self, step: Case) -> None:
         positions = step.take("positions")
         step.compare("positions", positions, self.ledgers.add(len(positions)))
-        self._published()
 
-    def _ack(self, step: Case) -> None:
-        positions = _positions(step.take("positions"))
-        self._both(step, "acknowledge", positions)
+    def _published(self) -> None:
+        self.subject.published(self.ledgers.list())
+        self.plain.published(self.ledgers.sizes)
 
-    def _ack_batch(self, step: Case) -> None:
+    def _do_ack(self, step: Case) -> None:
+        self.deleted = [Position(*place) for place in step.take("positions")]
+        self._both(step, "acknowledge", self.deleted)
+
+    def _do_ack_pos(self, step: Case) -> None:
+        one = "position" in step.record
+        places = [step.take("position")] if one else step.take("positions")
+        self.deleted = [Position(*place) for place in places]
+        self._both(step, "acknowledge", self.deleted)
+
+    def _do_ack_batch(self, step: Case) -> None:
         position, words = Position(*step.take("position")), step.take("ack_set")
+        self.deleted = [position]
         if self.by_index:
             self._both(step, "acknowledge_batch", position, words)
-        else:  # then a broker waits for the ack of the whole entry
-            self._both(step, "acknowledge", [])
+        elif not words or position > self.ledgers.last_confirmed:
+            self._both(step, "acknowledge", [position])
+        # Otherwise nothing: then the broker waits for the ack of the whole entry.
 
-    def _cumulative(self, step: Case) -> None:
-        position = Position(*step.take("position"))
-        self._both(step, "acknowledge_cumulative", position)
+    def _do_cumulative(self, step: Case) -> None:
+        self.target = Position(*step.take("position"))
+        self._both(step, "acknowledge_cumulative", self.target)
 
-    def _cumulative_batch(self, step: Case) -> None:
+    def _do_cumulative_batch(self, step: Case) -> None:
         position, words = Position(*step.take("position")), step.take("ack_set")
+        self.target = self.ledgers.place_before(position)
         if self.by_index:
             self._both(step, "acknowledge_cumulative", position, words)
         else:
-            target = previous_position(self.cursor.ledgers, position)
-            self._both(step, "acknowledge_cumulative", target)
+            self._both(step, "acknowledge_cumulative", self.target)
 
-    def _skip(self, step: Case) -> None:
-        count, include = step.take("n"), step.take("deleted_entries") == "Include"
-        self._both(step, "skip", count, include_deleted=include)
+    def _do_clear_backlog(self, step: Case) -> None:
+        self._both(step, "clear_backlog")
 
-    def _read(self, step: Case) -> None:
+    def _do_skip(self, step: Case) -> None:
+        count, deleted = step.take("n"), step.take("deleted_entries")
+        if deleted not in ("Include", "Exclude"):
+            step.problems.append(f"deleted_entries can't be {deleted!r}")
+        self._both(step, "skip", count, include_deleted=deleted == "Include")
+
+    def _do_read(self, step: Case) -> None:
         count = step.take("max")
-        self.cursor, found = self.cursor.read(count)
+        found = self.subject.read(count)
         step.compare("entries by plain sets", self.plain.read(count), found)
-        recorded = _positions(step.take("entries"))
+        recorded = [Position(*place) for place in step.take("entries")]
         if not self.diverged:
             step.compare("entries", recorded, found)
 
-    def _rewind(self, step: Case) -> None:
-        self.cursor = self.cursor.rewind()
+    def _do_rewind(self, step: Case) -> None:
+        self.subject.rewind()
         self.plain.rewind()
 
-    def _replay(self, step: Case) -> None:
-        positions = _positions(step.take("positions"))
-        done, left = self.cursor.replay(positions)
+    def _do_replay(self, step: Case) -> None:
+        positions = [Position(*place) for place in step.take("positions")]
+        done, left = self.subject.replay(positions)
         step.expect("returned_already_acked", [[*position] for position in done])
         step.expect("entries_sorted", [[*position] for position in left])
         # Pulsar calls back once entries were read; there are none if all are acknowledged.
         step.expect("callback_invoked", bool(left) or not positions)
 
-    def _is_deleted(self, step: Case) -> None:
-        step.expect("result", self.cursor.is_deleted(Position(*step.take("position"))))
+    def _do_is_deleted(self, step: Case) -> None:
+        step.expect("result", self.subject.is_deleted(Position(*step.take("position"))))
 
-    def _reset(self, step: Case) -> None:
-        position = Position(*step.take("position"))
-        self._seek(self.cursor.seek(position), position, None)
+    def _do_reset(self, step: Case) -> None:
+        self._seek(Position(*step.take("position")), None)
 
-    _reset_pos = _reset
+    _do_reset_pos = _do_reset
 
-    def _reset_batch(self, step: Case) -> None:
+    def _do_reset_batch(self, step: Case) -> None:
         position, words = Position(*step.take("position")), step.take("ack_set")
-        self._seek(self.cursor.seek(position, words), position, words)
+        self._seek(position, words if self.by_index else None)
 
-    def _seek(self, cursor: ManagedCursor, position: Position, words: Any) -> None:
+    def _seek(self, position: Position, words: list[int] | None) -> None:
         self.before_seek |= self.plain.acknowledged()
-        self.cursor = cursor
+        self.subject.seek(position, words)
         self.plain.seek(position, words)
 
-    def _trim(self, step: Case) -> None:
+    def _do_trim(self, step: Case) -> None:
         pass
 
-    def _reopen_clean(self, step: Case) -> None:
+    def _do_reopen_clean(self, step: Case) -> None:
         self.reopened = True
         self.ledgers.reopen()
         self.plain.published(self.ledgers.sizes)
         self.plain.reopen()
-        self.cursor = self.cursor.reopen(self.ledgers.list())
+        self.subject.reopen(self.ledgers.list())
 
-    _reopen_crash = _reopen_clean
-
-    def _published(self) -> None:
-        self.cursor = self.cursor.with_ledgers(self.ledgers.list())
-        self.plain.published(self.ledgers.sizes)
+    _do_reopen_crash = _do_reopen_clean
 
     # -- the comparison ---------------------------------------------------------------------
 
     def _both(self, step: Case, name: str, *args: Any, **kwargs: Any) -> None:
-        """Do it to the cursor and to the plain one; both refuse it or neither does."""
+        """Do it to the subject and to the plain cursor; both refuse it or neither does."""
         refused = False
         try:
             getattr(self.plain, name)(*args, **kwargs)
         except InvalidCursorPositionError:
             refused = True
         try:
-            self.cursor = getattr(self.cursor, name)(*args, **kwargs)
+            getattr(self.subject, name)(*args, **kwargs)
         except InvalidCursorPositionError as error:
             self.error = error
         step.compare("refused by plain sets", refused, self.error is not None)
 
-    def _compare_errors(self, step: Case) -> None:
+    def _compare_errors(self, step: Case, mark_delete: Position) -> None:
         recorded = step.take("error", None)
         if recorded is not None and "ack_set" in step.record:
             self.refused.add(str(Position(*step.record["position"])))
-        if self.diverged or self.rolled_over:
-            return  # the other mark-delete position refuses others
+        if recorded is not None and self.deleted:
+            beyond = [p > self.ledgers.last_confirmed for p in self.deleted].index(True)
+            self.refused_in_part |= self.plain.messages(self.deleted[:beyond])
+        step.compare("error", recorded, self._refusal(self.pulsar_mark_delete))
         ours = None
         if self.error is not None and self.error.message.startswith(_BEYOND):
-            ours = f"ManagedLedgerException: {_BEYOND}"
+            ours = f"{_REFUSED}{_BEYOND}"
         elif self.error is not None:
-            ours = _MARKED + self.error.message
-        step.compare("error", recorded, ours)
+            ours = _REFUSED_MARKED + self.error.message
+        step.compare("error by our mark-delete position", self._refusal(mark_delete), ours)
+
+    def _refusal(self, mark_delete: Position) -> str | None:
+        """What Pulsar says to this step's acknowledgement where the cursor stands there."""
+        last, target = self.ledgers.last_confirmed, self.target
+        if any(position > last for position in self.deleted):
+            return f"{_REFUSED}{_BEYOND}"
+        if target is None:
+            return None
+        later = [ledger_id for ledger_id in self.ledgers.sizes if ledger_id > last.ledger_id]
+        if target > last and not (later and mark_delete >= last and target == (min(later), -1)):
+            return f"{_REFUSED}{_BEYOND}"
+        if target >= mark_delete:
+            return None
+        return (
+            f"{_REFUSED_MARKED}{_MARKED} Current mark-delete: {mark_delete} -- attempted mark "
+            f"delete: {target}"
+        )
 
     def _compare(
         self, state: Case, step: Case, op: str, ours: dict[str, Any], before: set[Message]
@@ -278,7 +318,11 @@ class _Walk:
         held = self.plain.acknowledged()
         lost = held - pulsar
         undone = (pulsar - held) & self.before_seek
-        step.compare("acknowledged at Pulsar only", [], sorted(pulsar - held - undone))
+        kept = (pulsar - held) & self.refused_in_part
+        step.compare("acknowledged at Pulsar only", [], sorted(pulsar - held - undone - kept))
+        if kept:
+            self.diverged = True
+            self.case.on_purpose.add("refused_in_part")
         if undone and not self.diverged:
             step.compare("where acknowledgements come back", "reopen_crash", op)
             self.diverged = True
@@ -292,7 +336,7 @@ class _Walk:
                 self.diverged = True
                 self.case.on_purpose.add(rule)
         recorded = dict(state.record)
-        self.rolled_over = self._undo_rollover(recorded)
+        self._undo_rollover(recorded, ours)
         self._drop_ranges_below(recorded, op)
         stale = self._stale(recorded)
         if stale:
@@ -316,19 +360,19 @@ class _Walk:
             plain.acknowledge_batch(Position.parse(text), words)
         return plain.acknowledged()
 
-    def _undo_rollover(self, state: dict[str, Any]) -> bool:
+    def _undo_rollover(self, state: dict[str, Any], ours: dict[str, Any]) -> None:
         """Turn a mark-delete before a ledger into that behind the last entry before."""
         place = Position(*state["mark_delete"])
-        earlier = [k for k, v in self.ledgers.sizes.items() if k < place.ledger_id and v]
-        if place.entry_id >= 0 or not earlier:
-            return False
+        if place.entry_id >= 0 or state["mark_delete"] == ours["mark_delete"]:
+            return
+        before = self.ledgers.last_entry_before(place.ledger_id)
+        if before is None and ours["mark_delete"][1] >= 0:
+            return
         self.case.on_purpose.add("rollover")
-        last = max(earlier)
         same = state["persistent_mark_delete"] == state["mark_delete"]
-        state["mark_delete"] = [last, len(self.ledgers.sizes[last]) - 1]
+        state["mark_delete"] = ours["mark_delete"] if before is None else [*before]
         if same:
             state["persistent_mark_delete"] = state["mark_delete"]
-        return True
 
     def _drop_ranges_below(self, state: dict[str, Any], op: str) -> None:
         """Take out ranges below the mark-delete, which a seek left in what was persisted."""
@@ -353,44 +397,3 @@ class _Walk:
             if Position.parse(text) <= mark_delete
             or any(lower < Position.parse(text) <= upper for lower, upper in ranges)
         }
-
-
-def _batch_sizes(steps: list[dict[str, Any]]) -> dict[Position, int]:
-    """A size for each entry that an ack set names; the sets don't say.
-
-    One more than the highest index in any of them: the last one is acknowledged in all of them,
-    so it changes nothing, and no set is of a batch of which nothing is acknowledged.
-    """
-    sizes: dict[Position, int] = {}
-    for step in steps:
-        sets = [(step["position"], step["ack_set"])] if "ack_set" in step else []
-        for text, words in step.get("state", {}).get("batch_ack_sets", {}).items():
-            sets.append(([*Position.parse(text)], words))
-        for place, words in sets:
-            bits = sum((word & (1 << 64) - 1) << 64 * i for i, word in enumerate(words))
-            position = Position(*place)
-            sizes[position] = max(sizes.get(position, 1), bits.bit_length() + 1)
-    return sizes
-
-
-def _positions(places: list[list[int]]) -> list[Position]:
-    return [Position(*place) for place in places]
-
-
-def _state_of(cursor: ManagedCursor) -> dict[str, Any]:
-    """A managed cursor as the vectors record it."""
-    persistent = cursor.persistent_mark_delete_position
-    ranges = cursor.individually_deleted
-    return {
-        "mark_delete": [*cursor.cursor.mark_delete_position],
-        "persistent_mark_delete": None if persistent is None else [*persistent],
-        "read_position": [*cursor.read_position],
-        "individually_deleted": str(ranges),
-        "ranges_open_closed": [[*part.lower, *part.upper] for part in ranges],
-        "non_contiguous_ranges": len(ranges),
-        "backlog_precise": cursor.backlog,
-        "backlog_imprecise": cursor.backlog,  # Pulsar's is a counter that may drift; ours can't
-        "entries_ahead_of_read": cursor.entries_ahead_of_read,
-        "has_more": cursor.has_more_entries,
-        "batch_ack_sets": {str(k): v for k, v in cursor.batch_ack_sets.items()},
-    }

@@ -20,7 +20,8 @@ class Rule:
     """Why we differ. `point` is that of «better than Pulsar» in the design's section 9.
 
     Without a point nothing is lost or kept on either side: Pulsar's record merely shows what is
-    of no effect, or writes the same place otherwise.
+    of no effect, or writes the same place otherwise. `cases` are those of `cursor_acks`; a rule
+    that has none there is held by `tests/core/test_cursor_cases.py`.
     """
 
     point: str | None
@@ -78,6 +79,12 @@ RULES: dict[str, Rule] = {
             "1117 1132 1135 1170 1172 1178 1190 1205 1212 1216 1229 1231 1233 1239 1245 "
             "1247 1251 1275 1280 1288 1291 1292 1302 1305 1309 1315 1318"
         ),
+    ),
+    "refused_in_part": Rule(
+        None,
+        "Pulsar keeps, of a command that it refuses, what stood before the position that "
+        "does not exist; here a refused command changes nothing",
+        (),
     ),
     "rollover": Rule(
         None,

@@ -35,6 +35,10 @@ class PlainCursor:
         done = {m for p in self.entries if p <= self.start for m in self._messages(p)}
         return done | {m for m in self.acked if m[0] in self.sizes}
 
+    def messages(self, positions: list[Position]) -> set[Message]:
+        """The messages of these entries."""
+        return {message for position in positions for message in self._messages(position)}
+
     def is_done(self, position: Position) -> bool:
         return position <= self.start or self._messages(position) <= self.acked
 
@@ -81,6 +85,9 @@ class PlainCursor:
                 self.acked |= self._messages(entry)
         self.acked |= part
         self._moved(persist=True)
+
+    def clear_backlog(self) -> None:
+        self.acknowledge_cumulative(max(self._last(), self.mark_delete))
 
     def skip(self, count: int, *, include_deleted: bool) -> None:
         rest = [p for p in self.entries if p > self.mark_delete]
