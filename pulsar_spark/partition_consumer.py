@@ -177,7 +177,7 @@ class PartitionConsumer:
         `hidden` are not offered, nor are those that compaction has `removed`.
         """
         attempts = self._attempts(start)
-        done = Cursor(self.floor)
+        done = self.origin.floor(self.floor)
         if self.automatic:
             for cursor in attempts.values():
                 done = done.union(cursor)
@@ -215,7 +215,7 @@ class PartitionConsumer:
         for attempt, messages in taken.items():
             attempts[attempt] = attempts.get(attempt, self.origin).acknowledge(messages)
         cut = {a: cursor.floor(self.floor).advance(ledgers) for a, cursor in attempts.items()}
-        attempts = {a: cursor for a, cursor in cut.items() if not self._is_below_floor(cursor)}
+        attempts = self._not_superseded(cut, ledgers)
         every = NOTHING
         for messages in taken.values():
             every = every.union(messages)
@@ -227,9 +227,21 @@ class PartitionConsumer:
         origin = self.origin.floor(self.floor)
         return PartitionOffset(origin, attempts, self.epoch, self.floor, counts)
 
-    def _is_below_floor(self, cursor: Cursor) -> bool:
-        """Whether it says nothing that the floor does not."""
-        return cursor.mark_delete_position <= self.floor and cursor.individually_deleted.is_empty
+    def _not_superseded(
+        self, attempts: Mapping[int, Cursor], ledgers: LedgerList
+    ) -> dict[int, Cursor]:
+        """Without those of which every message is below the floor, or came again at a higher one.
+
+        Forgetting is safe: at an attempt that is over, nothing is ever planned again.
+        """
+        floor, higher = Cursor(self.floor), NOTHING
+        kept: dict[int, Cursor] = {}
+        for attempt in sorted(attempts, reverse=True):
+            planned = attempts[attempt].difference(floor, ledgers)
+            if planned.difference(higher):
+                kept[attempt] = attempts[attempt]
+                higher = higher.union(planned)
+        return dict(sorted(kept.items()))
 
     def forget_planned(self, committed: PartitionOffset | None) -> None:
         """That micro-batch is committed: what it had is never offered again."""
