@@ -201,6 +201,13 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 "checkpoint, which takes up at the subscription's own position."
             )
         given = self._options["consumerName"]
+        mode = self._options["ackMode"]
+        if offset.ack_mode and offset.ack_mode != mode:
+            raise InvalidOptionError(
+                f"The checkpoint is of ackMode {offset.ack_mode}, and ackMode is {mode}: what was "
+                "delivered is acknowledged in the one and not in the other. Leave the option as it "
+                "was, or start with a new checkpoint, which takes up at the subscription's position."
+            )
         if given and offset.consumer and offset.consumer != given:
             raise InvalidOptionError(
                 f"The checkpoint is of consumer {offset.consumer}, and consumerName is {given}: "
@@ -217,7 +224,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Who this is, before anybody hears of it: a run after a crash has to be the same one."""
         name = self._options["subscriptionName"]
         consumer = self._options["consumerName"] or new_consumer_name(name)
-        return StreamOffset({}, name, consumer)
+        return StreamOffset({}, name, consumer, ack_mode=self._options["ackMode"])
 
     def _connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker, made when it is known who this is."""
@@ -226,6 +233,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 self._options, self._root, begun.consumer, begun, self._topics.first_topic
             )
             self._client.subscribe(self._topics.partitions())
+        self._client.committed = begun
         return self._client
 
     def _news(self, client: SubscriptionClient) -> bool:
@@ -301,7 +309,10 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 self._delivered[partition] = delivered.after(consumer.floor)
         if not (pinned or taken):
             return None
-        offset = StreamOffset(offsets, client.subscription, client.name, client.incarnation)
+        mode = self._options["ackMode"]
+        offset = StreamOffset(
+            offsets, client.subscription, client.name, client.incarnation, ack_mode=mode
+        )
         return self._withheld.named(suspects, offset)
 
     def _offered(

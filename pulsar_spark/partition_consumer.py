@@ -44,6 +44,8 @@ class PartitionConsumer:
     command: Subscribe
     automatic: bool = True
     connected: bool = False
+    was_connected: bool = False
+    """At any time: then epoch, origin and floor are those that it heard last."""
     refusal: Reply | None = None
     """Why it is not, or no longer, connected."""
     epoch: int = 0
@@ -80,6 +82,23 @@ class PartitionConsumer:
             elif isinstance(item, Reply) and item.incarnation > self.command.incarnation:
                 self._hear_of_newer(item)
 
+    def done(self, committed: PartitionOffset | None) -> Cursor | None:
+        """What it has finished, as far as it knows; None if it never was at any place.
+
+        `committed` is its checkpoint, which an epoch that was heard of since makes void.
+        """
+        if self.was_connected and (committed is None or committed.epoch != self.epoch):
+            return self.origin.floor(self.floor)
+        if committed is None:
+            return None
+        done = committed.origin.floor(self.floor)
+        if committed.floor is not None:
+            done = done.floor(committed.floor)
+        if self.automatic:
+            for cursor in committed.attempts.values():
+                done = done.union(cursor)
+        return done
+
     def subscribe_again(self, command: Subscribe) -> None:
         """As another run, or because what the broker said was missed: it will say all again."""
         self.command = command
@@ -115,7 +134,8 @@ class PartitionConsumer:
         elif reply.origin is not None:
             if not self.connected:
                 self._begin(reply.epoch, reply.origin)
-            self.connected, self.refusal = True, None
+            self.connected = self.was_connected = True
+            self.refusal = None
         if reply.request_id is not None:
             self.answered = max(self.answered, reply.request_id)
 

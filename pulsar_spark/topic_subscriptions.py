@@ -358,11 +358,13 @@ def _only_while_connected(command: Subscribe) -> Subscribe:
 
 
 def _created(state: BrokerState, command: Subscribe) -> Subscription:
-    if command.start_message_id is not None:
+    if command.begins_behind is not None:
+        position, batch_index = EARLIEST, -1
+    elif command.start_message_id is not None:
         position, batch_index = command.start_message_id
         if not command.start_message_id_inclusive and position not in (EARLIEST, LATEST):
             position, batch_index = _message_after(state, position, batch_index)
-    elif command.initial_position is InitialPosition.EARLIEST or command.begins_behind is not None:
+    elif command.initial_position is InitialPosition.EARLIEST:
         position, batch_index = EARLIEST, -1
     else:
         position, batch_index = LATEST, -1
@@ -379,7 +381,7 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
         tracker=RedeliveryTracker(last, last),
         read_compacted=command.read_compacted,
     )
-    if command.begins_behind is not None and not command.durable:
+    if command.begins_behind is not None:
         acknowledge_cursor(state, created, command.begins_behind)
         created.origin = created.cursor
     created.read_position = created.announced = created.cursor.mark_delete_position
