@@ -310,6 +310,7 @@ class Oracle:
         stay = {ledger.ledger_id for ledger in after.ledgers_that_stay}
         seeks = [command for command in commands if isinstance(command, Seek)]
         ends = (Unsubscribe, CloseConsumer, LeaseLapsed)
+        self.world.goes_on_alone &= not seeks
         if self.epoch != NO_EPOCH and seeks:
             places = [self._before(seeks[-1], {ledger.ledger_id for ledger in after.ledgers})]
         else:

@@ -66,6 +66,7 @@ def acknowledges_otherwise(world: World) -> None:
     source = _troubled(world)
     if source is not None:
         source.manual = not source.manual
+        world.goes_on_alone = False
         source.crash(keep_checkpoint=False)
 
 
@@ -173,6 +174,7 @@ def unsubscribes(world: World) -> None:
     """Refused unless it is alone; then everything begins anew."""
     source = _troubled(world)
     if source is not None and source.connected:
+        world.goes_on_alone = False
         source.unsubscribe()
 
 
