@@ -162,7 +162,7 @@ def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
     That is as far as the broker has told: it looks again itself. Of a topic of which it has told
     no subscription at all, it may just not know yet.
     """
-    cumulative = {about.topic for about, said in joined.items() if said.cumulative is not None}
+    cumulative = {about.topic for about, said in joined.items() if said.cumulative}
     for topic in sorted({about.topic for about in joined}):
         place = (root.service_url, topic, subscription)
         if place in _known and topic not in cumulative:

@@ -170,7 +170,7 @@ class BatchTransaction:
     ) -> None:
         """Give the messages back once the transaction commits; the delay counts from then."""
         self._check(df)
-        self._acknowledge(df, subscription, "Negative", details_of_negative(df, delay), topic)
+        self._acknowledge(df, subscription, "Negative", details_of_negative(delay), topic)
 
     def reconsume_later(
         self,

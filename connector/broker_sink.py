@@ -194,7 +194,7 @@ def _done_with(root: Root, letters: Iterable[tuple[TopicPartition, Letter]]) -> 
 def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
     """Drop them, and what had to stay when it was asked for: a broker asks oldest first, once.
 
-    Ledgers stay from the first on that has chunks of a message which stays, or is in the making.
+    Behind an open transaction all of them stay, as the broker waits for no topic. Ledgers stay from the first on that has chunks of a message which stays, or is in the making.
     """
     last = max(ledger_ids, default=-1)
 
@@ -210,7 +210,7 @@ def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> N
             return None
         return Commit(state.number + 1, commit_id, now_ms, trimmed={partition: gone})
 
-    ledger.commit(build)
+    ledger.commit(build, waits=False)
 
 
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
@@ -224,7 +224,7 @@ def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
             LedgerStore(commands.open(), grace_ms=SYSTEM_GRACE_MS).sweep()
         LedgerStore(dispatch, grace_ms=SYSTEM_GRACE_MS).sweep()
         for topic in sorted({each.topic for each in ended.hosted}):
-            LedgerStore(root.open(TopicName.parse(topic))).sweep()
+            LedgerStore(root.open(TopicName.parse(topic)), waits=False).sweep()
     except PulsarliteError as error:  # housekeeping: the next snapshot does it again
         _log.warning("Housekeeping was left for later: %s", error)
 

@@ -88,7 +88,7 @@ class ConsumerRun:
         """Who this is, before anybody hears of it: a run after a crash has to be the same one."""
         name = self._options["subscriptionName"]
         consumer = self._options["consumerName"] or new_consumer_name(name)
-        return StreamOffset({}, name, consumer)
+        return StreamOffset({}, name, consumer, ack_mode=self._options["ackMode"])
 
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker, made when it is known who this is."""
@@ -97,6 +97,7 @@ class ConsumerRun:
                 self._options, self._root, begun.consumer, begun, self.topics.first_topic
             )
             self._client.subscribe(self.topics.partitions())
+        self._client.committed = begun
         return self._client
 
     def hear(self) -> bool:
@@ -200,7 +201,10 @@ class ConsumerRun:
                 self._delivered[partition] = delivered.after(consumer.floor)
         if not (pinned or taken):
             return None
-        return StreamOffset(offsets, client.subscription, client.name, client.incarnation)
+        mode = self._options["ackMode"]
+        return StreamOffset(
+            offsets, client.subscription, client.name, client.incarnation, ack_mode=mode
+        )
 
     def report_planned(self, begun: StreamOffset, planned: StreamOffset) -> None:
         """Say what the planned micro-batch will deliver, before anybody is told of it."""

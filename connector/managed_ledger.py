@@ -40,6 +40,9 @@ from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.publication import AlreadyCommitted, NewLedger, Publication, check_term
 from pulsar_spark.transaction_attempt import Transaction, TxnStatus
 
+BROKERS_PATIENCE_MS = 10_000
+"""How long the broker waits at most for a transaction that is open where it publishes letters: it
+serves all topics, and whoever is aborted publishes again."""
 SNAPSHOT_EVERY = 64
 """Commits between snapshots, at least."""
 SNAPSHOT_LEDGERS = 64
@@ -195,7 +198,7 @@ class ManagedLedger:
                 return replace(proposal, transaction=transaction)
             return proposal
 
-        committed = self.commit(build)
+        committed = self.commit(build, patience_ms=BROKERS_PATIENCE_MS if is_brokers else None)
         assert committed is not None
         return committed
 
@@ -223,12 +226,15 @@ class ManagedLedger:
         changed = self.commit(build)
         return changed if isinstance(changed, Commit) else None
 
-    def commit(self, build: Build) -> Commit | AlreadyCommitted | None:
+    def commit(
+        self, build: Build, *, waits: bool = True, patience_ms: int | None = None
+    ) -> Commit | AlreadyCommitted | None:
         """Commit what `build(state, commit_id, now_ms)` proposes, on the state as it is by then.
 
         `build` is called again after every lost race. What it returns other than a Commit is
         returned as it is: there is nothing to do. Behind an open transaction it waits until that
-        is decided, or its time is over.
+        is decided, or its time is over, or `patience_ms` if that is less; or if it `waits` not, it
+        does nothing and returns None.
         """
         commit_id = uuid.uuid4().hex
         lost = 0
@@ -240,9 +246,11 @@ class ManagedLedger:
                 if self._try(proposal):
                     self._snapshot_if_due()
                     return proposal
-                waits = not self._settle(proposal.transaction)
+                held_up = not self._settle(proposal.transaction, patience_ms)
             lost += 1
-            if waits:
+            if held_up and not waits:
+                return None
+            if held_up:
                 self.store.clock.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
             elif self.store.remote:
                 pause_s = LOST_RACE_PAUSE_S * min(lost, 50)
@@ -326,7 +334,7 @@ class ManagedLedger:
             return None
         return commit if status is TxnStatus.COMMITTED else commit.aborted()
 
-    def _settle(self, mine: Transaction | None) -> bool:
+    def _settle(self, mine: Transaction | None, patience_ms: int | None = None) -> bool:
         """Whether nothing keeps a commit of the transaction `mine` from being tried again.
 
         A transaction that only lacks the decision is committed; one that is out of time, or an
@@ -341,7 +349,8 @@ class ManagedLedger:
             self._load()  # The log was cleaned up past it, and its decision with it.
             return True
         decisions = TransactionDecisions(self.store, open_.id)
-        out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= open_.timeout_ms
+        timeout_ms = open_.timeout_ms if patience_ms is None else min(open_.timeout_ms, patience_ms)
+        out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= timeout_ms
         if open_.complete:
             decisions.commit(open_.attempt)
         elif out_of_time or (mine is not None and mine.application == open_.application):

@@ -282,6 +282,7 @@ class MessageConsumer:
                 self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
         self._run.report_planned(self._offset, planned)
         self._offset = planned
+        self._run.connected(planned)
         self._queue.extend(taken)
 
     def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
@@ -309,9 +310,11 @@ class MessageConsumer:
         held = self._unacknowledged.get(about, PositionSet())
         for messages in (*found.rejected.values(), *found.later.values()):
             held = held.difference(messages)
-        done = Cursor().acknowledge(found.individual)
-        if found.cumulative is not None:
-            done = done.union(Cursor().acknowledge_cumulative(*found.cumulative))
+        done = Cursor()
+        for messages in found.individual.values():
+            done = done.acknowledge(messages)
+        for furthest in found.cumulative.values():
+            done = done.union(Cursor().acknowledge_cumulative(*furthest))
         held = held.after(done.mark_delete_position).difference(done.individually_deleted)
         self._unacknowledged[about] = held
         floor = self._client.consumers[about].floor

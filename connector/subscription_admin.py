@@ -18,6 +18,7 @@ from pulsar_spark.connector.broker_input import last_shards
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError
+from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.ready import Reply
 from pulsar_spark.stream_offset import TopicPartition
 
@@ -64,6 +65,18 @@ def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStat
             state = from_shards(shards)
             found += [_stats(about, state, name) for name in sorted(state.subscriptions)]
     return found
+
+
+def acknowledged_up_to(root: Root, about: TopicPartition, name: str) -> Position:
+    """The mark-delete position of a durable subscription, as the broker last said; or EARLIEST.
+
+    Nothing is trimmed of a topic partition before all of its durable subscriptions were told to be
+    behind it.
+    """
+    for each in subscriptions(root, about.topic):
+        if (each.topic_partition, each.name, each.durable) == (about, name, True):
+            return Position.parse(each.mark_delete_position)
+    return EARLIEST
 
 
 def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | None = None) -> None:

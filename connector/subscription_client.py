@@ -65,7 +65,8 @@ class SubscriptionClient:
         self._resumes = {partition for partition, _ in begun.items()}
         self._is_new = not self._resumes
         """Whether no run of this consumer has subscribed to anything."""
-        self._floors = {each: offset.floor for each, offset in begun.items() if offset.floor}
+        self.committed = begun
+        """The latest offset that Spark has committed, or is about to repeat."""
         self.subscription: str = options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
         self.stepped: dict[TopicPartition, Stepped] = {}
@@ -186,16 +187,14 @@ class SubscriptionClient:
             )
             if self._comes_late(about):
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
-            floor = self._floors.get(about)
-            if not command.durable and floor is not None:  # where it was, if it is gone by now
-                command = replace(
-                    command, start_message_id=(floor, -1), start_message_id_inclusive=False
-                )
-            if about in self.consumers:
-                self.consumers[about].subscribe_again(command)
-            else:
-                automatic = self._options["ackMode"] == "auto"
-                self.consumers[about] = PartitionConsumer(command, automatic)
+            consumer = self.consumers.get(about)
+            if consumer is None:
+                consumer = PartitionConsumer(command, self._options["ackMode"] == "auto")
+                self.consumers[about] = consumer
+            if not command.durable:  # where it was, if the subscription is gone by now
+                done = consumer.done(self.committed.get(about))
+                command = replace(command, begins_behind=done)
+            consumer.subscribe_again(command)
             commands[about] = command
         self.say(commands)
 
@@ -218,7 +217,9 @@ class SubscriptionClient:
         if reply.error not in GONE:
             self._keeper.stop(remove=True)
             raise _refused(about, self.subscription, self.name, reply)
-        self._keeper.stop()  # the file is the broker's to delete: a batch of its may still read it
+        # The file of a run that was let in is the broker's to delete: a batch may still read it.
+        let_in = {about for about, each in self.consumers.items() if each.was_connected}
+        self._keeper.stop(remove=not let_in)
         if self._newer_run() is not None:
             raise ConsumerReplacedError(
                 f"A newer run of consumer {self.name} of subscription {self.subscription} has "
@@ -230,8 +231,9 @@ class SubscriptionClient:
             "subscribes again", self.name, self.subscription, reply.message,
         )  # fmt: skip
         self._keeper = LeaseKeeper(self._root.store)
-        self.incarnation = self._next_incarnation(self.incarnation)
-        self._resumes = set(self.consumers)
+        newest = max(reply.newest for reply in refused.values())
+        self.incarnation = self._next_incarnation(max(self.incarnation, newest))
+        self._resumes |= let_in
         self._subscribe(list(self.consumers))
 
     def _next_incarnation(self, last: int) -> int:

@@ -151,6 +151,13 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 f"The checkpoint is of {whose}, and subscriptionName is {name}: start with a new "
                 "checkpoint, which takes up at the subscription's own position."
             )
+        mode = self._options["ackMode"]
+        if offset.ack_mode and offset.ack_mode != mode:
+            raise InvalidOptionError(
+                f"The checkpoint is of ackMode {offset.ack_mode}, and ackMode is {mode}: what was "
+                "delivered is acknowledged in the one and not in the other. Leave the option as it "
+                "was, or start with a new checkpoint, which takes up at the subscription's position."
+            )
         given = self._options["consumerName"]
         if given and offset.consumer and offset.consumer != given:
             raise InvalidOptionError(

@@ -88,6 +88,7 @@ def to_shards(state: BrokerState) -> dict[str, bytes]:
             "blocks": sorted(blocks),
             "subscriptions": list(state.subscriptions),
             **({"next_epoch": state.next_epoch} if state.next_epoch else {}),
+            **({"next_attempt": state.next_attempt} if state.next_attempt else {}),
             **_compaction_value(state.compaction),
         },
     )
@@ -116,6 +117,7 @@ def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
         state.trimming = frozenset(value["trimming"])
         state.quota_exceeded = value["quota_exceeded"]
         state.next_epoch = value.get("next_epoch", 0)
+        state.next_attempt = value.get("next_attempt", 0)
         if "compaction" in value:
             horizon, kept, trimmed = value["compaction"]
             state.compaction = Compaction(
@@ -208,6 +210,7 @@ def _subscription_value(writer: ShardWriter, key: str, held: Subscription) -> di
         else _cursor_value(writer, f"{key}/unheard", held.unheard),
         "key_shared_policy": _plain(held.key_shared_policy),
         "epoch": held.epoch,
+        **({"first_attempt": held.first_attempt} if held.first_attempt else {}),
         "read_position": list(held.read_position),
         "announced": list(held.announced),
         "replay": writer.put_set(f"{key}/replay", held.replay),
@@ -242,6 +245,7 @@ def _subscription(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Su
         _cursor(reader, f"{key}/origin", value["origin"]),
         _key_shared_policy(value["key_shared_policy"]),
         value["epoch"],
+        value.get("first_attempt", 0),
         Position(*value["read_position"]),
         reader.set(f"{key}/replay", value["replay"]),
         DueMessages(sets_from(reader, f"{key}/waiting", value["waiting"])),

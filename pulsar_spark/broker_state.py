@@ -81,6 +81,8 @@ class BrokerState:
     quota_exceeded: bool = False
     next_epoch: int = 0
     """Of the next subscription: above those of all that were deleted, whose reports may be late."""
+    next_attempt: int = 0
+    """The first of the next subscription, above those of all that were deleted."""
 
     def copy(self) -> BrokerState:
         twin = replace(self)

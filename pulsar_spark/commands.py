@@ -95,7 +95,9 @@ class Subscribe:
 
     `incarnation` tells the runs under one consumer name apart: a higher one replaces a lower.
     `resumes`: it has a checkpoint, so what it was granted before is still with it.
-    `start_message_id` is (position, batch index or -1) and counts only for a new subscription.
+    `start_message_id` is (position, batch index or -1) and counts only for a new subscription; so
+    does `begins_behind`, which comes before it: what a consumer has done by its own checkpoint,
+    where the subscription is not durable.
     """
 
     subscription: str
@@ -113,6 +115,7 @@ class Subscribe:
     read_compacted: bool = False
     resumes: bool = False
     request_id: int | None = None
+    begins_behind: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +209,14 @@ class ReconsumeLater:
 class Report:
     """All that a consumer has to say, absolute: the union of what arrives is right.
 
-    `sequence` rises with each report of an incarnation; of permits, revision and committed floor
-    the newest report's count. `delivered`, by attempt, is what it has planned so far of what it
+    `sequence` rises with each report of an incarnation; of delivered, permits and committed floor
+    the newest report's count. `delivered`, by attempt, is all that it has planned so far of what it
     was granted and has not acknowledged, said before it is delivered; None: it does not say.
     `permits` is how many messages it may hold at most. `revision` is the latest `Revoke` that it
     has obeyed. `committed` is the floor of its committed offset: below it no replay reads.
     A report without consumer comes from a sink: its acknowledgements and rejections count. A sink
-    knows no epoch; None is whichever it is now. Its cumulative acknowledgement is refused where
+    knows no epoch; None is whichever it is now. `acknowledged_attempts` are acknowledged as they
+    were granted in each attempt: what was granted before the latest seek is left out. Its cumulative acknowledgement is refused where
     several consumers share the subscription.
     """
 
@@ -229,6 +233,7 @@ class Report:
     revision: int = 0
     committed: Position | None = None
     request_id: int | None = None
+    acknowledged_attempts: Mapping[int, PositionSet] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +241,8 @@ class Acknowledge:
     """Acknowledge as a client does: ids, with an ack_set where a batch is not wholly meant.
 
     Individual: `messages`, and of each entry in `ack_sets` the indexes that its words no longer
-    have. Cumulative: all up to `position`, of it only what `ack_set` no longer has.
+    have. Cumulative: all up to `position`, of it only what `ack_set` no longer has. With the
+    `attempt` at which it was granted it counts for nothing once a seek came in between.
     """
 
     subscription: str
@@ -248,6 +254,7 @@ class Acknowledge:
     position: Position | None = None
     ack_set: tuple[int, ...] | None = None
     request_id: int | None = None
+    attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class Reply:
     origin: Cursor | None = None
     """To a Subscribe: where the epoch begins for this consumer."""
     topic_epoch: int | None = None
+    newest: int = -1
+    """With CONSUMER_REPLACED: the highest incarnation that is known of the consumer."""
 
 
 @dataclass(frozen=True, slots=True)

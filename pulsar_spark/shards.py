@@ -21,7 +21,7 @@ from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version 1 kept every array as packed 64-bit integers."""
 MAGIC: Final = b"PLBS"
 MAX_SHARD_BYTES: Final = 100_000

@@ -21,7 +21,7 @@ from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 
-VERSION: Final = 2
+VERSION: Final = 3
 READERS_VERSION: Final = 1
 """A Reader's offset says nothing that version 1 did not, and is still written as such."""
 FIRST_ATTEMPT: Final = 0
@@ -135,6 +135,8 @@ class StreamOffset:
     """The run of the consumer that planned this; the next one takes a higher number."""
     suspects: str = ""
     """Of a consumer: the file of messages that it tries apart, if there are any."""
+    ack_mode: str = ""
+    """Of a consumer: what its cursors mean, `auto` or `manual`; version 2 did not say."""
 
     @property
     def is_symbolic(self) -> bool:
@@ -157,6 +159,7 @@ class StreamOffset:
         if not self.subscription:
             return {"topics": _sorted(topics), "version": READERS_VERSION}
         value = {
+            "ack_mode": self.ack_mode,
             "consumer": self.consumer,
             "incarnation": self.incarnation,
             "subscription": self.subscription,
@@ -192,6 +195,7 @@ class StreamOffset:
                 str(value.get("consumer", "")),
                 int(value.get("incarnation", 0)),
                 str(value.get("suspects", "")),
+                str(value.get("ack_mode", "")),
             )
         except (KeyError, ValueError, TypeError, AttributeError, CorruptFileError) as error:
             raise CorruptFileError(

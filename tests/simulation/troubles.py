@@ -40,6 +40,36 @@ def closes(world: World) -> None:
         world.sources.remove(source)
 
 
+def ends_its_run(world: World) -> None:
+    """A query under AvailableNow is at its end; the next one begins behind it."""
+    source = _alive(world)
+    if source is not None:
+        source.close()
+
+
+def is_too_far_behind(world: World) -> None:
+    """What was said to it is trimmed: it asks again."""
+    source = _alive(world)
+    if source is not None and source.consumer is not None:
+        source.subscribe(anew=False)
+
+
+def an_old_copy_is_restored(world: World) -> None:
+    """Of its checkpoint."""
+    source = _troubled(world)
+    if source is not None:
+        source.restore()
+
+
+def acknowledges_otherwise(world: World) -> None:
+    """With another ackMode, which needs a new checkpoint."""
+    source = _troubled(world)
+    if source is not None:
+        source.manual = not source.manual
+        world.goes_on_alone = False
+        source.crash(keep_checkpoint=False)
+
+
 def restarts(world: World) -> None:
     """A process dies, and takes up from its checkpoint."""
     source = _any(world)
@@ -144,6 +174,7 @@ def unsubscribes(world: World) -> None:
     """Refused unless it is alone; then everything begins anew."""
     source = _troubled(world)
     if source is not None and source.connected:
+        world.goes_on_alone = False
         source.unsubscribe()
 
 
@@ -163,8 +194,26 @@ def another_acknowledges(world: World) -> None:
     else:
         world.oracle.rejected(chosen)
         world.send(Report("s", epoch=epoch, rejected=(Rejection(attempt, chosen, 0),)))
-        left = {a: held.difference(chosen) for a, held in source.unsettled.items()}
-        source.unsettled = {a: held for a, held in left.items() if held}
+        source.unsettle(attempt, chosen)
+
+
+def a_sink_takes_rows(world: World) -> None:
+    """It works on them, and will acknowledge them by what stands in the rows."""
+    source = _troubled(world)
+    if source is not None and source.unsettled:
+        attempt, messages = world.draw_from(sorted(source.unsettled.items()))
+        if messages:
+            chosen = world.made(world.sample(world.plain(messages)))
+            world.rows_of_sinks.append((attempt, chosen))
+
+
+def a_sink_commits(world: World) -> None:
+    """Whatever has become of the subscription since."""
+    rows, world.rows_of_sinks = world.rows_of_sinks, []
+    for attempt, messages in rows:
+        world.send(Report("s", epoch=None, acknowledged_attempts={attempt: messages}))
+        for source in world.sources:
+            source.unsettle(attempt, messages)
 
 
 def nonsense_arrives(world: World) -> None:
@@ -202,6 +251,13 @@ TROUBLES: tuple[Trouble, ...] = (
     all_leave_and_others_come,
     closes,
     restarts,
+    ends_its_run,
+    is_too_far_behind,
+    an_old_copy_is_restored,
+    acknowledges_otherwise,
+    a_sink_takes_rows,
+    a_sink_takes_rows,
+    a_sink_commits,
     another_acknowledges,
     another_acknowledges,
     stalls,

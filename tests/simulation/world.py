@@ -60,6 +60,10 @@ class World(Lots):
         self.shape = shape
         self.now_ms = 1_000_000
         self.numbers = 0
+        self.rows_of_sinks: list[tuple[int, PositionSet]] = []
+        """What sinks are about to acknowledge, by the attempt at which it was delivered."""
+        self.goes_on_alone = False
+        """One consumer for the whole schedule, whose checkpoint alone says where it is."""
         self.setting = drawn_setting(self)
         self.ordered = self.setting.is_ordered
         """Until somebody does what may mix up the keys."""
@@ -286,6 +290,10 @@ class World(Lots):
             third = self.draw_from(free) if free and not self.one_in(8) else self.draw(0, 2)
         name = "c" * self.draw(1, 2) + str(self.next_number())
         setting = self.setting
+        setting.had_consumers += 1
+        self.goes_on_alone = (
+            setting.had_consumers == 1 and not (setting.durable or setting.manual)
+        )
         source = Source(
             self, SUBSCRIPTION, name, setting.kind, setting.manual, self.draw(1, 9), third
         )
