@@ -2,8 +2,9 @@
 
 Invariants: they follow from the batch's two offsets and from files that don't change; a command
 about a topic partition goes to that key alone; every key that is touched or due has rows, all
-with the batch's `now_ms`; what can't be read of one topic is that topic's trouble alone. A ledger's columns for the broker (sticky key hashes, times) are read
-here, in the task, and never its payloads.
+with the batch's `now_ms`; what can't be read of one topic is that topic's trouble alone. A
+ledger's columns for the broker (sticky key hashes, times) are read here, in the task, and never its
+payloads.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _read_log(
     """What there is new of a topic; or that it can't be read."""
     try:
         return list(_log_rows(root, about, before, last, now_ms))
-    except Exception as error:  # whatever it is, the other topics go on
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other topics go on
         _log.exception("The log of %s can't be read", about.topic)
         failed = described(error)
         return [InputRow(*about, Phase.LOG, 0, 0, broker_rows.FAILED, now_ms, failed)]

@@ -212,7 +212,7 @@ class Broker:
         """Look after the query, and tell those who wait when it is over."""
         try:
             self._error = self._await_end()
-        except Exception as error:  # Spark is gone, for instance
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end raises it
             self._error = error
         finally:
             if not self._stopped.is_set():
@@ -251,7 +251,7 @@ class Broker:
                 return None
             try:
                 self.query = self._begin()
-            except Exception as error:  # it is tried again, unless it can't pass
+            except Exception as error:  # noqa: BLE001 - tried again, unless it can't pass
                 return error
             self.restarts += 1
             return None
@@ -415,7 +415,8 @@ def _same_python(path: str) -> bool:
 def _is_stopped(spark: SparkSession) -> bool:
     """Whether its application is over. Of a session without a context the server decides."""
     context = getattr(spark, "_sc", None)
-    return context is not None and (context._jsc is None or context._jsc.sc().isStopped())
+    gateway = getattr(context, "_jsc", None)
+    return context is not None and (gateway is None or bool(gateway.sc().isStopped()))
 
 
 @dataclass(frozen=True, slots=True)

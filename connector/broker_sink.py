@@ -152,10 +152,7 @@ def commit_batch(
     except FencedError as error:
         raise _fenced(root) from error
     for topic, partition, ledger_ids in (trim for task in held for trim in task.trims):
-        try:
-            _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
-        except PulsarliteError as error:  # that topic's trouble: the next trim takes these along
-            _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, topic, error)
+        _trim_topic(root, topic, partition, ledger_ids)
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
@@ -187,6 +184,13 @@ def _done_with(root: Root, letters: Iterable[tuple[TopicPartition, Letter]]) -> 
                 letter.subscription, epoch=None, acknowledged=Cursor().acknowledge(done)
             )
             yield Record.of(about, letter.subscription, report)
+
+
+def _trim_topic(root: Root, topic: str, partition: int, ledger_ids: Iterable[int]) -> None:
+    try:
+        _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
+    except PulsarliteError as error:  # that topic's trouble: the next trim takes these along
+        _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, topic, error)
 
 
 def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:

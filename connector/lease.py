@@ -77,9 +77,10 @@ class Lease:
         """None if it is not one: then nobody is given up on account of it."""
         try:
             value: Any = json.loads(data)
+            where = value.get("partitions", ())
             return Lease(
                 value["subscription"], value["consumer"], value["incarnation"], value["lease_ms"],
-                tuple(TopicPartition(topic, number) for topic, number in value.get("partitions", ())),
+                tuple(TopicPartition(topic, number) for topic, number in where),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError):
             return None

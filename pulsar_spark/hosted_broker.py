@@ -78,7 +78,7 @@ def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
             *about, broker_rows.DISPATCH, "", wire_format.encode(_stepped(state, ready))
         )
         after = HostedBroker(state, shards)
-    except Exception as error:  # one topic's trouble must not end the brokers of all the others
+    except Exception as error:  # noqa: BLE001 - the brokers of all other topics go on
         _log.exception("Topic partition %s of %s is set aside", first.partition, first.topic)
         shards, after, out = broker.shards, HostedBroker(None, broker.shards), []
         last = OutputRow(*about, broker_rows.ASIDE, "", described(error).encode())

@@ -22,7 +22,7 @@ from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _CLASSES: Final[dict[str, type]] = {
     each.__name__: each
