@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,34 +147,33 @@ def test_the_command_says_that_the_query_began_again_and_what_is_set_aside(root:
         eventually(lambda: len(lines) == 3)
         stop.set()
         said.join()
+    topic = "persistent://public/default/t-partition-0"
     assert lines == [
-        "The query failed and has begun again, 1 times so far: Python worker failed to connect "
-        "back.",
-        "Set aside, and tried again from time to time: persistent://public/default/t-partition-0: "
-        "[CORRUPT_FILE] why",
-        "No longer set aside: persistent://public/default/t-partition-0",
+        "The query failed and has begun again, 1 times so far: Python worker failed to connect back.",
+        f"Set aside, and tried again from time to time: {topic}: [CORRUPT_FILE] why",
+        f"No longer set aside: {topic}",
     ]
 
 
-def workers() -> Iterator[int]:
+def read_of(process: int, name: str) -> str:
+    """Of what Linux tells of a process; empty if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/{name}").read_text()
+    return ""
+
+
+def workers() -> list[int]:
     """The Python processes that Spark has started below this one."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text()
-            parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    for process in parents:
-        above = process
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        try:
-            command = Path(f"/proc/{process}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if above == os.getpid() and b"pyspark." in command:
-            yield process
+    everybody = [int(each.name) for each in Path("/proc").glob("[0-9]*")]
+    parents = {
+        each: int(stat.rpartition(")")[2].split()[1])
+        for each in everybody
+        if (stat := read_of(each, "stat"))
+    }
+    below = {os.getpid()}
+    while new := {each for each, parent in parents.items() if parent in below} - below:
+        below |= new
+    return [each for each in below - {os.getpid()} if "pyspark." in read_of(each, "cmdline")]
 
 
 def test_a_broker_whose_workers_are_killed_serves_again_and_consumers_go_on(
@@ -193,10 +192,11 @@ def test_a_broker_whose_workers_are_killed_serves_again_and_consumers_go_on(
     with standalone(spark, str(root)) as broker:
         eventually(lambda: reads("a"), 90, "the consumer is served")
         for number, value in enumerate("bc", 1):
-            found = list(workers())
+            found = workers()
             assert found
             for process in found:
-                os.kill(process, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             eventually(lambda number=number: broker.restarts >= number, 60)  # type: ignore[misc]
             send(root, "t", [value])
             eventually(lambda value=value: reads(value), 90, "it is served again")  # type: ignore[misc]
