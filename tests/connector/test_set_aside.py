@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from pulsar_spark import hosted_broker
+from pulsar_spark.broker import step
+from pulsar_spark.broker_format import from_shards
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
 from pulsar_spark.connector import broker_sink, broker_source
@@ -48,7 +50,7 @@ class Trouble:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.on = True
-        self._step = hosted_broker.step
+        self._step = step
         patch.setattr(hosted_broker, "step", self)
 
     def __call__(
@@ -171,7 +173,7 @@ def test_a_snapshot_keeps_what_is_set_aside(
     offset, brokers = last_shards(dispatch, dispatch.refresh())
     assert offset is not None
     assert offset.aside == {}
-    state = hosted_broker.from_shards(brokers[BAD])
+    state = from_shards(brokers[BAD])
     assert len(state.subscriptions["s"].consumers) == 14
     assert len(list(state.subscriptions["s"].held.entries())) == 2
 
