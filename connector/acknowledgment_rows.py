@@ -70,7 +70,6 @@ class Acknowledgments:
 
     def commands(self, subscription: str) -> Iterator[Report | Acknowledge]:
         """What its broker is told; in this order."""
-        rejected = _with_few_errors(self.rejected)
         if self.cumulative is not None:
             position, batch_index, size = self.cumulative
             left = ack_set.without_up_to(ack_set.full(size), batch_index)
@@ -83,15 +82,25 @@ class Acknowledgments:
                 subscription,
                 epoch=None,
                 acknowledged=Cursor().acknowledge(self.individual),
-                rejected=tuple(
-                    Rejection(attempt, messages, delay_ms, properties, bury)
-                    for (attempt, delay_ms, properties, bury), messages in rejected.items()
-                ),
-                reconsume_later=tuple(
-                    ReconsumeLater(attempt, messages, delay_ms, times, properties)
-                    for (attempt, delay_ms, times, properties), messages in self.later.items()
-                ),
+                rejected=self.rejections,
+                reconsume_later=self.to_reconsume_later,
             )
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        return tuple(
+            Rejection(attempt, messages, delay_ms, properties, bury)
+            for (attempt, delay_ms, properties, bury), messages in _with_few_errors(
+                self.rejected
+            ).items()
+        )
+
+    @property
+    def to_reconsume_later(self) -> tuple[ReconsumeLater, ...]:
+        return tuple(
+            ReconsumeLater(attempt, messages, delay_ms, times, properties)
+            for (attempt, delay_ms, times, properties), messages in self.later.items()
+        )
 
 
 Folded = dict[TopicPartition, Acknowledgments]

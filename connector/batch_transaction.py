@@ -31,8 +31,10 @@ from pulsar_spark.connector.acknowledgment_writer import (
     check_acknowledgments,
     records_of,
 )
+from pulsar_spark.connector.message_writer import WrittenTopic
+from pulsar_spark.connector.publishing import prepares_of
 from pulsar_spark.connector.schema_registration import SinkSchema
-from pulsar_spark.connector.stream_writer import WrittenFiles, check_messages, prepares_of
+from pulsar_spark.connector.stream_writer import WrittenFiles, check_messages, topics_of
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root, service_url_of
 from pulsar_spark.connector.transaction_commit import Prepare, begin, commit_together
@@ -116,7 +118,9 @@ class BatchTransaction:
                 for subscription, found in sorted(self._said.items())
                 for record in records_of(self._root, subscription, found)
             ]
-            commit_batch(self._root, self._written, records, application, self._timeout_ms)
+            commit_batch(
+                self._root, topics_of(self._written), records, application, self._timeout_ms
+            )
 
     def write(
         self,
@@ -214,7 +218,7 @@ class BatchTransaction:
 
 def commit_batch(
     root: Root,
-    written: Iterable[WrittenFiles],
+    written: Iterable[WrittenTopic],
     records: Iterable[Record],
     application: tuple[str, int] | None,
     timeout_ms: int,

@@ -19,7 +19,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,24 +32,21 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.broker_rows import INPUT_DDL, OUTPUT_DDL
 from pulsar_spark.connector.broker_offset import BrokerOffset
-from pulsar_spark.connector.broker_sink import BrokerStreamWriter
+from pulsar_spark.connector.broker_sink import BrokerStreamWriter, claim_term
 from pulsar_spark.connector.broker_source import BrokerStreamReader
 from pulsar_spark.connector.lease import LeaseKeeper, LeaseWatch
 from pulsar_spark.connector.object_store import ObjectStore
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root, options_of
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import (
     BrokerBusyError,
     BrokerFencedError,
     CorruptFileError,
-    FencedError,
     FutureVersionError,
     InvalidOptionError,
     SparkNotReadyError,
     StaleCheckpointError,
 )
-from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
 
@@ -296,7 +293,7 @@ def standalone(
     sign = _SignOfLife(root.store, root.service_url)
     sign.start()
     try:
-        term = _claim(root)
+        term = claim_term(root)
         begin = partial(_start, spark, root, term, folder, state_partitions)
         return Broker(spark, root, term, sign, begin)
     except BaseException:
@@ -340,19 +337,6 @@ def default_checkpoint(root: Root) -> str:
         return str(Path(root.store.root) / "_broker" / "checkpoint")
     name = hashlib.sha256(root.service_url.encode()).hexdigest()[:16]
     return str(Path.home() / ".pulsarlite" / "broker" / name)
-
-
-def _claim(root: Root) -> int:
-    """A term above all that were: whoever had one before is fenced from now on."""
-    SystemTopic(root, COMMANDS).open()
-    log = SystemTopic(root, DISPATCH).open()
-    while True:
-        log.refresh()
-        term = log.state.term + 1
-        with suppress(FencedError):
-            if isinstance(log.append([], term=term), Commit):
-                return term
-        # else another broker begins at this moment, and has it
 
 
 def _start(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -156,6 +157,19 @@ def commit_batch(
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
+
+
+def claim_term(root: Root) -> int:
+    """A term above all that were: whoever had one before is fenced from now on."""
+    SystemTopic(root, COMMANDS).open()
+    log = SystemTopic(root, DISPATCH).open()
+    while True:
+        log.refresh()
+        term = log.state.term + 1
+        with suppress(FencedError):
+            if isinstance(log.append([], term=term), Commit):
+                return term
+        # else another broker begins at this moment, and has it
 
 
 def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[str, int]) -> None:

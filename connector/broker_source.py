@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import ceil, inf
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +88,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         """Of what is set aside: how often it was, and when it is tried again."""
         self._news_s = self._clock.monotonic_s()
         self._begun = False
+        self._committed: BrokerOffset | None = None
         self._snapshot_at: int | None = None
 
     # -- what Spark calls ----------------------------------------------------------------------
@@ -100,28 +102,17 @@ class BrokerStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next batch; `start` itself while there is nothing to do."""
         begun = BrokerOffset.from_json_value(start)
-        begins = None if self._begun else self._begin(begun)
-        for each in begun.lapsed:  # that batch is committed: those consumers are gone
-            self._root.store.delete(each.path if isinstance(each, Lease) else each)
-        if begins is not None:
-            return begins.to_json_value()
         deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
-        while True:
-            end = self._look(begun)
-            if end is not None:
-                self._news_s = self._clock.monotonic_s()
-                return end.to_json_value()
+        while (end := self.look(begun)) is None:
             left = deadline - self._clock.monotonic_s()
             if left <= 0:
                 return start
             self._clock.sleep(min(self._pause_s(), left))
+        return end.to_json_value()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = BrokerOffset.from_json_value(start), BrokerOffset.from_json_value(end)
-        if ended.restored is not None:  # the store had nothing: what came before is in __dispatch
-            self._dispatch.refresh()
-            begun = last_shards(self._dispatch, ended.restored)[0] or begun
-        return [BrokerInputPartition(self._root, begun, ended)]
+        return [BrokerInputPartition(self._root, self.begins_at(begun, ended), ended)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, BrokerInputPartition)
@@ -130,6 +121,45 @@ class BrokerStreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Nothing is held."""
         leave_if_hung_up()
+
+    # -- what an embedded broker calls too -------------------------------------------------------
+
+    def look(self, begun: BrokerOffset) -> BrokerOffset | None:
+        """The end of the next batch; None while there is nothing to do. It does not wait."""
+        end = None if self._begun else self._begin(begun)
+        if begun is not self._committed:  # that batch is committed: those consumers are gone
+            self._committed = begun
+            for each in begun.lapsed:
+                self._root.store.delete(each.path if isinstance(each, Lease) else each)
+        if end is None:
+            end = self._look(begun)
+        if end is not None:
+            self._news_s = self._clock.monotonic_s()
+        return end
+
+    def begins_at(self, begun: BrokerOffset, ended: BrokerOffset) -> BrokerOffset:
+        """Where the batch begins: if the store had nothing, where `__dispatch` says."""
+        if ended.restored is None:
+            return begun
+        self._dispatch.refresh()
+        return last_shards(self._dispatch, ended.restored)[0] or begun
+
+    def rests_until_ms(self) -> int | None:
+        """The instant of the next look, if nothing is said or published before: None is never.
+
+        Until then it does not sleep through anything.
+        """
+        offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
+        instants = [*self._due.values()]
+        instants += [ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values()]
+        watched = {path for path, _ in leases(self._root.store)}
+        watched |= {each.path for known in self._consumers.values() for each in known}
+        if watched:
+            look_s = max(self._look_at_leases_s, self._watch.look_by_s(watched, self._lease_ms))
+            instants.append(ceil(look_s * 1000 + offset_ms))
+        at_ms = min(instants, default=None)
+        self._watch.rests_until_s = inf if at_ms is None else (at_ms - offset_ms) / 1000
+        return at_ms
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -136,12 +136,14 @@ class LeaseWatch:
     """Who has shown no life for longer than its lease, as far as one watcher has seen.
 
     The time between two looks counts for at most half a lease: after a pause of the watcher's, in
-    which those that it watches may have stood still too, they have time to write.
+    which those that it watches may have stood still too, they have time to write. Up to
+    `rests_until_s` it makes no pause, but has nothing to do.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_s = clock.monotonic_s()
+        self.rests_until_s = 0.0
         self._quiet: dict[str, tuple[int | None, float]] = {}
         """Path -> its sign, and for how many seconds it has been that."""
 
@@ -151,16 +153,27 @@ class LeaseWatch:
         Those that are over, sorted. What is not among them is forgotten.
         """
         now_s = self._clock.monotonic_s()
-        since_s, self._looked_s = now_s - self._looked_s, now_s
+        since_s = now_s - self._looked_s
+        paused_s = now_s - max(self._looked_s, self.rests_until_s)
+        self._looked_s = now_s
         over, quiet = [], {}
         for path, sign in signs.items():
             lease_s = lease_ms(path) / 1000
             before = self._quiet.get(path)
             quiet_s = 0.0
             if before is not None and before[0] == sign:
-                quiet_s = before[1] + min(since_s, lease_s / 2)
+                quiet_s = before[1] + since_s - max(paused_s - lease_s / 2, 0.0)
             quiet[path] = sign, quiet_s
-            if quiet_s > lease_s:
+            if quiet_s >= lease_s:
                 over.append(path)
         self._quiet = quiet
         return sorted(over)
+
+    def look_by_s(self, paths: Iterable[str], lease_ms: Callable[[str], int]) -> float:
+        """When to look at these again, by its clock: as often as they are written."""
+        waits = []
+        for path in paths:
+            lease_s = lease_ms(path) / 1000
+            quiet_s = self._quiet.get(path, (None, lease_s))[1]
+            waits.append(min(lease_s / RENEWALS, lease_s - quiet_s))
+        return self._looked_s + min(waits)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pulsar_spark.connector.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.connector.object_store import (
+    MEMORY,
     ObjectInfo,
     ObjectStore,
     Output,
@@ -24,8 +25,6 @@ from pulsar_spark.connector.object_store import (
     checked_path,
 )
 from pulsar_spark.errors import ObjectNotFoundError, StorageError
-
-SCHEME = "memory"
 
 
 class MemoryStore(ObjectStore):
@@ -46,7 +45,7 @@ class MemoryStore(ObjectStore):
         with _lock:
             store = _stores.get(name)
             if store is None:
-                store = _stores[name] = MemoryStore(f"{SCHEME}://{name}", clock or SYSTEM_CLOCK)
+                store = _stores[name] = MemoryStore(MEMORY + name, clock or SYSTEM_CLOCK)
             elif clock is not None and clock is not store.clock:
                 raise StorageError(
                     f"{store.root} has a clock already: give it before the store is used, or "

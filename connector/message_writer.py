@@ -86,6 +86,11 @@ def write_messages(
     return written
 
 
+def check_messages_fit(batch: pa.RecordBatch, options: Options, root: Root) -> None:
+    """InvalidMessageError if these rows can't be messages of the options' topic."""
+    as_messages(batch, options, options["topic"], root.clock.wall_ms())
+
+
 class _TopicWriter:
     """The messages of one task for one topic."""
 

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from pulsar_spark.connector.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.errors import InvalidOptionError, StorageError
 
+MEMORY = "memory://"
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az")
 
 
@@ -169,6 +170,10 @@ def open_store(root: str, options: Mapping[str, str] | None = None) -> ObjectSto
     a client that was used before a fork hangs after it. InvalidOptionError if the root is none
     of these.
     """
+    if root.startswith(MEMORY):
+        from pulsar_spark.connector.memory_store import MemoryStore
+
+        return MemoryStore.named(root.removeprefix(MEMORY))
     given = tuple(sorted((options or {}).items()))
     key = (os.getpid(), root, given)
     if key not in _opened:
@@ -191,10 +196,6 @@ def _open(root: str, options: dict[str, str]) -> ObjectStore:
                 "file:///absolute/path, with three slashes, or as a plain path."
             )
         return LocalStore(unquote(url.path))
-    if url.scheme == "memory":
-        from pulsar_spark.connector.memory_store import MemoryStore
-
-        return MemoryStore.named(url.netloc + url.path)
     if url.scheme in REMOTE_SCHEMES:
         from pulsar_spark.connector.remote_store import RemoteStore
 

@@ -109,7 +109,11 @@ class SubscriptionClient:
     def close(self, last: Mapping[TopicPartition, Any]) -> None:
         """The last reports, then it goes; what it did not deliver goes to others at once."""
         records = [Record.of(about, self.subscription, report) for about, report in last.items()]
-        self._leave(records, [about for about, each in self.consumers.items() if each.connected])
+        self._say_and_go(records, [each for each, one in self.consumers.items() if one.connected])
+
+    def leave(self) -> None:
+        """Say nothing more, and show no more life: the broker knows that it is gone."""
+        self._keeper.stop(remove=True)
         self.is_closed = True
 
     # -- hearing -----------------------------------------------------------------------------
@@ -192,17 +196,17 @@ class SubscriptionClient:
             commands[about] = command
         self.say(commands)
 
-    def _leave(self, records: list[Record], partitions: Iterable[TopicPartition]) -> None:
+    def _say_and_go(self, records: list[Record], partitions: Iterable[TopicPartition]) -> None:
         """Say these last words and that it goes, in one commit; only then its lease ends."""
         command = CloseConsumer(self.subscription, self.name, self.incarnation)
         said = [*records, *(Record.of(each, self.subscription, command) for each in partitions)]
-        is_said = False
         try:
             if said:
                 self._commands.append(said)
-            is_said = True
-        finally:
-            self._keeper.stop(remove=is_said)
+        except BaseException:
+            self._keeper.stop()
+            raise
+        self.leave()
 
     def _late(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those that were made after the subscription: then what they have so far is new, too.
@@ -235,7 +239,7 @@ class SubscriptionClient:
             return
         about, reply = next(iter(refused.items()))
         if reply.error not in GONE:
-            self._leave([], [each for each in self.consumers if each not in refused])
+            self._say_and_go([], [each for each in self.consumers if each not in refused])
             raise _refused(about, self.subscription, self.name, reply)
         self._keeper.stop()  # the file is the broker's to delete: a batch of its may still read it
         if self._newer_run() is not None:

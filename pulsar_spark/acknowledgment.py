@@ -9,6 +9,8 @@ committed floor stands against an older one. Follows Pulsar's `Consumer.messageA
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pulsar_spark import ack_set, dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
@@ -267,15 +269,13 @@ def _take_state(
     command: Report,
     out: ReadyBuilder,
 ) -> None:
-    if command.delivered is not None:
-        consumer.says_delivered = True
-        for attempt, messages in command.delivered.items():
-            _take_delivered(state, subscription, consumer, attempt, messages)
     if command.sequence > consumer.sequence:
         consumer.sequence = command.sequence
         consumer.committed = LATEST if command.committed is None else command.committed
         if command.permits is not None:
             consumer.permits = command.permits
+        if command.delivered is not None:
+            _take_delivered(state, subscription, consumer, command.delivered)
     if command.revision > consumer.obeyed:
         consumer.obeyed = min(command.revision, consumer.revision)
         if not consumer.is_revoking:
@@ -289,22 +289,26 @@ def _take_delivered(
     state: BrokerState,
     subscription: Subscription,
     consumer: Consumer,
-    attempt: int,
-    messages: PositionSet,
+    delivered: Mapping[int, PositionSet],
 ) -> None:
-    """What it has planned of what it holds at that attempt; ack timeouts begin now."""
-    if attempt == consumer.open_attempt:
-        known, _ = state.known(messages)
-        held = subscription.held_openly(known)
-    else:
-        held = not_acknowledged(messages, subscription.cursor)
-        held = consumer.pending.get(attempt, NOTHING).intersection(held)
-    new = held.difference(consumer.delivered)
-    if not new:
-        return
-    consumer.delivered = consumer.delivered.union(new)
+    """What it has planned of what it holds, by attempt, and nothing else; timeouts begin now.
+
+    A run that died may have said more than it lived to write down: the next one's word counts.
+    """
+    consumer.says_delivered = True
+    before, consumer.delivered = consumer.delivered, NOTHING
+    for attempt, messages in delivered.items():
+        if attempt == consumer.open_attempt:
+            known, _ = state.known(messages)
+            held = subscription.held_openly(known)
+        else:
+            held = not_acknowledged(messages, subscription.cursor)
+            held = consumer.pending.get(attempt, NOTHING).intersection(held)
+        consumer.delivered = consumer.delivered.union(held)
+    consumer.timeouts = consumer.timeouts.without(before.difference(consumer.delivered))
     options = consumer.options
     if options.ack_timeout_ms > 0:
+        new = consumer.delivered.difference(before)
         for count, part in subscription.tracker.by_count(new):
             backoff = options.ack_timeout_redelivery_backoff
             wait_ms = options.ack_timeout_ms + (backoff.next(count) if backoff else 0)

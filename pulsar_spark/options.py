@@ -64,7 +64,8 @@ _BOOLEAN = "true or false"
 _BACKOFF = "shortest and longest delay and a factor, such as 1s,60s,2"
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    Option("serviceUrl", values.text, None, Scope.ANY, "a folder, file://, memory://, s3://, gs:// or az://",
+    Option("serviceUrl", values.text, None, Scope.ANY,
+           "a folder, file://, memory://, s3://, gs:// or az://",
            "The root below which the topics lie. Without it, the environment's "
            "`PULSARLITE_SERVICE_URL`."),
     Option("path", values.text, None, Scope.ANY, "as serviceUrl", "The same as `serviceUrl`, for "

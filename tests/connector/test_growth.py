@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.subscription_admin import subscriptions
 from pulsar_spark.connector.topics import Root
-from tests.connector.broker_loop import BrokerLoop
-from tests.connector.broker_loop import impatient as impatient_broker
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, send
 
@@ -18,19 +17,18 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture
-def loop(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerLoop:
-    impatient_broker(monkeypatch)
-    return BrokerLoop(Root(str(root), {}), tmp_path / "broker")
+def loop(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedBroker:
+    return EmbeddedBroker(Root(str(root), {}), "_broker/broker")
 
 
-def consumer(loop: BrokerLoop, name: str, **given: Any) -> Run:
+def consumer(loop: EmbeddedBroker, name: str, **given: Any) -> Run:
     """New, and interested in what comes from now on."""
     kind = {"subscriptionName": "s", "subscriptionType": "Shared", "consumerName": name}
     where = {} if given.keys() & {"topics", "topicsPattern"} else {"topic": "t"}
     return Run(loop.root.service_url, **(kind | where | given))
 
 
-def turns(loop: BrokerLoop, run: Run) -> list[str]:
+def turns(loop: EmbeddedBroker, run: Run) -> list[str]:
     """Consumer and broker by turns until neither has anything to do; what came."""
     values: list[str] = []
     while True:
@@ -40,13 +38,13 @@ def turns(loop: BrokerLoop, run: Run) -> list[str]:
             return sorted(values)
 
 
-def grow(loop: BrokerLoop, partitions: int, values: str) -> None:
+def grow(loop: EmbeddedBroker, partitions: int, values: str) -> None:
     """And publish to all of them."""
     ledger_of(loop.root.service_url, "t").grow(partitions)
     send(loop.root.service_url, "t", values, batchingEnabled=False)
 
 
-def subscribed(loop: BrokerLoop) -> list[tuple[str, int, int]]:
+def subscribed(loop: EmbeddedBroker) -> list[tuple[str, int, int]]:
     """(topic, partition, backlog) of subscription s."""
     return [
         (
@@ -61,7 +59,7 @@ def subscribed(loop: BrokerLoop) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("serves", [True, False])
 def test_the_first_consumer_of_a_new_partition_reads_it_from_the_beginning(
-    loop: BrokerLoop, tmp_path: Path, *, serves: bool
+    loop: EmbeddedBroker, tmp_path: Path, *, serves: bool
 ) -> None:
     send(loop.root.service_url, "t", ["old"])
     turns(loop, consumer(loop, "first"))  # and is killed
@@ -69,7 +67,7 @@ def test_the_first_consumer_of_a_new_partition_reads_it_from_the_beginning(
     if serves:
         loop.until_quiet()
         assert [each[:2] for each in subscribed(loop)] == [("t", 0), ("t", 1), ("t", 2)]
-    again = BrokerLoop(loop.root, tmp_path / "broker")
+    again = EmbeddedBroker(loop.root, "_broker/broker")
     second = consumer(loop, "second")
     new = Run(
         loop.root.service_url, topics="t-partition-1,t-partition-2", startingOffsets="earliest"
@@ -79,7 +77,7 @@ def test_the_first_consumer_of_a_new_partition_reads_it_from_the_beginning(
 
 
 def test_what_is_published_to_a_new_partition_counts_as_backlog_before_anybody_comes(
-    loop: BrokerLoop,
+    loop: EmbeddedBroker,
 ) -> None:
     send(loop.root.service_url, "t", ["old"])
     turns(loop, consumer(loop, "first"))
@@ -88,7 +86,7 @@ def test_what_is_published_to_a_new_partition_counts_as_backlog_before_anybody_c
     assert subscribed(loop) == [("t", 0, 2), ("t", 1, 2)]
 
 
-def test_a_subscription_that_is_not_durable_is_not_made_there(loop: BrokerLoop) -> None:
+def test_a_subscription_that_is_not_durable_is_not_made_there(loop: EmbeddedBroker) -> None:
     send(loop.root.service_url, "t", ["old"])
     turns(loop, consumer(loop, "first", subscriptionMode="NonDurable"))
     grow(loop, 2, "ab")
@@ -97,7 +95,7 @@ def test_a_subscription_that_is_not_durable_is_not_made_there(loop: BrokerLoop) 
 
 
 def test_a_subscription_of_one_partition_stays_on_that_until_the_topic_grows(
-    loop: BrokerLoop,
+    loop: EmbeddedBroker,
 ) -> None:
     send(loop.root.service_url, "t", "ab", numPartitions=2)
     turns(loop, consumer(loop, "first", topic="t-partition-0"))
@@ -110,7 +108,7 @@ def test_a_subscription_of_one_partition_stays_on_that_until_the_topic_grows(
 
 
 def test_a_new_topic_of_a_pattern_is_read_from_the_beginning_by_a_new_consumer(
-    loop: BrokerLoop,
+    loop: EmbeddedBroker,
 ) -> None:
     send(loop.root.service_url, "t", ["old"])
     turns(loop, consumer(loop, "first", topicsPattern="[tu]"))  # and is killed
@@ -118,7 +116,7 @@ def test_a_new_topic_of_a_pattern_is_read_from_the_beginning_by_a_new_consumer(
     assert turns(loop, consumer(loop, "second", topicsPattern="[tu]")) == ["a", "b"]
 
 
-def test_a_subscription_that_is_new_begins_where_it_is_told_to(loop: BrokerLoop) -> None:
+def test_a_subscription_that_is_new_begins_where_it_is_told_to(loop: EmbeddedBroker) -> None:
     for topic in "tu":
         send(loop.root.service_url, topic, ["old"])
     turns(loop, consumer(loop, "other", topic="t", subscriptionName="other"))

@@ -16,14 +16,13 @@ from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
 from pulsar_spark.connector import broker_sink, broker_source
 from pulsar_spark.connector.broker_input import last_shards
-from pulsar_spark.connector.broker_offset import BrokerOffset
 from pulsar_spark.connector.clock import ManualClock
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.ready import Grant, Ready
 from pulsar_spark.stream_offset import TopicPartition
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.topics import ledger_of, send
 
 FULL = "persistent://public/default/"
@@ -37,7 +36,6 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def place(root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Root:
-    impatient(monkeypatch)
     place = Root(str(root), {})
     place.store.clock = clock
     for about in (GOOD, BAD):
@@ -80,11 +78,11 @@ def grants(place: Root, about: TopicPartition) -> int:
     return sum(len(list(each.messages.entries())) for each in items if isinstance(each, Grant))
 
 
-def aside(loop: BrokerLoop) -> list[TopicPartition]:
-    return sorted(BrokerOffset.from_json_value(loop.offset).aside)
+def aside(loop: EmbeddedBroker) -> list[TopicPartition]:
+    return sorted(loop.offset.aside)
 
 
-def tried_again(loop: BrokerLoop, clock: ManualClock) -> None:
+def tried_again(loop: EmbeddedBroker, clock: ManualClock) -> None:
     clock.advance(int(broker_source.LONGEST_RETRY_S * 1000))
     loop.until_quiet()
 
@@ -92,7 +90,7 @@ def tried_again(loop: BrokerLoop, clock: ManualClock) -> None:
 def test_a_step_that_fails_ends_nobody_elses_and_is_tried_again(
     place: Root, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     subscribe(place)
     loop.until_quiet()
     trouble = Trouble(monkeypatch)
@@ -102,7 +100,7 @@ def test_a_step_that_fails_ends_nobody_elses_and_is_tried_again(
         subscribe(place, f"c-{value}")
         loop.until_quiet()
         assert aside(loop) == [BAD]
-    (held,) = BrokerOffset.from_json_value(loop.offset).aside.values()
+    (held,) = loop.offset.aside.values()
     assert held.error == "ZeroDivisionError: what nobody thought of"
     assert (grants(place, GOOD), grants(place, BAD)) == (3, 1)
     tried_again(loop, clock)
@@ -125,7 +123,7 @@ def test_what_is_set_aside_keeps_its_commands_over_a_restart(
     lost: bool,
     first: bool,
 ) -> None:
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     if not first:
         subscribe(place)
         loop.until_quiet()
@@ -133,12 +131,12 @@ def test_what_is_set_aside_keeps_its_commands_over_a_restart(
     subscribe(place, "b")
     send(place.service_url, BAD.topic, ["b"])
     loop.turn()  # and is killed before it has heard of the trouble
-    again = BrokerLoop(place, tmp_path / ("d" if lost else "c"), query_id="d" if lost else "q")
+    again = EmbeddedBroker(place, "_broker/d" if lost else "_broker/c")
     again.until_quiet()
     assert aside(again) == [BAD]
     assert grants(place, BAD) == (0 if first else 1)
     trouble.on = False
-    third = BrokerLoop(place, tmp_path / "e", query_id="e")
+    third = EmbeddedBroker(place, "_broker/e")
     tried_again(third, clock)
     assert not aside(third)
     assert grants(place, BAD) == 2
@@ -150,7 +148,7 @@ def test_a_snapshot_keeps_what_is_set_aside(
     monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 6)
     monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
     monkeypatch.setattr(broker_sink, "COMMANDS_KEPT", 0)
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     subscribe(place)
     loop.until_quiet()
     trouble = Trouble(monkeypatch)
@@ -167,7 +165,7 @@ def test_a_snapshot_keeps_what_is_set_aside(
     assert commands.first_ledger() == 1, "what it has not taken in is not trimmed"
     trouble.on = False
     send(place.service_url, BAD.topic, ["b"])
-    fresh = BrokerLoop(place, tmp_path / "d", query_id="d")
+    fresh = EmbeddedBroker(place, "_broker/d")
     tried_again(fresh, clock)
     assert not aside(fresh)
     offset, brokers = last_shards(dispatch, dispatch.refresh())
@@ -181,7 +179,7 @@ def test_a_snapshot_keeps_what_is_set_aside(
 def test_a_log_that_is_damaged_sets_its_topic_aside_until_it_is_mended(
     place: Root, tmp_path: Path, clock: ManualClock
 ) -> None:
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     subscribe(place)
     loop.until_quiet()
     for about in (GOOD, BAD):
@@ -193,7 +191,7 @@ def test_a_log_that_is_damaged_sets_its_topic_aside_until_it_is_mended(
     loop.until_quiet()
     assert aside(loop) == [BAD]
     assert (grants(place, GOOD), grants(place, BAD)) == (2, 1)
-    again = BrokerLoop(place, tmp_path / "c")
+    again = EmbeddedBroker(place, "_broker/c")
     again.until_quiet()
     assert aside(again) == [BAD]
     newest.write_bytes(whole)
@@ -205,7 +203,7 @@ def test_a_log_that_is_damaged_sets_its_topic_aside_until_it_is_mended(
 def test_a_data_file_that_is_damaged_sets_its_topic_aside(
     place: Root, tmp_path: Path, clock: ManualClock
 ) -> None:
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     folder = Path(place.service_url) / ledger_of(place.service_url, BAD.topic).folder
     (file,) = (folder / "data").glob("*.parquet")
     whole = file.read_bytes()
@@ -223,7 +221,7 @@ def test_a_data_file_that_is_damaged_sets_its_topic_aside(
 def test_a_state_from_before_there_were_such_offsets_is_taken_up(
     place: Root, tmp_path: Path
 ) -> None:
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     subscribe(place)
     loop.until_quiet()
     dispatch = SystemTopic(place, DISPATCH)
@@ -236,7 +234,7 @@ def test_a_state_from_before_there_were_such_offsets_is_taken_up(
     dispatch.append(
         [Record(TopicPartition(str(DISPATCH), 0), "\x00offset", json.dumps(value).encode())]
     )
-    fresh = BrokerLoop(place, tmp_path / "d", query_id="d")
+    fresh = EmbeddedBroker(place, "_broker/d")
     fresh.until_quiet()
     assert brokers.keys() == {GOOD, BAD}
     send(place.service_url, BAD.topic, ["b"])

@@ -16,7 +16,7 @@ from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.connector.producer_connection import claim_of, connect
-from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.transaction_decisions import Decision, TransactionDecisions
@@ -454,7 +454,7 @@ def test_a_decision_in_an_emptied_place_does_not_count(tmp_path: Path) -> None:
     left_open_in_c = options_of(tmp_path, Scope.STREAM_WRITE)
     tasks = written(left_open_in_c, ["c0"], {"topic": ["c"]})
     ledger = fresh(tmp_path, "c")
-    ledger.append(tasks[0].topics[0].ledgers, application=("query", 0), transaction=sleeper)
+    ledger.append(tasks[0].ledgers, application=("query", 0), transaction=sleeper)
     path = tmp_path / "_transactions" / f"{sleeper.id}.{0:020d}.json"
     path.write_bytes(Decision(TxnStatus.COMMITTED, sleeper.attempt).to_json())
     assert values_of(fresh(tmp_path, "c")) == []

@@ -42,7 +42,6 @@ class Checkpoint:
     committed: PartitionOffset | None = None
     logged: PartitionOffset | None = None
     """The end of a batch that was begun and not committed."""
-    batches: int = 0
 
 
 @dataclass
@@ -113,8 +112,12 @@ class Source:
         self.unsubscribe_ids.add(request_id)
         self.world.send(Unsubscribe(self.subscription, self.name, self.incarnation, request_id))
 
+    def die(self) -> None:
+        """The process is killed; its lease goes on."""
+        self.consumer, self.is_alive = None, False
+
     def crash(self, *, keep_checkpoint: bool) -> None:
-        """The process dies; with its checkpoint it will take up where it was."""
+        """The process dies and begins again; with its checkpoint it takes up where it was."""
         if not keep_checkpoint:
             self.checkpoint = Checkpoint()
             self.acked = Cursor()
@@ -221,7 +224,8 @@ class Source:
     def poll(self) -> None:
         """One turn of `latestOffset`: what is committed is acknowledged, then a batch is planned.
 
-        The report goes out before the batch is delivered, as it names what will be delivered.
+        As Spark does it: the report goes out before the offset is logged, and the batch is
+        delivered behind both. The process may die between them.
         """
         if self.checkpoint.logged is not None:  # a replay after a crash, or a batch that runs
             self.commit()
@@ -233,11 +237,11 @@ class Source:
         most = self.world.draw(1, 6)
         end = self.plan(consumer, most) if self.gave_back_at is None else None
         start = self.committed
-        if end is not None:
+        self.report(planned=end)
+        if end is not None and not self.world.is_ending and self.world.one_in(8):
+            self.die()
+        elif end is not None:
             self.checkpoint.logged = end
-            self.checkpoint.batches += 1
-        self.report()
-        if end is not None:
             self.batch = end.batch_since(start, ledgers)
             if self.manual:
                 for attempt, new in end.attempts_since(start, ledgers).items():
@@ -267,13 +271,20 @@ class Source:
             self.checkpoint.committed = self.checkpoint.logged
             self.checkpoint.logged = None
 
-    def report(self, *, certain: bool = False, request_id: int | None = None) -> None:
+    def report(
+        self,
+        *,
+        planned: PartitionOffset | None = None,
+        certain: bool = False,
+        request_id: int | None = None,
+    ) -> None:
         """All that there is to say; absolute, so it may be lost, late or doubled."""
         if self.consumer is None or not self.consumer.connected:
             return
         report = self.consumer.report(
-            self.committed, self.planned, self.world.log_ledgers, self.permits, request_id
-        )
+            self.committed, planned or self.planned, self.world.log_ledgers, self.permits,
+            request_id,
+        )  # fmt: skip
         if self.manual:
             report = replace(
                 report, acknowledged=self.acked, rejected=tuple(self.rejections),

@@ -34,7 +34,7 @@ Trouble = Callable[["World"], None]
 
 def closes(world: World) -> None:
     """A consumer goes."""
-    source = _any(world)
+    source = _alive(world)
     if source is not None:
         source.close()
         world.sources.remove(source)
@@ -55,7 +55,7 @@ def changes_its_permits(world: World) -> None:
 
 def asks_for_a_receipt(world: World) -> None:
     """Its acknowledgements are confirmed; the oracle looks at what comes after."""
-    source = _any(world)
+    source = _alive(world)
     if source is not None and source.connected:
         source.report(certain=True, request_id=world.next_number())
 
@@ -130,6 +130,8 @@ def all_leave_and_others_come(world: World) -> None:
         return
     for source in world.sources:
         source.stalled = False
+        if not source.is_alive:
+            source.crash(keep_checkpoint=True)
         source.close()
     world.sources = []
     world.setting.kind = world.draw_from(tuple(SubscriptionType))
@@ -177,6 +179,11 @@ def nonsense_arrives(world: World) -> None:
 
 def _any(world: World) -> Source | None:
     return world.draw_from(world.sources) if world.sources else None
+
+
+def _alive(world: World) -> Source | None:
+    alive = [source for source in world.sources if source.is_alive]
+    return world.draw_from(alive) if alive else None
 
 
 def _troubled(world: World) -> Source | None:

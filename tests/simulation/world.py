@@ -79,6 +79,8 @@ class World(Lots):
         self.producers: dict[str, int] = {}
         """Those that connected, and their incarnation."""
         self.steps = 0
+        self.is_ending = False
+        """Nobody dies any more."""
         self.next_due_ms: int | None = None
 
     def next_number(self) -> int:
@@ -257,7 +259,11 @@ class World(Lots):
             self.now_ms += self.draw_from((0, 1, 400, 1_000, 3_000, 60_000))
 
     def turn_of(self, source: Source) -> None:
-        if source.stalled or not source.is_alive:
+        if source.stalled:
+            return
+        if not source.is_alive:
+            if self.one_in(2):
+                source.crash(keep_checkpoint=True)
             return
         if not source.connected and self.one_in(2):
             source.hear()
@@ -299,7 +305,7 @@ class World(Lots):
 
     def finish(self) -> None:
         """All sources live and acknowledge; then nothing may be left."""
-        self.setting.calm = True
+        self.setting.calm = self.is_ending = True
         while not self.sources:
             self.join()
         if self.setting.mode is KeySharedMode.STICKY:  # every slot must have an owner
@@ -308,6 +314,8 @@ class World(Lots):
         for source in self.sources:
             source.stalled = False
             source.permits = max(source.permits, 1)
+            if not source.is_alive:
+                source.crash(keep_checkpoint=True)
         for turn in range(200):
             for source in self.sources:
                 self.do_well(source, turn)
