@@ -16,6 +16,7 @@ from typing import Any
 
 from pulsar_spark.commands import CloseConsumer, InitialPosition
 from pulsar_spark.connector.lease import Lease, LeaseKeeper, leases, read_lease
+from pulsar_spark.connector.subscription_admin import subscriptions
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.consumer_options import permits_of, retry_topic, subscribe_command
@@ -109,12 +110,7 @@ class SubscriptionClient:
     def close(self, last: Mapping[TopicPartition, Any]) -> None:
         """The last reports, then it goes; what it did not deliver goes to others at once."""
         records = [Record.of(about, self.subscription, report) for about, report in last.items()]
-        for about, consumer in self.consumers.items():
-            if consumer.connected:
-                command = CloseConsumer(self.subscription, self.name, self.incarnation)
-                records.append(Record.of(about, self.subscription, command))
-        self._commands.append(records)
-        self.leave()
+        self._say_and_go(records, [each for each, one in self.consumers.items() if one.connected])
 
     def leave(self) -> None:
         """Say nothing more, and show no more life: the broker knows that it is gone."""
@@ -167,8 +163,9 @@ class SubscriptionClient:
 
     def _subscribe(self, partitions: list[TopicPartition]) -> None:
         known = set(self.consumers) | set(partitions)
-        lease = Lease(self.subscription, self.name, self.incarnation, self._options["leaseTimeout"])
-        self._keeper.keep(lease, known)
+        timeout_ms = self._options["leaseTimeout"]
+        self._keeper.keep(Lease(self.subscription, self.name, self.incarnation, timeout_ms))
+        late = self._late(partitions)
         permits = permits_of(self._options, len(known))
         commands = {}
         for about in partitions:
@@ -185,7 +182,7 @@ class SubscriptionClient:
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
             )
-            if self._comes_late(about):
+            if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
             consumer = self.consumers.get(about)
             if consumer is None:
@@ -198,12 +195,38 @@ class SubscriptionClient:
             commands[about] = command
         self.say(commands)
 
-    def _comes_late(self, about: TopicPartition) -> bool:
-        """Whether it was made after the consumer: then what it has so far is new, too."""
-        known = {*self._resumes, *self.consumers}
-        if self._is_new or about in known:
-            return False
-        return bool(self._options["topicsPattern"]) or about.topic in {each.topic for each in known}
+    def _say_and_go(self, records: list[Record], partitions: Iterable[TopicPartition]) -> None:
+        """Say these last words and that it goes, in one commit; only then its lease ends."""
+        command = CloseConsumer(self.subscription, self.name, self.incarnation)
+        said = [*records, *(Record.of(each, self.subscription, command) for each in partitions)]
+        try:
+            if said:
+                self._commands.append(said)
+        except BaseException:
+            self._keeper.stop()
+            raise
+        self.leave()
+
+    def _late(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those that were made after the subscription: then what they have so far is new, too.
+
+        To a consumer that resumes, what it did not have before. To a new one, topics of its
+        pattern that lack the subscription, if others have it.
+        """
+        new = {*partitions} - self._resumes - self.consumers.keys()
+        by_pattern = bool(self._options["topicsPattern"])
+        if not self._is_new:
+            topics = {each.topic for each in (*self._resumes, *self.consumers)}
+            return {each for each in new if by_pattern or each.topic in topics}
+        if not by_pattern or self._options["subscriptionInitialPosition"] != "Latest":
+            return set()
+        there = {
+            each.topic_partition.topic
+            for each in subscriptions(self._root)
+            if each.name == self.subscription and each.durable
+        }
+        late = {each for each in new if each.topic not in there}
+        return late if late != new else set()
 
     def _look_at_refusals(self) -> None:
         refused = {
@@ -215,7 +238,7 @@ class SubscriptionClient:
             return
         about, reply = next(iter(refused.items()))
         if reply.error not in GONE:
-            self._keeper.stop(remove=True)
+            self._say_and_go([], [each for each in self.consumers if each not in refused])
             raise _refused(about, self.subscription, self.name, reply)
         # The file of a run that was let in is the broker's to delete: a batch may still read it.
         let_in = {about for about, each in self.consumers.items() if each.was_connected}

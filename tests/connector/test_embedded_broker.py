@@ -153,7 +153,7 @@ def test_a_consumer_whose_lease_lapsed_gives_way_to_another(place: Root, tmp_pat
     loop = EmbeddedBroker(place, "_broker/c")
     send(place.service_url, "t", "a")
     keeper = LeaseKeeper(place.store)
-    keeper.keep(Lease("s", "c", 1, 400), [ABOUT])
+    keeper.keep(Lease("s", "c", 1, 1_000))
     tell(place, subscribe(kind=SubscriptionType.FAILOVER))
     loop.until_quiet()
     tell(place, subscribe("d", kind=SubscriptionType.FAILOVER))

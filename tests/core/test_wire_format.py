@@ -126,9 +126,16 @@ def test_what_was_written_once_is_still_read() -> None:
     assert [wire_format.decode(line) for line in lines] == list(ITEMS)
 
 
+def test_a_step_that_named_its_consumers_is_still_read() -> None:
+    step = Stepped(1_000, EARLIEST, 2_000, (("s", 12), ("n", 0)), ("s",), (("s", "c", 7),))
+    data = (GOLDEN.parent / "wire-v2-stepped.json").read_bytes()
+    assert wire_format.decode(data) == step
+    assert wire_format.encode(step) == data
+
+
 def test_a_future_version_is_refused_by_name() -> None:
-    value = json.loads(wire_format.encode(ITEMS[1])) | {"version": 2}
-    with pytest.raises(FutureVersionError, match="version 2, and this Pulsarlite reads up to 1"):
+    value = json.loads(wire_format.encode(ITEMS[1])) | {"version": 3}
+    with pytest.raises(FutureVersionError, match="version 3, and this Pulsarlite reads up to 2"):
         wire_format.decode(json.dumps(value).encode())
 
 
