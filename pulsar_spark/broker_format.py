@@ -33,7 +33,6 @@ from pulsar_spark.policies import (
     TopicPolicies,
 )
 from pulsar_spark.position import Position
-from pulsar_spark.producer_access import TopicProducers
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.shards import ShardReader, ShardWriter, packed_array
@@ -47,6 +46,10 @@ _SELECTORS: Final[dict[str, Any]] = {
     "consistent_hashing": ConsistentHashingSelector,
     "sticky_range": StickyRangeSelector,
 }
+_NO_PRODUCERS: Final[dict[str, Any]] = {
+    "producers": [], "waiting": [], "topic_epoch": None, "exclusive_producer": None,
+}  # fmt: skip
+"""What an older Pulsarlite wants to find: access modes are the log's, and not the broker's."""
 _PLAIN_OF_CONSUMER: Final = (
     "name", "incarnation", "priority_level", "permits", "open_attempt", "says_delivered",
     "revision", "obeyed", "sequence", "redeliver_sequence", "is_blocked",
@@ -81,7 +84,7 @@ def to_shards(state: BrokerState) -> dict[str, bytes]:
             "now_ms": state.now_ms,
             "hidden": writer.put_set("hidden", state.hidden),
             **delayed_value(writer, state.delayed),
-            "producers": state.producers.to_json_value(),
+            "producers": _NO_PRODUCERS,
             "was_subscribed": state.was_subscribed,
             "trimming": sorted(state.trimming),
             "quota_exceeded": state.quota_exceeded,
@@ -112,7 +115,6 @@ def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
             state.columns[ledger[0]] = _columns(reader, ledger[0], published_at_ms, columns)
         state.hidden = reader.set("hidden", value["hidden"])
         state.delayed = delayed_from(reader, value)
-        state.producers = TopicProducers.from_json_value(value["producers"])
         state.was_subscribed = value["was_subscribed"]
         state.trimming = frozenset(value["trimming"])
         state.quota_exceeded = value["quota_exceeded"]

@@ -21,7 +21,6 @@ from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.policies import ConsumerOptions, KeySharedPolicy, TopicPolicies
 from pulsar_spark.position import EARLIEST, LATEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import ProducerAccessMode
 
 
 class SubscriptionType(str, Enum):
@@ -269,25 +268,6 @@ class RedeliverUnacknowledgedMessages:
     messages: Mapping[int, PositionSet] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """A producer connects. `topic_epoch` is what an earlier exclusive grant told it."""
-
-    producer: str
-    access_mode: ProducerAccessMode = ProducerAccessMode.SHARED
-    topic_epoch: int | None = None
-    incarnation: int = 0
-    request_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CloseProducer:
-    """A producer goes."""
-
-    producer: str
-    incarnation: int = 0
-
-
 Command = (
     LedgerAdded
     | LedgersTrimmed
@@ -302,6 +282,4 @@ Command = (
     | Report
     | Acknowledge
     | RedeliverUnacknowledgedMessages
-    | Producer
-    | CloseProducer
 )

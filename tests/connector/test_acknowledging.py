@@ -238,7 +238,7 @@ def test_many_rows_in_any_order_are_folded_without_looking_at_each(place: Root) 
         }
     )
     folded = fold([batch.slice(0, 1234), batch.slice(1234)], place, options["topic"])
-    counted = {about.partition: each.individual.whole_entry_count()
+    counted = {about.partition: each.individual[None].whole_entry_count()
                for about, each in folded.items()}  # fmt: skip
     assert sorted(counted) == [0, 1, 2]
     assert sum(counted.values()) == 5_000

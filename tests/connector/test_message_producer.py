@@ -147,4 +147,4 @@ def test_an_option_that_can_not_be_is_refused(
     host: Host, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(InvalidOptionError, match=said):
-        producer(host, **options)
+        host.producer({"topic": "t", **options})

@@ -75,7 +75,8 @@ class Host:
     def state(self, about: TopicPartition) -> BrokerState:
         """What a partition's broker knows."""
         held = self.broker.brokers.get((about.topic, about.partition))
-        return BrokerState(*about) if held is None else held.state
+        state = None if held is None else held.state
+        return BrokerState(*about) if state is None else state
 
     def run(self) -> None:
         """Let all talk until nobody has anything to say."""
@@ -109,5 +110,9 @@ class Host:
             self.said.append((self.broker.done, deleted))
 
     def _subscriptions(self) -> set[tuple[str, str]]:
-        brokers = self.broker.brokers.items()
-        return {(key[0], name) for key, held in brokers for name in held.state.subscriptions}
+        return {
+            (topic, name)
+            for (topic, _), held in self.broker.brokers.items()
+            if held.state is not None
+            for name in held.state.subscriptions
+        }

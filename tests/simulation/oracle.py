@@ -52,7 +52,6 @@ class Oracle:
         """Those of which the broker knows."""
         self.acked: set[Message] = set()
         self.epoch = NO_EPOCH
-        self.topic_epoch = -1
         self.buried: set[Message] = set()
         self.owner: dict[Message, Source] = {}
         self.owned_at: dict[Message, int] = {}
@@ -135,7 +134,9 @@ class Oracle:
                 self.ever_done.add(message)
                 epoch = self.epoch_of.setdefault((message, attempt), source.epoch)
                 if epoch != source.epoch:
-                    self.fail(f"attempt {attempt} of {message} is of epochs {epoch}, {source.epoch}")
+                    self.fail(
+                        f"attempt {attempt} of {message} is of epochs {epoch}, {source.epoch}"
+                    )
                 if source.epoch == self.epoch:
                     self.attempts.setdefault(message, set()).add(attempt)
         if source.epoch != self.epoch:
@@ -198,11 +199,6 @@ class Oracle:
             self._check_open_grant(after, opened)
         self._check_bounds(after, ready)
         self._check_trim(before, ready)
-        for reply in ready.replies:
-            if reply.topic_epoch is not None:
-                if reply.topic_epoch < self.topic_epoch:
-                    self.fail(f"{reply.consumer} was let in at an epoch that is over")
-                self.topic_epoch = reply.topic_epoch
 
     def check_nothing_is_left(self, after: BrokerState, ready: Ready) -> None:
         """A host that steps again only when told to misses nothing."""
@@ -333,7 +329,9 @@ class Oracle:
                 if cursor is None:
                     places.append(set(self.heard) if latest else set())
                 else:
-                    places.append({m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])})
+                    places.append(
+                        {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
+                    )
         return places
 
     def _before(self, seek: Seek, there: set[int]) -> set[Message]:

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.commands import (
     Acknowledge,
-    CloseProducer,
     LeaseLapsed,
-    Producer,
     Rejection,
     Report,
     Seek,
@@ -23,7 +21,6 @@ from pulsar_spark.commands import (
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.position import EARLIEST, LATEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import ProducerAccessMode
 from tests.simulation.source import Source
 
 if TYPE_CHECKING:
@@ -88,19 +85,6 @@ def asks_for_a_receipt(world: World) -> None:
     source = _alive(world)
     if source is not None and source.connected:
         source.report(certain=True, request_id=world.next_number())
-
-
-def producers_come_and_go(world: World) -> None:
-    name = f"p{world.draw(0, 2)}"
-    incarnation = world.producers.get(name)
-    if incarnation is not None and world.one_in(2):
-        del world.producers[name]
-        world.send(CloseProducer(name, incarnation))
-        return
-    world.producers[name] = incarnation = world.next_number()
-    mode = world.draw_from(tuple(ProducerAccessMode))
-    epoch = world.draw_from((None, None, world.oracle.topic_epoch))
-    world.send(Producer(name, mode, epoch, incarnation, world.next_number()))
 
 
 def an_admin_changes_the_limits(world: World) -> None:
@@ -266,7 +250,6 @@ TROUBLES: tuple[Trouble, ...] = (
     gives_back,
     unsubscribes,
     asks_for_a_receipt,
-    producers_come_and_go,
     an_admin_changes_the_limits,
     nonsense_arrives,
 )

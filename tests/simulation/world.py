@@ -80,7 +80,6 @@ class World(Lots):
         """What each step said; readers take in a step whole, as it is one commit of the log."""
         self.sources: list[Source] = []
         self.trimmed_up_to = EARLIEST
-        self.producers: dict[str, int] = {}
         """Those that connected, and their incarnation."""
         self.steps = 0
         self.is_ending = False
@@ -291,9 +290,7 @@ class World(Lots):
         name = "c" * self.draw(1, 2) + str(self.next_number())
         setting = self.setting
         setting.had_consumers += 1
-        self.goes_on_alone = (
-            setting.had_consumers == 1 and not (setting.durable or setting.manual)
-        )
+        self.goes_on_alone = setting.had_consumers == 1 and not (setting.durable or setting.manual)
         source = Source(
             self, SUBSCRIPTION, name, setting.kind, setting.manual, self.draw(1, 9), third
         )
