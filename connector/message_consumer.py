@@ -110,11 +110,6 @@ class MessageConsumer:
     def name(self) -> str:
         return self._client.name
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether the brokers of all its partitions have let it in."""
-        return all(each.connected for each in self._client.consumers.values())
-
     # -- receiving -----------------------------------------------------------------------------
 
     def receive(self) -> ReceivedMessage | None:

@@ -8,7 +8,6 @@ grant the holder has all that is in none of those. Follows Pulsar's `PersistentS
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pulsar_spark.commands import SubscriptionType
@@ -157,10 +156,6 @@ class Subscription:
         self.rewind()
 
     # -- looking -----------------------------------------------------------------------------
-
-    def counts_of(self, messages: PositionSet) -> Mapping[int, PositionSet]:
-        """Redelivery counts above 0 -> those of the messages that have them."""
-        return {count: part for count, part in self.tracker.by_count(messages) if count}
 
     def check(self, ledgers: LedgerList) -> None:
         """Raise AssertionError if an invariant is broken."""

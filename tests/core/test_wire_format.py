@@ -86,7 +86,7 @@ ITEMS: tuple[Any, ...] = (
     RedeliverUnacknowledgedMessages("s", "c", 1, 2, 3, {1: SOME}),
     SetPolicies(TopicPolicies(backlog_quota_policy=BacklogQuotaPolicy.PRODUCER_EXCEPTION)),
     LedgersTrimmed((1, 2, 3)),
-    Reply("c", "s", 1, 2, ServerError.CONSUMER_BUSY, "busy", 3, CURSOR, 4),
+    Reply("c", "s", 1, 2, ServerError.CONSUMER_BUSY, "busy", 3, CURSOR),
     EpochBegan("s", 2, CURSOR),
     Revoke("s", "c", 1, 2, 3, SOME),
     Grant("s", "c", 1, 2, 3, SOME, 4, True),
