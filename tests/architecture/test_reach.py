@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.sources import FOLDERS, modules, texts
+from tests.architecture.sources import FOLDERS, REPOSITORY, modules, texts
+from tests.vectors.check import KINDS
 
 DOORS = ("pulsar_spark", "pulsar_spark.__main__", "pyspark_pulsarlite")
 """What users and Spark import: the package, the command, the format."""
@@ -150,6 +151,32 @@ def test_every_public_name_is_said_by_the_product_or_told_to_users(
             if name not in CHECKS and everywhere[name] <= said(node).get(name, 0):
                 unused.append(f"{module}: {whole}")
     assert sorted(unused) == [], "said by tests alone: use it, tell users of it, or delete it"
+
+
+def test_the_table_of_vectors_says_what_is_driven_and_whether_users_run_it(
+    trees: dict[str, ast.Module],
+) -> None:
+    table = (REPOSITORY / "tests" / "vectors" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (yes|no|in part)", table, re.MULTILINE)
+    assert [kind for kind, _, _ in rows] == sorted(KINDS)
+    driven: set[str] = set()
+    for tree in _checkers():
+        driven |= said(tree).keys()
+    for kind, functions, runs in rows:
+        for whole in re.findall(r"`([\w.]+)`", functions):
+            module, _, name = whole.rpartition(".")
+            assert name in driven, f"{kind}: no checker says {name}"
+            home = f"pulsar_spark.{module}"
+            assert home in trees, f"{kind}: there is no module {module}"
+            assert name in {each for _, each, _ in defined(trees[home])}, f"{kind}: no {whole}"
+            twin = home in TWINS or f"{module}.{name}" in TWIN_NAMES
+            assert twin == (runs != "yes"), f"{kind}: {whole} is listed as the contrary"
+
+
+def _checkers() -> Iterator[ast.Module]:
+    for path, text in modules("tests"):
+        if path.startswith("tests/vectors/"):
+            yield ast.parse(text)
 
 
 def test_the_finder_finds_what_only_tests_use() -> None:
