@@ -15,6 +15,7 @@ import numpy as np
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.position import Position
+from pulsar_spark.position_set import PositionSet
 
 RUNS = 7
 Columns = tuple[np.ndarray[Any, Any], ...]
@@ -63,13 +64,15 @@ def milliseconds(action: Callable[[], object], runs: int = RUNS) -> float:
 def measure(columns: Columns, ledgers: LedgerList) -> dict[str, float]:
     """Sizes in kB, times in milliseconds."""
     empty = Cursor(Position(0, -1))
-    cursor = empty.acknowledge_arrays(*columns)
-    earlier = empty.acknowledge_arrays(*(column[: len(column) // 2] for column in columns))
+    cursor = empty.acknowledge(PositionSet.from_arrays(*columns))
+    earlier = empty.acknowledge(
+        PositionSet.from_arrays(*(column[: len(column) // 2] for column in columns))
+    )
     data, text = cursor.to_bytes(), cursor.to_json()
     return {
         "bytes kB": len(data) / 1000,
         "JSON kB": len(text) / 1000,
-        "build": milliseconds(lambda: empty.acknowledge_arrays(*columns)),
+        "build": milliseconds(lambda: empty.acknowledge(PositionSet.from_arrays(*columns))),
         "union": milliseconds(lambda: cursor.union(earlier)),
         "difference": milliseconds(lambda: cursor.difference(earlier, ledgers)),
         "count": milliseconds(lambda: cursor.count(ledgers)),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import pulsar_spark
 from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.stream_writer import WrittenFiles, publish
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.deduplication import MessageDeduplication
 from pulsar_spark.hashing import java_string_hash_many
@@ -81,7 +81,7 @@ def at_the_commit(
     prepared = [[list(batches_of(share)) for share in np.array_split(p, tasks)] for p in parts]
     started = time.perf_counter()
     for number, shares in enumerate(prepared):
-        written = [WrittenFiles(tuple(write_messages(share, options, root))) for share in shares]
+        written = [topic for share in shares for topic in write_messages(share, options, root)]
         publish(root, written, ("benchmark", number))
     return time.perf_counter() - started, visible(root, name)
 

@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
+from pulsar_spark.connector.clock import SYSTEM_CLOCK
 from pulsar_spark.connector.ledger_file import LedgerFileWriter
-from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.ledger_info import BatchSizes
 from pulsar_spark.publication import NewLedger
@@ -43,7 +43,7 @@ def publish(root: Root, ledgers: int) -> None:
     managed = root.open_or_create(topic, 1)
     for first in range(0, ledgers, LEDGERS_PER_COMMIT):
         count = min(LEDGERS_PER_COMMIT, ledgers - first)
-        now_ms = wall_clock_ms()
+        now_ms = SYSTEM_CLOCK.wall_ms()
         rows = MESSAGES_PER_LEDGER * count
         times = pa.array([now_ms * 1000] * rows, pa.timestamp("us", "UTC"))
         table = pa.table({"value": pa.array([b"x" * 100] * rows), "publish_time": times})

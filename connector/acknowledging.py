@@ -12,11 +12,11 @@ acknowledgeCumulative, reconsumeLater.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from pulsar_spark.connector.topics import service_url_of
 from pulsar_spark.dead_letter import RECONSUMETIMES
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.option_values import parse_duration_ms
@@ -51,6 +51,9 @@ _IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index", "topic")
 def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> DataFrame | None:
     """Acknowledge the messages of a DataFrame, one by one.
 
+    A column `attempt` is used where there is one, here and by the others: what was delivered before
+    a seek is left alone then.
+
     A batch DataFrame, such as `foreachBatch` hands over, is written now; with `batch_id` once. A
     streaming DataFrame is turned into rows, for `writeStream` with the option `subscriptionName`.
     The keywords are those of `Writing`.
@@ -82,7 +85,7 @@ def negative_acknowledge(
     `attempt` is used where there is one: what has gone out again meanwhile is left alone. The
     rest is as for `acknowledge`.
     """
-    return _say(df, subscription, "Negative", details_of_negative(df, delay), how)
+    return _say(df, subscription, "Negative", details_of_negative(delay), how)
 
 
 def reconsume_later(
@@ -101,21 +104,19 @@ def reconsume_later(
     return _say(df, subscription, "ReconsumeLater", details_of_later(df, delay, properties), how)
 
 
-def details_of_negative(df: DataFrame, delay: Delay | None) -> dict[str, Column]:
+def details_of_negative(delay: Delay | None) -> dict[str, Column]:
     """What a row that rejects says besides its message id."""
-    details = _attempt(df)
-    if delay is not None:
-        details["delay_ms"] = _literal(milliseconds_of(delay))
-    return details
+    return {} if delay is None else {"delay_ms": _literal(milliseconds_of(delay))}
 
 
 def details_of_later(
     df: DataFrame, delay: Delay, properties: Mapping[str, str] | None
 ) -> dict[str, Column]:
     """What a row that reconsumes later says besides its message id."""
-    details = _attempt(df)
-    details["delay_ms"] = _literal(milliseconds_of(delay))
-    details["reconsume_times"] = _reconsume_times(df)
+    details = {
+        "delay_ms": _literal(milliseconds_of(delay)),
+        "reconsume_times": _reconsume_times(df),
+    }
     if properties:
         details["properties"] = _map(properties)
     return details
@@ -139,9 +140,8 @@ def _say(
                 "streaming one is written by its own query, which counts its micro-batches."
             )
         return rows
-    url = how.get("service_url") or os.environ.get("PULSARLITE_SERVICE_URL")
     given = {**(how.get("options") or {}), "subscriptionName": subscription}
-    if url:
+    if url := service_url_of(how.get("service_url")):
         given["serviceUrl"] = url
     if batch_id is not None:
         who = application or query_of_batch(df)
@@ -175,12 +175,10 @@ def rows_that_acknowledge(
     if "topic" not in df.columns:
         columns.append(functions.lit(topic).alias("topic"))
     columns.append(functions.lit(ack_type).alias("ack_type"))
+    if "attempt" in df.columns:
+        columns.append(df["attempt"])
     columns += [column.alias(name) for name, column in details.items()]
     return df.select(*columns)
-
-
-def _attempt(df: DataFrame) -> dict[str, Column]:
-    return {"attempt": df["attempt"]} if "attempt" in df.columns else {}
 
 
 def _reconsume_times(df: DataFrame) -> Column:

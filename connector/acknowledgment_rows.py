@@ -45,6 +45,8 @@ _DETAILS: Final = ("attempt", "delay_ms", "reconsume_times")
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 Numbers = NDArray[np.int64]
 Properties = tuple[tuple[str, str], ...]
+Furthest = tuple[Position, int, int]
+"""(entry, batch index, batch size)."""
 K = TypeVar("K")
 
 
@@ -52,9 +54,10 @@ K = TypeVar("K")
 class Acknowledgments:
     """What the rows say of one topic partition. Pickles."""
 
-    individual: PositionSet = field(default_factory=PositionSet)
-    cumulative: tuple[Position, int, int] | None = None
-    """(entry, batch index, batch size) of the furthest."""
+    individual: dict[int | None, PositionSet] = field(default_factory=dict)
+    """By attempt."""
+    cumulative: dict[int | None, Furthest] = field(default_factory=dict)
+    """By attempt, the furthest."""
     rejected: Rejected = field(default_factory=dict)
     """By attempt, delay in milliseconds, properties, and whether dead letters at once."""
     later: dict[tuple[int | None, int, int, Properties], PositionSet] = field(default_factory=dict)
@@ -62,36 +65,51 @@ class Acknowledgments:
 
     def join(self, other: Acknowledgments) -> None:
         """Take in what another task found."""
-        self.individual = self.individual.union(other.individual)
-        furthest = [each for each in (self.cumulative, other.cumulative) if each is not None]
-        self.cumulative = max(furthest, default=None)
+        _join(self.individual, other.individual)
+        for attempt, furthest in other.cumulative.items():
+            self.cumulative[attempt] = max(furthest, self.cumulative.get(attempt, furthest))
         _join(self.rejected, other.rejected)
         _join(self.later, other.later)
 
     def commands(self, subscription: str) -> Iterator[Report | Acknowledge]:
         """What its broker is told; in this order."""
-        rejected = _with_few_errors(self.rejected)
-        if self.cumulative is not None:
-            position, batch_index, size = self.cumulative
+        for attempt, furthest in sorted(self.cumulative.items(), key=lambda each: each[1]):
+            position, batch_index, size = furthest
             left = ack_set.without_up_to(ack_set.full(size), batch_index)
             yield Acknowledge(
                 subscription, ack_type=AckType.CUMULATIVE, position=position,
                 ack_set=tuple(ack_set.to_words(left)) if left else None,
+                attempt=attempt,
             )  # fmt: skip
         if self.individual or self.rejected or self.later:
             yield Report(
                 subscription,
                 epoch=None,
-                acknowledged=Cursor().acknowledge(self.individual),
-                rejected=tuple(
-                    Rejection(attempt, messages, delay_ms, properties, bury)
-                    for (attempt, delay_ms, properties, bury), messages in rejected.items()
-                ),
-                reconsume_later=tuple(
-                    ReconsumeLater(attempt, messages, delay_ms, times, properties)
-                    for (attempt, delay_ms, times, properties), messages in self.later.items()
-                ),
+                acknowledged=Cursor().acknowledge(self.individual.get(None, PositionSet())),
+                rejected=self.rejections,
+                reconsume_later=self.to_reconsume_later,
+                acknowledged_attempts={
+                    attempt: messages
+                    for attempt, messages in self.individual.items()
+                    if attempt is not None
+                },
             )
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        return tuple(
+            Rejection(attempt, messages, delay_ms, properties, bury)
+            for (attempt, delay_ms, properties, bury), messages in _with_few_errors(
+                self.rejected
+            ).items()
+        )
+
+    @property
+    def to_reconsume_later(self) -> tuple[ReconsumeLater, ...]:
+        return tuple(
+            ReconsumeLater(attempt, messages, delay_ms, times, properties)
+            for (attempt, delay_ms, times, properties), messages in self.later.items()
+        )
 
 
 Folded = dict[TopicPartition, Acknowledgments]
@@ -181,7 +199,7 @@ def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> Non
         raise InvalidMessageError("Column delay_ms has values below 0: a delay is 0 or more.")
     kinds = _kinds(table)
     plain = kinds < NEGATIVE
-    for name in _DETAILS:  # an acknowledgement has none of them
+    for name in ("delay_ms", "reconsume_times"):  # an acknowledgement has neither
         if plain.any() and len(numbers[name]):
             numbers[name] = np.where(plain, -1, numbers[name])
     rows = _Rows(numbers, kinds, _given(table, "error"), _given(table, "properties"))
@@ -230,9 +248,9 @@ def _fold_partition(rows: _Rows, about: TopicPartition, state: TopicState) -> Ac
         if len(there):
             _add_group(found, rows, sizes, there)
     chunks = state.chunks(about.partition)
-    if chunks and found.individual:  # a chunked message is known by its last chunk
-        rest = ChunkedMessages.of(chunks).chunks_of(found.individual)
-        found.individual = found.individual.union(rest)
+    for attempt, messages in found.individual.items() if chunks else ():
+        rest = ChunkedMessages.of(chunks).chunks_of(messages)  # it is known by its last chunk
+        found.individual[attempt] = messages.union(rest)
     return found
 
 
@@ -242,18 +260,18 @@ def _add_group(found: Acknowledgments, rows: _Rows, sizes: Numbers, chosen: Numb
     ledgers, entries = numbers["ledger_id"][chosen], numbers["entry_id"][chosen]
     indexes, its_sizes = numbers["batch_index"][chosen], sizes[chosen]
     kind = int(rows.kinds[first])
+    attempt, delay_ms, times = (int(numbers[name][first]) for name in _DETAILS)
+    known_attempt = attempt if attempt >= 0 else None
     if kind == CUMULATIVE:
         last = np.where(indexes < 0, its_sizes - 1, indexes)
         place = int(np.lexsort((last, entries, ledgers))[-1])
         position = Position(int(ledgers[place]), int(entries[place]))
-        found.cumulative = (position, int(last[place]), int(its_sizes[place]))
+        found.cumulative[known_attempt] = (position, int(last[place]), int(its_sizes[place]))
         return
     messages = PositionSet.from_arrays(ledgers, entries, indexes, its_sizes)
     if kind == INDIVIDUAL:
-        found.individual = messages
+        found.individual[known_attempt] = messages
         return
-    attempt, delay_ms, times = (int(numbers[name][first]) for name in _DETAILS)
-    known_attempt = attempt if attempt >= 0 else None
     properties = _properties_of(rows, first)
     if kind in (NEGATIVE, DEAD_LETTER):
         wait_ms = delay_ms if delay_ms >= 0 else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -163,7 +162,7 @@ def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
     That is as far as the broker has told: it looks again itself. Of a topic of which it has told
     no subscription at all, it may just not know yet.
     """
-    cumulative = {about.topic for about, said in joined.items() if said.cumulative is not None}
+    cumulative = {about.topic for about, said in joined.items() if said.cumulative}
     for topic in sorted({about.topic for about in joined}):
         place = (root.service_url, topic, subscription)
         if place in _known and topic not in cumulative:
@@ -184,19 +183,19 @@ def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
 
 def _type_of(root: Root, topic: str, name: str) -> SubscriptionType | None:
     """None if the broker has told of no subscription of that topic."""
-    deadline = time.monotonic() + KNOWN_WITHIN_S
+    deadline = root.clock.monotonic_s() + KNOWN_WITHIN_S
     while True:
         types = {each.name: each.type for each in subscriptions(root, topic)}
         if not types or name in types:
             return SubscriptionType(types[name]) if types else None
-        if time.monotonic() >= deadline:
+        if root.clock.monotonic_s() >= deadline:
             near = difflib.get_close_matches(name, types, n=1, cutoff=0.6)
             offer = f"Did you mean {near[0]}?" if near else f"There is {', '.join(sorted(types))}."
             raise BrokerRefusedError(
                 ServerError.SUBSCRIPTION_NOT_FOUND,
                 f"Topic {topic} has no subscription {name}. {offer} Nothing was acknowledged.",
             )
-        time.sleep(POLL_S)
+        root.clock.sleep(POLL_S)
 
 
 def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bool) -> None:

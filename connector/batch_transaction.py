@@ -12,7 +12,6 @@ left by an exception the block has stored nothing that anybody sees. Follows Pul
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -32,10 +31,12 @@ from pulsar_spark.connector.acknowledgment_writer import (
     check_acknowledgments,
     records_of,
 )
+from pulsar_spark.connector.message_writer import WrittenTopic
+from pulsar_spark.connector.publishing import prepares_of
 from pulsar_spark.connector.schema_registration import SinkSchema
-from pulsar_spark.connector.stream_writer import WrittenFiles, check_messages, prepares_of
+from pulsar_spark.connector.stream_writer import WrittenFiles, check_messages, topics_of
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.topics import Root, service_url_of
 from pulsar_spark.connector.transaction_commit import Prepare, begin, commit_together
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.option_values import MOST_COUNT
@@ -71,8 +72,7 @@ def transaction(
     if batch_id is not None and (type(batch_id) is not int or not 0 <= batch_id <= MOST_COUNT):
         raise InvalidOptionError("batch_id is a whole number, 0 to 2^63 - 1, as Spark counts them.")
     common = dict(options or {})
-    url = service_url or os.environ.get("PULSARLITE_SERVICE_URL")
-    if url:
+    if url := service_url_of(service_url):
         common["serviceUrl"] = url
     given = {**common, "transactional": "true"}
     if transaction_timeout is not None:
@@ -119,7 +119,9 @@ class BatchTransaction:
                 for subscription, found in sorted(self._said.items())
                 for record in records_of(self._root, subscription, found)
             ]
-            commit_batch(self._root, self._written, records, application, self._timeout_ms)
+            commit_batch(
+                self._root, topics_of(self._written), records, application, self._timeout_ms
+            )
 
     def write(
         self,
@@ -169,7 +171,7 @@ class BatchTransaction:
     ) -> None:
         """Give the messages back once the transaction commits; the delay counts from then."""
         self._check(df)
-        self._acknowledge(df, subscription, "Negative", details_of_negative(df, delay), topic)
+        self._acknowledge(df, subscription, "Negative", details_of_negative(delay), topic)
 
     def reconsume_later(
         self,
@@ -217,7 +219,7 @@ class BatchTransaction:
 
 def commit_batch(
     root: Root,
-    written: Iterable[WrittenFiles],
+    written: Iterable[WrittenTopic],
     records: Iterable[Record],
     application: tuple[str, int] | None,
     timeout_ms: int,

@@ -2,8 +2,9 @@
 
 Invariants: they follow from the batch's two offsets and from files that don't change; a command
 about a topic partition goes to that key alone; every key that is touched or due has rows, all
-with the batch's `now_ms`. A ledger's columns for the broker (sticky key hashes, times) are read
-here, in the task, and never its payloads.
+with the batch's `now_ms`; what can't be read of one topic is that topic's trouble alone. A
+ledger's columns for the broker (sticky key hashes, times) are read here, in the task, and never its
+payloads.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ import pyarrow as pa
 
 from pulsar_spark import broker_rows, wire_format
 from pulsar_spark.broker_rows import InputRow, Phase
-from pulsar_spark.commands import LeaseLapsed, LedgersTrimmed, SetPolicies
+from pulsar_spark.commands import (
+    CreateSubscription,
+    InitialPosition,
+    LeaseLapsed,
+    LedgersTrimmed,
+    SetPolicies,
+)
 from pulsar_spark.connector.broker_offset import NO_COMMIT, BrokerOffset
-from pulsar_spark.connector.lease import read_lease
+from pulsar_spark.connector.lease import Lease, read_lease
 from pulsar_spark.connector.ledger_columns import columns_of
 from pulsar_spark.connector.ledger_file import LedgerFileReader
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import StaleCheckpointError, TopicNotFoundError
-from pulsar_spark.hosted_broker import OFFSET_KEY
+from pulsar_spark.hosted_broker import OFFSET_KEY, described
 from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.policies import hosted_policies
@@ -37,6 +44,8 @@ SHARD_PREFIX = "\x00shard/"
 """Before a shard's key, where a record of `__dispatch` has its subscription."""
 OFFSET_RECORD = "\x00offset"
 """There too: the offset whose batch the commit was."""
+ASIDE_RECORD = "\x00aside"
+"""There too: why a topic partition was set aside in that batch."""
 
 _SCHEMA = pa.schema(
     [
@@ -67,21 +76,21 @@ def rows_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[Inpu
     for about, number in end.hosted.items():
         before = start.hosted.get(about, NO_COMMIT)
         if number > before:
-            yield from _log_rows(root, about, before, number, now_ms)
-    commands = SystemTopic(root, COMMANDS)
-    if end.commands > start.commands:
-        commands.refresh()
-        for stored in commands.read(start.commands, end.commands):
-            about = stored.record.about
-            yield InputRow(
-                *about, Phase.COMMANDS, stored.ledger_id, stored.row, broker_rows.COMMAND, now_ms,
-                data=stored.record.data,
-            )  # fmt: skip
+            yield from _read_log(root, about, before, number, now_ms)
+    for about, names in end.created.items():
+        for row, name in enumerate(names):
+            data = wire_format.encode(CreateSubscription(name, InitialPosition.EARLIEST))
+            yield InputRow(*about, Phase.CREATED, 0, row, broker_rows.COMMAND, now_ms, data=data)
+    yield from _command_rows(root, start, end)
     yield from _lapsed(root, end, now_ms)
-    kind = broker_rows.SNAPSHOT if end.snapshot else broker_rows.TICK
     ticked = end.hosted if end.snapshot or end.restored is not None else end.due
     for about in ticked:
+        again = about in start.aside and about not in end.aside
+        kind = broker_rows.SNAPSHOT if end.snapshot or again else broker_rows.TICK
         yield InputRow(*about, Phase.TICK, 0, 0, kind, now_ms)
+        if end.snapshot and about in end.aside:  # it only says its shards again
+            error = end.aside[about].error
+            yield InputRow(*about, Phase.TICK, 0, 1, broker_rows.FAILED, now_ms, error)
 
 
 def last_shards(
@@ -90,7 +99,11 @@ def last_shards(
     """(the offset of the last batch, each broker's shards as of then), from `__dispatch`."""
     offset = None
     brokers: dict[TopicPartition, dict[str, bytes]] = {}
-    for stored in dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith("\x00")):
+
+    def is_kept(_about: TopicPartition, name: str) -> bool:
+        return name == OFFSET_RECORD or name.startswith(SHARD_PREFIX)
+
+    for stored in dispatch.read(0, stop_ledger, keep=is_kept):
         about, name, data = stored.record.about, stored.record.subscription, stored.record.data
         if name == OFFSET_RECORD:
             offset = BrokerOffset.from_json(data)
@@ -125,6 +138,40 @@ def stale_checkpoint(root: Root) -> StaleCheckpointError:
     )
 
 
+def _command_rows(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[InputRow]:
+    """What is new, and what was kept for those that are no longer set aside."""
+    again = {about: each for about, each in start.aside.items() if about not in end.aside}
+    first = min((each.commands for each in again.values()), default=start.commands)
+    if first >= end.commands:
+        return
+    commands = SystemTopic(root, COMMANDS)
+    commands.refresh()
+    since = {about: each.commands for about, each in again.items()}
+
+    def is_new(about: TopicPartition, _subscription: str) -> bool:
+        return about not in end.aside
+
+    for stored in commands.read(first, end.commands, keep=is_new):
+        about = stored.record.about
+        if stored.ledger_id >= since.get(about, start.commands):
+            yield InputRow(
+                *about, Phase.COMMANDS, stored.ledger_id, stored.row, broker_rows.COMMAND,
+                end.now_ms, data=stored.record.data,
+            )  # fmt: skip
+
+
+def _read_log(
+    root: Root, about: TopicPartition, before: int, last: int, now_ms: int
+) -> list[InputRow]:
+    """What there is new of a topic; or that it can't be read."""
+    try:
+        return list(_log_rows(root, about, before, last, now_ms))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other topics go on
+        _log.exception("The log of %s can't be read", about.topic)
+        failed = described(error)
+        return [InputRow(*about, Phase.LOG, 0, 0, broker_rows.FAILED, now_ms, failed)]
+
+
 def _restored(root: Root, stop_ledger: int, now_ms: int) -> Iterator[InputRow]:
     dispatch = SystemTopic(root, DISPATCH)
     dispatch.refresh()
@@ -134,8 +181,8 @@ def _restored(root: Root, stop_ledger: int, now_ms: int) -> Iterator[InputRow]:
 
 
 def _lapsed(root: Root, end: BrokerOffset, now_ms: int) -> Iterator[InputRow]:
-    for place, path in enumerate(end.lapsed):
-        lease = read_lease(root.store, path)
+    for place, named in enumerate(end.lapsed):
+        lease = named if isinstance(named, Lease) else read_lease(root.store, named)
         if lease is None:
             continue
         command = LeaseLapsed(lease.subscription, lease.consumer, lease.incarnation)

@@ -2,7 +2,8 @@
 
 Invariants: with the offset before it, it names a batch's input to the row, so a batch that is
 repeated steps at the same time on the same rows; equal offsets have equal text; time never goes
-back. What is due, and whose lease has lapsed, is named in it: a clock is read once for each batch.
+back. What is due, whose lease has lapsed, and what is set aside, is named in it: a clock is read
+once for each batch, and what one topic's broker could not take in is kept for it alone.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pulsar_spark.connector.lease import Lease
 from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.stream_offset import TopicPartition
 
 _REMEDY: Final = "Delete the broker's checkpoint folder: it is rebuilt from __dispatch."
-OFFSET_FORMAT: Final = StoredFormat("An offset of the broker", version=1, remedy=_REMEDY)
+OFFSET_FORMAT: Final = StoredFormat("An offset of the broker", version=2, remedy=_REMEDY)
 """In Spark's checkpoint."""
 RECORD_FORMAT: Final = StoredFormat(
     "An offset of the broker", version=2, checked_since=2, remedy=_REMEDY
@@ -26,23 +28,42 @@ NO_COMMIT: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Aside:
+    """A topic partition whose broker could not step: its state is as of before that.
+
+    `commands` is the next ledger of `__commands` that it has not taken in; `created` the
+    subscriptions that are to be made on it then.
+    """
+
+    commands: int
+    error: str
+    created: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerOffset:
     """Where the batch ends.
 
     `commands` is the next ledger of `__commands`; `hosted` the last commit of each topic
-    partition that has a broker. `restored`: the batch takes the brokers' states from the ledgers
+    partition that has a broker. `lapsed`: whose lease, and where they are subscribed; a path in
+    offsets of version 1. `restored`: the batch takes the brokers' states from the ledgers
     of `__dispatch` before that one, as Spark's store has none. `dispatched` is the next ledger of
-    `__dispatch` as the batch was planned; None in offsets of older versions.
+    `__dispatch` as the batch was planned; None in offsets of older versions. `partitions` are how
+    many each topic is known to have; `created` the durable subscriptions that are made on those
+    that came since. What is in `aside` is not in the batch.
     """
 
     commands: int = 0
     hosted: Mapping[TopicPartition, int] = field(default_factory=dict)
     now_ms: int = 0
     due: tuple[TopicPartition, ...] = ()
-    lapsed: tuple[str, ...] = ()
+    lapsed: tuple[Lease | str, ...] = ()
     snapshot: bool = False
     restored: int | None = None
     dispatched: int | None = None
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    created: Mapping[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
+    aside: Mapping[TopicPartition, Aside] = field(default_factory=dict)
 
     def to_json_value(self) -> dict[str, Any]:
         topics: dict[str, dict[str, int]] = {}
@@ -51,10 +72,16 @@ class BrokerOffset:
         planned = {} if self.dispatched is None else {"dispatched": self.dispatched}
         return {
             **planned,
+            "aside": [
+                [*about, each.commands, each.error, *each.created]
+                for about, each in sorted(self.aside.items())
+            ],
             "commands": self.commands,
+            "created": [[*about, *names] for about, names in sorted(self.created.items())],
             "due": [[topic, partition] for topic, partition in self.due],
-            "lapsed": list(self.lapsed),
+            "lapsed": [_lapsed_to_json(each) for each in self.lapsed],
             "now_ms": self.now_ms,
+            "partitions": dict(sorted(self.partitions.items())),
             "restored": self.restored,
             "snapshot": self.snapshot,
             "topics": topics,
@@ -88,10 +115,40 @@ class BrokerOffset:
                 },
                 value["now_ms"],
                 tuple(TopicPartition(topic, partition) for topic, partition in value["due"]),
-                tuple(value["lapsed"]),
+                tuple(_lapsed_from_json(each) for each in value["lapsed"]),
                 value["snapshot"],
                 value["restored"],
                 value.get("dispatched"),
+                value.get("partitions", {}),
+                {
+                    TopicPartition(topic, partition): tuple(names)
+                    for topic, partition, *names in value.get("created", ())
+                },
+                {
+                    TopicPartition(topic, partition): Aside(commands, error, tuple(created))
+                    for topic, partition, commands, error, *created in value.get("aside", ())
+                },
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise OFFSET_FORMAT.damaged("", repr(error)) from error
+
+
+def _lapsed_to_json(lapsed: Lease | str) -> Any:
+    if isinstance(lapsed, str):
+        return lapsed
+    return [
+        lapsed.subscription, lapsed.consumer, lapsed.incarnation,
+        [list(each) for each in lapsed.partitions],
+    ]  # fmt: skip
+
+
+def _lapsed_from_json(value: Any) -> Lease | str:
+    if isinstance(value, str):
+        return value
+    subscription, consumer, incarnation, partitions = value
+    return Lease(
+        subscription,
+        consumer,
+        incarnation,
+        partitions=tuple(TopicPartition(*each) for each in partitions),
+    )

@@ -16,10 +16,11 @@ import shutil
 import socket
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -29,22 +30,22 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from pulsar_spark.broker_rows import INPUT_DDL, OUTPUT_DDL
-from pulsar_spark.connector.broker_sink import BrokerStreamWriter
+from pulsar_spark.connector.broker_offset import BrokerOffset
+from pulsar_spark.connector.broker_sink import BrokerStreamWriter, claim_term
 from pulsar_spark.connector.broker_source import BrokerStreamReader
-from pulsar_spark.connector.managed_ledger import wall_clock_ms
+from pulsar_spark.connector.lease import LeaseKeeper, LeaseWatch
 from pulsar_spark.connector.object_store import ObjectStore
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, SystemTopic
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.topics import Root, options_of
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
 from pulsar_spark.errors import (
     BrokerBusyError,
+    BrokerFencedError,
     CorruptFileError,
-    FencedError,
+    FutureVersionError,
     InvalidOptionError,
-    PulsarliteError,
     SparkNotReadyError,
+    StaleCheckpointError,
 )
-from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
 from pulsar_spark.state.broker_processor import BrokerProcessor
 from pulsar_spark.stored_data import parse_json
@@ -55,15 +56,28 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT: Final = "pulsarlite_broker"
-SIGN_OF_LIFE: Final = "_broker/alive.json"
+SIGNS: Final = "_broker"
+SIGN_OF_LIFE: Final = f"{SIGNS}/alive.json"
 SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=1, checked_since=1)
 LONGEST_LAST_BATCH_S: Final = 15.0
 """How long `stop` waits for the micro-batch that runs, ..."""
 LOOK_S: Final = 0.05
 """... and how often it looks."""
-SIGN_EVERY_S: Final = 2.0
+CHECK_S: Final = 0.25
+"""How often a broker looks whether its query runs."""
+FIRST_RESTART_S: Final = 1.0
+"""How long after a failure its query begins again; each time twice as long, ..."""
+LONGEST_RESTART_S: Final = 60.0
+"""... at most so long, ..."""
+STEADY_S: Final = 300.0
+"""... and anew once it has run for so long."""
+LASTING: Final = (
+    BrokerFencedError, StaleCheckpointError, CorruptFileError, FutureVersionError,
+    InvalidOptionError,
+)  # fmt: skip
+"""What ends a broker, as it can't pass by itself."""
 DEAD_AFTER_MS: Final = 10_000
-"""A broker on another machine that has not signed for so long may be taken over."""
+"""A broker that was not seen to sign for so long may be taken over."""
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -101,50 +115,85 @@ class BrokerDataSource(DataSource):
 
 
 class Broker:
-    """A running broker. Also a context manager, which stops it at its end."""
+    """A running broker. Also a context manager, which stops it at its end.
 
-    def __init__(self, query: StreamingQuery, root: Root, term: int, alive: _SignOfLife) -> None:
-        self.query, self.root, self.term = query, root, term
-        self._alive = alive
+    A query of its that fails is begun again, later each time, unless what ended it can't pass.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: Root,
+        term: int,
+        sign: _SignOfLife,
+        begin: Callable[[], StreamingQuery],
+    ) -> None:
+        self.root, self.term = root, term
+        self._spark, self._sign, self._begin = spark, sign, begin
+        self.query = begin()
+        """The one that runs, or ran last."""
+        self.restarts = 0
+        """How often a query that had failed was begun again, ..."""
+        self.restart_error: str | None = None
+        """... and what ended the last of them."""
+        self._error: Exception | None = None
+        self._progress: Mapping[str, Any] | None = None
+        self._stopped, self._ended = threading.Event(), threading.Event()
+        self._beginning = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name="broker", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """End it; consumers keep their open grants, and what they report waits for the next.
 
         A micro-batch that runs is not cut off, of which Spark would print much, unless it is long.
         """
-        deadline_s = time.monotonic() + LONGEST_LAST_BATCH_S
+        self._stopped.set()
+        clock = self.root.clock
+        deadline_s = clock.monotonic_s() + LONGEST_LAST_BATCH_S
         try:
-            while self._is_processing() and time.monotonic() < deadline_s:
-                time.sleep(LOOK_S)
-            self.query.stop()
+            with self._beginning:
+                while self._is_processing() and clock.monotonic_s() < deadline_s:
+                    clock.sleep(LOOK_S)
+                self.query.stop()
         finally:
-            self._alive.stop()
+            self._thread.join()
+            self._sign.stop()
 
     def _is_processing(self) -> bool:
         return self.query.isActive and self.query.status["message"].startswith("Processing")
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until it ends, at most so long; whether it has. Raises what ended it."""
-        if timeout_s is None:
-            self.query.awaitTermination()
-            return True
-        return bool(self.query.awaitTermination(timeout_s))  # type: ignore[arg-type]
+        """Wait until it ends for good, at most so long; whether it has. Raises what ended it."""
+        if not self._ended.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
 
     def status(self) -> dict[str, Any]:
-        """Whether it runs, its term, its micro-batches, its topics, and what ended it if it has."""
-        progress = self.query.lastProgress
+        """Whether it serves, its term, its micro-batches, its topics, and what went wrong.
+
+        `error` is what ended it, `restarts` how often its query failed and was begun again, on
+        account of `restart_error` the last time; `set_aside` the topic partitions that it can't
+        serve for now, each with the reason.
+        """
+        progress = self._progress = self.query.lastProgress or self._progress
         sources = progress["sources"] if progress else []
         offset = sources[0]["endOffset"] if sources else None
         held = parse_json(offset) if isinstance(offset, str) else offset or {}
-        error = self.query.exception()
+        aside = BrokerOffset.from_json_value(held).aside if held else {}
         return {
-            "is_active": self.query.isActive,
+            "is_active": not self._ended.is_set(),
             "service_url": self.root.service_url,
             "term": self.term,
             "batch_id": _last_batch(progress),
             "now_ms": held.get("now_ms", 0),
             "topics": sorted(held.get("topics", {})),
-            "error": None if error is None else str(error),
+            "set_aside": {str(about): each.error for about, each in sorted(aside.items())},
+            "restarts": self.restarts,
+            "restart_error": self.restart_error,
+            "error": None if self._error is None else str(self._error),
         }
 
     def __enter__(self) -> Broker:
@@ -157,6 +206,59 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def _serve(self) -> None:
+        """Look after the query, and tell those who wait when it is over."""
+        try:
+            self._error = self._await_end()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end raises it
+            self._error = error
+        finally:
+            if not self._stopped.is_set():
+                self._sign.stop()
+            self._ended.set()
+
+    def _await_end(self) -> Exception | None:
+        """What ended it and can't pass; None when it is stopped. What may pass is tried again."""
+        clock = self.root.clock
+        failures, begun_s = 0, clock.monotonic_s()
+        while not self._stopped.wait(CHECK_S):
+            if self.query.isActive:
+                continue
+            error: Exception | None = self.query.exception()
+            if error is None:
+                return None
+            if clock.monotonic_s() - begun_s > STEADY_S:
+                failures = 0
+            while error is not None:
+                if not self._may_pass(error):
+                    return error
+                wait_s = min(FIRST_RESTART_S * 2 ** min(failures, 10), LONGEST_RESTART_S)
+                failures += 1
+                self.restart_error = str(error)
+                _log.error("The broker's query failed, and begins again in %g s: %s", wait_s, error)
+                if self._stopped.wait(wait_s):
+                    return None
+                error = self._begin_again()
+            begun_s = clock.monotonic_s()
+        return None
+
+    def _begin_again(self) -> Exception | None:
+        """What was in the way; None if it runs, or is not to run any more."""
+        with self._beginning:
+            if self._stopped.is_set():
+                return None
+            try:
+                self.query = self._begin()
+            except Exception as error:  # noqa: BLE001 - tried again, unless it can't pass
+                return error
+            self.restarts += 1
+            return None
+
+    def _may_pass(self, error: Exception) -> bool:
+        text = str(error)
+        lasts = any(f"[{each.condition}]" in text for each in LASTING)
+        return not lasts and not _is_stopped(self._spark)
 
 
 def _last_batch(progress: Mapping[str, Any] | None) -> int:
@@ -185,21 +287,20 @@ def standalone(
     given = {name: str(value) for name, value in options.items()}
     if service_url is not None:
         given["serviceUrl"] = str(service_url)
-    root = Root.of(Options.parse(given, environment=os.environ))
+    root = Root.of(options_of(given))
     if state_partitions < 1:
         raise InvalidOptionError(f"state_partitions is {state_partitions}: it has to be 1 or more.")
     folder = checkpoint or default_checkpoint(root)
     check_spark(spark, folder)
-    alive = _SignOfLife(root.store, root.service_url)
-    alive.start()
+    sign = _SignOfLife(root.store, root.service_url)
+    sign.start()
     try:
-        term = _claim(root)
-        query = _start(spark, root, term, folder, state_partitions)
+        term = claim_term(root)
+        begin = partial(_start, spark, root, term, folder, state_partitions)
+        return Broker(spark, root, term, sign, begin)
     except BaseException:
-        alive.stop()
+        sign.stop()
         raise
-    alive.follow(query)
-    return Broker(query, root, term, alive)
 
 
 def check_spark(spark: SparkSession, checkpoint: str) -> None:
@@ -238,19 +339,6 @@ def default_checkpoint(root: Root) -> str:
         return str(Path(root.store.root) / "_broker" / "checkpoint")
     name = hashlib.sha256(root.service_url.encode()).hexdigest()[:16]
     return str(Path.home() / ".pulsarlite" / "broker" / name)
-
-
-def _claim(root: Root) -> int:
-    """A term above all that were: whoever had one before is fenced from now on."""
-    SystemTopic(root, COMMANDS).open()
-    log = SystemTopic(root, DISPATCH).open()
-    while True:
-        log.refresh()
-        term = log.state.term + 1
-        with suppress(FencedError):
-            if isinstance(log.append([], term=term), Commit):
-                return term
-        # else another broker begins at this moment, and has it
 
 
 def _start(
@@ -310,72 +398,75 @@ def _same_python(path: str) -> bool:
     return path in mine or os.path.realpath(path) in mine
 
 
+def _is_stopped(spark: SparkSession) -> bool:
+    """Whether its application is over. Of a session without a context the server decides."""
+    context = getattr(spark, "_sc", None)
+    gateway = getattr(context, "_jsc", None)
+    return context is not None and (gateway is None or bool(gateway.sc().isStopped()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """Who serves a root; `id` tells brokers of one process apart."""
+
+    host: str
+    process: int
+    id: str
+
+    @property
+    def path(self) -> str:
+        return SIGN_OF_LIFE
+
+    @property
+    def lease_ms(self) -> int:
+        return DEAD_AFTER_MS
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    def is_gone(self) -> bool:
+        """Whether it was a process of this machine that is no more."""
+        return self.host == socket.gethostname() and not _lives(self.process)
+
+
 class _SignOfLife:
-    """A small file that a broker writes while it lives, so that a second one is refused."""
+    """What a broker writes while it lives, so that a second one is refused."""
 
     def __init__(self, store: ObjectStore, service_url: str) -> None:
         self._store, self._service_url = store, service_url
-        self._me = {"host": socket.gethostname(), "process": os.getpid(), "id": uuid.uuid4().hex}
-        self._stopped = threading.Event()
-        self._query: StreamingQuery | None = None
-        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
+        self._me = _Sign(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
+        self._keeper = LeaseKeeper(store)
 
     def start(self) -> None:
-        """BrokerBusyError if another broker lives."""
-        other = self._other()
-        if other is not None:
-            raise BrokerBusyError(
-                f"A broker serves {self._service_url} already: process {other['process']} on "
-                f"{other['host']}. Stop that one, or use it: consumers and sinks need no handle."
-            )
-        self._sign()
-        self._thread.start()
-
-    def follow(self, query: StreamingQuery) -> None:
-        """Sign as long as it runs."""
-        self._query = query
+        """BrokerBusyError if another broker shows life. One that left a sign is watched first."""
+        watch = LeaseWatch(self._store.clock)
+        seen: list[int] = []
+        while (other := self._signed()) is not None and not other.is_gone():
+            written = {each.path: each.modified_ms for each in self._store.files(SIGNS)}
+            seen.append(written.get(SIGN_OF_LIFE, 0))
+            if len({*seen}) > 1:
+                raise BrokerBusyError(
+                    f"A broker serves {self._service_url} already: process {other.process} on "
+                    f"{other.host}. Stop that one, or use it: consumers and sinks need no handle."
+                )
+            if watch.lapsed({SIGN_OF_LIFE: seen[0]}, lambda _: DEAD_AFTER_MS):
+                break
+            self._store.clock.sleep(CHECK_S)
+        self._keeper.keep(self._me)
 
     def stop(self) -> None:
-        if self._stopped.is_set():
-            return
-        self._stopped.set()
-        self._thread.join()
-        self._remove()
-
-    def _remove(self) -> None:
-        """Unless a broker that has taken over has signed since."""
-        value = self._signed()
-        if value is not None and value["id"] == self._me["id"]:
+        """Sign no more. The file goes, unless a broker that has taken over has signed since."""
+        self._keeper.stop()
+        if self._signed() == self._me:
             self._store.delete(SIGN_OF_LIFE)
 
-    def _signed(self) -> dict[str, Any] | None:
+    def _signed(self) -> _Sign | None:
         data = self._store.get(SIGN_OF_LIFE)
         try:
-            return SIGN_FORMAT.decode(data) if data else None
-        except CorruptFileError:
+            value = SIGN_FORMAT.decode(data) if data else None
+            return None if value is None else _Sign(value["host"], value["process"], value["id"])
+        except (CorruptFileError, FutureVersionError, KeyError):
             return None
-
-    def _other(self) -> dict[str, Any] | None:
-        value = self._signed()
-        if value is None or wall_clock_ms() - value["signed_ms"] > DEAD_AFTER_MS:
-            return None
-        if value["host"] == self._me["host"] and not _lives(value["process"]):
-            return None
-        return value
-
-    def _sign(self) -> None:
-        value = {**self._me, "signed_ms": wall_clock_ms()}
-        self._store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(value))
-
-    def _run(self) -> None:
-        while not self._stopped.wait(SIGN_EVERY_S):
-            if self._query is not None and not self._query.isActive:
-                self._remove()
-                return
-            try:
-                self._sign()
-            except (PulsarliteError, OSError) as error:
-                _log.warning("The broker could not sign that it lives: %s", error)
 
 
 def _lives(process: int) -> bool:

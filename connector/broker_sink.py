@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,7 +21,12 @@ from pulsar_spark import broker_rows
 from pulsar_spark.broker_rows import OutputRow
 from pulsar_spark.chunked_messages import ChunkedMessages
 from pulsar_spark.commands import CreateSubscription, Report
-from pulsar_spark.connector.broker_input import OFFSET_RECORD, SHARD_PREFIX, stale_checkpoint
+from pulsar_spark.connector.broker_input import (
+    ASIDE_RECORD,
+    OFFSET_RECORD,
+    SHARD_PREFIX,
+    stale_checkpoint,
+)
 from pulsar_spark.connector.broker_offset import BrokerOffset
 from pulsar_spark.connector.chunk_reading import CHUNKS_KEPT_MS
 from pulsar_spark.connector.ledger_store import LedgerStore
@@ -43,7 +49,9 @@ from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 
 LEDGERS_KEPT = 500
-"""Of `__dispatch` and `__commands`, behind a snapshot: for consumers that lag behind."""
+"""Of `__dispatch`, behind a snapshot: for consumers that lag behind."""
+COMMANDS_KEPT = 2_000
+"""Of `__commands`: no fewer than a batch takes in, for what that batch sets aside."""
 SYSTEM_GRACE_MS = 10 * 60 * 1000
 """How long the files of the system topics stay after that."""
 ABOUT_BATCHES = TopicPartition(str(DISPATCH), 0)
@@ -98,6 +106,8 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
         about = TopicPartition(row.topic, row.partition)
         if row.kind == broker_rows.DISPATCH:
             records.append(Record(about, row.text, row.data))
+        elif row.kind == broker_rows.ASIDE:
+            records.append(Record(about, ASIDE_RECORD, row.data))
         elif row.kind == broker_rows.SHARD:
             shards.append(Record(about, SHARD_PREFIX + row.text, row.data))
         elif row.kind == broker_rows.LETTER:
@@ -141,10 +151,23 @@ def commit_batch(
     except FencedError as error:
         raise _fenced(root) from error
     for topic, partition, ledger_ids in (trim for task in held for trim in task.trims):
-        _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
+        _trim_topic(root, topic, partition, ledger_ids)
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
+
+
+def claim_term(root: Root) -> int:
+    """A term above all that were: whoever had one before is fenced from now on."""
+    SystemTopic(root, COMMANDS).open()
+    log = SystemTopic(root, DISPATCH).open()
+    while True:
+        log.refresh()
+        term = log.state.term + 1
+        with suppress(FencedError):
+            if isinstance(log.append([], term=term), Commit):
+                return term
+        # else another broker begins at this moment, and has it
 
 
 def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[str, int]) -> None:
@@ -175,10 +198,17 @@ def _done_with(root: Root, letters: Iterable[tuple[TopicPartition, Letter]]) -> 
             yield Record.of(about, letter.subscription, report)
 
 
+def _trim_topic(root: Root, topic: str, partition: int, ledger_ids: Iterable[int]) -> None:
+    try:
+        _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
+    except PulsarliteError as error:  # that topic's trouble: the next trim takes these along
+        _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, topic, error)
+
+
 def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
     """Drop them, and what had to stay when it was asked for: a broker asks oldest first, once.
 
-    Ledgers stay from the first on that has chunks of a message which stays, or is in the making.
+    Behind an open transaction all of them stay, as the broker waits for no topic. Ledgers stay from the first on that has chunks of a message which stays, or is in the making.
     """
     last = max(ledger_ids, default=-1)
 
@@ -194,7 +224,7 @@ def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> N
             return None
         return Commit(state.number + 1, commit_id, now_ms, trimmed={partition: gone})
 
-    ledger.commit(build)
+    ledger.commit(build, waits=False)
 
 
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
@@ -204,11 +234,12 @@ def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
         last = dispatch.state.next_ledger_id
         LedgerStore(dispatch).trim({0: max(0, last - LEDGERS_KEPT)})
         if commands.exists():
-            LedgerStore(commands.open()).trim({0: max(0, ended.commands - LEDGERS_KEPT)})
+            needed = min([ended.commands, *(each.commands for each in ended.aside.values())])
+            LedgerStore(commands.open()).trim({0: max(0, needed - COMMANDS_KEPT)})
             LedgerStore(commands.open(), grace_ms=SYSTEM_GRACE_MS).sweep()
         LedgerStore(dispatch, grace_ms=SYSTEM_GRACE_MS).sweep()
         for topic in sorted({each.topic for each in ended.hosted}):
-            LedgerStore(root.open(TopicName.parse(topic))).sweep()
+            LedgerStore(root.open(TopicName.parse(topic)), waits=False).sweep()
     except PulsarliteError as error:  # housekeeping: the next snapshot does it again
         _log.warning("Housekeeping was left for later: %s", error)
 

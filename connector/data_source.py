@@ -7,7 +7,6 @@ Follows Spark's `KafkaSourceProvider`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,10 @@ from pyspark.sql.types import StructType
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.start_positions import end_position, start_position
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.topics import Root, options_of
 from pulsar_spark.connector.typed_values import value_type
 from pulsar_spark.connector.worker_process import spare_the_garbage_collector
-from pulsar_spark.options import Options, Scope
+from pulsar_spark.options import Scope
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class PulsarliteDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """InvalidOptionError or InvalidTopicNameError for what can be seen in the options."""
-        self.parsed = Options.parse(options, environment=os.environ)
+        self.parsed = options_of(options)
         self.root = Root.of(self.parsed)
         for text in (self.parsed["topic"], *self.parsed["topics"]):
             if text:

@@ -54,9 +54,13 @@ class _SmallFile:
 class LedgerStore:
     """The housekeeping of one topic. Times are the ledger's clock, or `now_ms` where given."""
 
-    def __init__(self, ledger: ManagedLedger, *, grace_ms: int = FILE_GRACE_MS) -> None:
+    def __init__(
+        self, ledger: ManagedLedger, *, grace_ms: int = FILE_GRACE_MS, waits: bool = True
+    ) -> None:
+        """`waits`: for an open transaction; else what it holds up is left for another time."""
         self.ledger = ledger
         self.grace_ms = grace_ms
+        self.waits = waits
 
     def trim(
         self, before: Mapping[int, int], *, term: int | None = None, now_ms: int | None = None
@@ -257,7 +261,7 @@ class LedgerStore:
         return sorted(files, key=lambda file: min(each.ledger_id for each in file.ledgers))
 
     def _commit(self, build: Build) -> Commit | None:
-        committed = self.ledger.commit(build)
+        committed = self.ledger.commit(build, waits=self.waits)
         return committed if isinstance(committed, Commit) else None
 
     def _files(self, folder: str) -> list[ObjectInfo]:

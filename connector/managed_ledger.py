@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +42,9 @@ from pulsar_spark.stored_record import readable
 from pulsar_spark.topic_name import MAX_PARTITIONS, is_persistent
 from pulsar_spark.transaction_attempt import MAX_TRANSACTION_TIMEOUT_MS, Transaction, TxnStatus
 
+BROKERS_PATIENCE_MS = 10_000
+"""How long the broker waits at most for a transaction that is open where it publishes letters: it
+serves all topics, and whoever is aborted publishes again."""
 SNAPSHOT_EVERY = 64
 """Commits between snapshots, at least."""
 SNAPSHOT_LEDGERS = 64
@@ -61,10 +63,6 @@ Build = Callable[[TopicState, str, int], Commit | AlreadyCommitted | None]
 _log = logging.getLogger(__name__)
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class ManagedLedger:
     """One topic. Safe for several threads of one process; `state` is for reading only."""
 
@@ -73,12 +71,12 @@ class ManagedLedger:
         store: ObjectStore,
         folder: str,
         topic: str | None = None,
-        clock: Callable[[], int] = wall_clock_ms,
+        clock: Callable[[], int] | None = None,
         log_grace_ms: int = LOG_GRACE_MS,
     ) -> None:
-        """Of no use before `open` or `create`, which make it."""
+        """Of no use before `open` or `create`, which make it. `clock`: the store's."""
         self.store, self.folder, self.topic = store, folder, topic or folder
-        self.clock = clock
+        self.clock = clock or store.clock.wall_ms
         self._state = TopicState(self.topic)
         self._pointer_file = PointerFile(store, folder, log_grace_ms)
         self._pointer_looked_s = 0.0
@@ -89,7 +87,7 @@ class ManagedLedger:
     @classmethod
     def open(
         cls, store: ObjectStore, folder: str, *, topic: str | None = None, cached: bool = True,
-        clock: Callable[[], int] = wall_clock_ms, log_grace_ms: int = LOG_GRACE_MS,
+        clock: Callable[[], int] | None = None, log_grace_ms: int = LOG_GRACE_MS,
     ) -> ManagedLedger:  # fmt: skip
         """The topic in that folder, as of now. TopicNotFoundError if there is none.
 
@@ -110,7 +108,7 @@ class ManagedLedger:
     def create(
         cls, store: ObjectStore, folder: str, partitions: int,
         settings: Mapping[str, Any] | None = None, *, topic: str | None = None,
-        clock: Callable[[], int] = wall_clock_ms, log_grace_ms: int = LOG_GRACE_MS,
+        clock: Callable[[], int] | None = None, log_grace_ms: int = LOG_GRACE_MS,
     ) -> ManagedLedger:  # fmt: skip
         """A new topic. TopicExistsError if there is one already, whoever made it."""
         _check_partitions(partitions)
@@ -197,7 +195,7 @@ class ManagedLedger:
                 return replace(proposal, transaction=transaction)
             return proposal
 
-        committed = self.commit(build)
+        committed = self.commit(build, patience_ms=BROKERS_PATIENCE_MS if is_brokers else None)
         assert committed is not None
         return committed
 
@@ -226,13 +224,16 @@ class ManagedLedger:
         changed = self.commit(build)
         return changed if isinstance(changed, Commit) else None
 
-    def commit(self, build: Build) -> Commit | AlreadyCommitted | None:
+    def commit(
+        self, build: Build, *, waits: bool = True, patience_ms: int | None = None
+    ) -> Commit | AlreadyCommitted | None:
         """Commit what `build(state, commit_id, now_ms)` proposes, on the state as it is by then.
 
         `build` is called again after every lost race. What it returns other than a Commit is
         returned as it is: there is nothing to do. Behind an open transaction it waits until that
-        is decided, or its time is over. FileReclaimedError if a file that the commit names is
-        gone, UnreadableRecordError if it could not be read back: then nothing was stored.
+        is decided, or its time is over, or `patience_ms` if that is less; or if it `waits` not, it
+        does nothing and returns None. FileReclaimedError if a file that the commit names is gone,
+        UnreadableRecordError if it could not be read back: then nothing was stored.
         """
         commit_id = uuid.uuid4().hex
         lost = 0
@@ -244,9 +245,11 @@ class ManagedLedger:
                 if self._try(proposal):
                     self._snapshot_if_due()
                     return proposal
-                waits = not self._settle(proposal.transaction)
-            if waits:
-                time.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
+                held_up = not self._settle(proposal.transaction, patience_ms)
+            if held_up and not waits:
+                return None
+            if held_up:
+                self.store.clock.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
             else:
                 self.store.pause(lost)
             lost += 1
@@ -353,7 +356,7 @@ class ManagedLedger:
             return None
         return commit if status is TxnStatus.COMMITTED else commit.aborted()
 
-    def _settle(self, mine: Transaction | None) -> bool:
+    def _settle(self, mine: Transaction | None, patience_ms: int | None = None) -> bool:
         """Whether nothing keeps a commit of the transaction `mine` from being tried again.
 
         A transaction that only lacks the decision is committed; one that is out of time, or an
@@ -369,6 +372,8 @@ class ManagedLedger:
             return True
         decisions = TransactionDecisions(self.store, open_.id)
         timeout_ms = min(open_.timeout_ms, MAX_TRANSACTION_TIMEOUT_MS)
+        if patience_ms is not None:
+            timeout_ms = min(timeout_ms, patience_ms)
         out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= timeout_ms
         if open_.complete:
             decisions.commit(open_.attempt)
@@ -443,10 +448,10 @@ class ManagedLedger:
             _log.warning("No snapshot of topic %s at %s: %s", self.topic, self._state.number, error)
 
     def _pointer_due(self) -> bool:
-        return time.monotonic() - self._pointer_looked_s >= IDLE_POINTER_LOOK_S
+        return self.store.clock.monotonic_s() - self._pointer_looked_s >= IDLE_POINTER_LOOK_S
 
     def _pointer(self) -> LogPointer:
-        self._pointer_looked_s = time.monotonic()
+        self._pointer_looked_s = self.store.clock.monotonic_s()
         return self._note(self._pointer_file.read())
 
     def _note(self, pointer: LogPointer) -> LogPointer:

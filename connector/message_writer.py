@@ -75,7 +75,7 @@ def write_messages(
                 for topic, rows in _by_topic(values, options["topic"]):
                     name = TopicName.parse(topic)
                     whole = str(name.partitioned_topic)
-                    messages = as_messages(rows, options, whole)
+                    messages = as_messages(rows, options, whole, root.clock.wall_ms())
                     if whole not in writers:
                         parsed = name.partitioned_topic
                         writer = _TopicWriter(parsed, options, root, schema, enforced=enforced)
@@ -88,6 +88,11 @@ def write_messages(
         raise
     spare_the_garbage_collector()
     return written
+
+
+def check_messages_fit(batch: pa.RecordBatch, options: Options, root: Root) -> None:
+    """InvalidMessageError if these rows can't be messages of the options' topic."""
+    as_messages(batch, options, options["topic"], root.clock.wall_ms())
 
 
 class _TopicWriter:

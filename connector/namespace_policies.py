@@ -90,13 +90,6 @@ def set_policy(
     return wanted
 
 
-def set_deduplication(
-    store: ObjectStore, namespace: NamespaceName, enabled: bool | None
-) -> NamespacePolicies:
-    """Have it on, off, or (None) unsaid for topics that don't say; the policies then."""
-    return set_policy(store, namespace, deduplication=enabled)
-
-
 def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
     """Whether messages for that topic are deduplicated, as the sink's option, else it, says."""
     if option is None:

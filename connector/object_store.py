@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pulsar_spark.connector.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.errors import InvalidOptionError, StorageError, StorageUnavailableError
 
+MEMORY = "memory://"
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az")
 CREATE_ATTEMPTS = 10
 """How often a file is put that was not created, and is not there either."""
@@ -86,6 +87,8 @@ class ObjectStore(ABC):
     """Named blobs under one root. Every path is relative to it, with `/` between its parts."""
 
     root: str
+    clock: Clock = SYSTEM_CLOCK
+    """What tells the time to all who work on this store."""
 
     @property
     @abstractmethod
@@ -162,7 +165,7 @@ class ObjectStore(ABC):
         """After so many lost races; on an object store only, where a race costs requests."""
         if self.remote:
             pause_s = LOST_RACE_PAUSE_S * min(lost + 1, 50)
-            time.sleep(random.random() * pause_s)  # noqa: S311 - no secret
+            self.clock.sleep(random.random() * pause_s)  # noqa: S311 - no secret
 
     @abstractmethod
     def check(self) -> None:
@@ -224,13 +227,17 @@ _opened: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
 
 
 def open_store(root: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """The store at a root: a folder, `file://`, `s3://`, `gs://` or `az://`.
+    """The store at a root: a folder, `file://`, `memory://`, `s3://`, `gs://`, `az://`.
 
     `options` are those of the object store (`aws_endpoint`, `aws_region`, `allow_http`, ...),
     which come on top of the environment's; a folder has none. Stores are kept for each process:
     a client that was used before a fork hangs after it. InvalidOptionError if the root is none
     of these.
     """
+    if root.startswith(MEMORY):
+        from pulsar_spark.connector.memory_store import MemoryStore
+
+        return MemoryStore.named(root.removeprefix(MEMORY))
     given = tuple(sorted((options or {}).items()))
     key = (os.getpid(), root, given)
     if key not in _opened:
@@ -259,5 +266,5 @@ def _open(root: str, options: dict[str, str]) -> ObjectStore:
         return RemoteStore(root, options)
     raise InvalidOptionError(
         f"serviceUrl {root!r} has the scheme {url.scheme!r}. Known are a folder's path, "
-        "file://, s3://, gs:// and az://."
+        "file://, memory://, s3://, gs:// and az://."
     )

@@ -9,8 +9,6 @@ Follows Pulsar's `TypedMessageBuilderImpl` and `ProducerImpl`.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,12 +25,13 @@ _DELAY = pa.duration("us")
 _TEXTS = ("topic", "key", "properties", "producer_name")
 
 
-def as_messages(rows: pa.RecordBatch, options: Options, topic: str) -> pa.Table:
+def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int) -> pa.Table:
     """The rows with the columns and types of the data files. InvalidMessageError names a bad one.
 
-    `rows` have the columns of a sink but `topic`, which is the name in errors.
+    `rows` have the columns of a sink but `topic`, which is the name in errors. They are published
+    at `now_ms`.
     """
-    now_us = time.time_ns() // 1_000_000 * 1000
+    now_us = now_ms * 1000
     columns: dict[str, pa.Array] = {}
     for name in rows.schema.names:
         if name != "deliver_after":

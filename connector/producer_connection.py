@@ -7,7 +7,6 @@ Follows Pulsar's `ServerCnx.handleProducer`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -56,7 +55,7 @@ def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
             ledger.commit(build)
         if granted[0]:
             return
-        time.sleep(REMOTE_POLL_S if ledger.store.remote else POLL_S)
+        ledger.store.clock.sleep(REMOTE_POLL_S if ledger.store.remote else POLL_S)
         ledger.refresh()
 
 

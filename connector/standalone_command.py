@@ -10,8 +10,9 @@ import os
 import signal
 import threading
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
 
 from pulsar_spark.connector.broker_query import Broker, standalone
 from pulsar_spark.connector.session import session
@@ -39,23 +40,39 @@ def run(arguments: Namespace, say: Callable[[str], None]) -> int:
                 f"The broker of {broker.root.service_url} runs (process {os.getpid()}, term "
                 f"{broker.term}). Ctrl-C stops it."
             )
-            _serve(broker, stop)
+            _serve(broker, stop, say)
             say("Stopping. Consumers that read by an open grant go on; others wait.")
     finally:
         spark.stop()
     return 0
 
 
-def _serve(broker: Broker, stop: threading.Event) -> None:
+def _serve(broker: Broker, stop: threading.Event, say: Callable[[str], None]) -> None:
+    told: Mapping[str, Any] = {"restarts": 0, "set_aside": {}}
     while not stop.wait(CHECK_EVERY_S):
-        if not broker.query.isActive:
-            error = broker.query.exception()
-            text = "the query ended" if error is None else str(error)
+        status = broker.status()
+        if not status["is_active"]:
+            text = status["error"] or "the query ended"
             if BrokerFencedError.condition in text:
                 raise BrokerFencedError(
                     f"Another broker has taken over {broker.root.service_url}: this one stops."
                 )
             raise PulsarliteError(f"The broker ended: {text}")
+        if status["restarts"] > told["restarts"]:
+            say(
+                f"The query failed and has begun again, {status['restarts']} times so far: "
+                f"{_first_line(status['restart_error'])}"
+            )
+        for about, error in status["set_aside"].items():
+            if about not in told["set_aside"]:
+                say(f"Set aside, and tried again from time to time: {about}: {error}")
+        for about in told["set_aside"].keys() - status["set_aside"].keys():
+            say(f"No longer set aside: {about}")
+        told = status
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
 
 
 def _setter(stop: threading.Event) -> Callable[[int, FrameType | None], None]:

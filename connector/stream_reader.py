@@ -11,7 +11,6 @@ Follows Spark's `KafkaMicroBatchStream`. What Spark calls, and when: ARCHITECTUR
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +52,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         self._options, self._root, self._schema = options, root, schema
+        self._clock = root.clock
         self._values = TypedValues.of(options, root, schema)
         self._start = start_position(options, default="latest")
         self._admission = Admission(
@@ -65,7 +65,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._view = ReadView(options)
         self._offsets = OffsetStore(root)
         self._stop_at: dict[TopicPartition, Position] | None = None
-        self._last_batch_s = time.monotonic()
+        self._last_batch_s = self._clock.monotonic_s()
         self._turn = 0
         self._checked = False
         self._connected: set[TopicPartition] = set()
@@ -99,18 +99,18 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 f"The checkpoint is of subscription {begun.subscription}: give subscriptionName to "
                 "go on, or start with a new checkpoint."
             )
-        deadline = time.monotonic() + LONGEST_WAIT_S
+        deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
         while True:
             self._topics.refresh()
             planned = self._plan(begun)
             if planned is not None:
-                self._last_batch_s = time.monotonic()
+                self._last_batch_s = self._clock.monotonic_s()
                 self._turn += 1
                 return self._offsets.save(planned)
-            if self._stop_at is not None or time.monotonic() >= deadline:
+            if self._stop_at is not None or self._clock.monotonic_s() >= deadline:
                 return start
-            quiet_s = time.monotonic() - self._last_batch_s
-            time.sleep(pause_s(quiet_s, remote=self._topics.remote))
+            quiet_s = self._clock.monotonic_s() - self._last_batch_s
+            self._clock.sleep(pause_s(quiet_s, remote=self._topics.remote))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last position of each partition, for the query's progress: the lag can be seen."""
@@ -207,7 +207,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             waiting[partition] = Waiting(cursor, ledgers, stop_at, uncounted)
         waited_ms = None
         if self._stop_at is None:
-            waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)
+            waited_ms = int((self._clock.monotonic_s() - self._last_batch_s) * 1000)
         taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
         for partition, messages in taken.items():
             cursor = offsets[partition].cursor.acknowledge(messages)

@@ -1,18 +1,14 @@
-"""The sinks: tasks write files, the driver publishes them in one commit a topic, once.
+"""The sinks as Spark calls them: tasks write files, and the driver publishes them.
 
-With `transactional` these commits take effect together, by one decision on all of them.
-
-Invariants: what a task wrote is visible only through the commit, and the commit of one (query,
-micro-batch), or of one (txnAppId, txnVersion), takes effect once, however often Spark repeats it;
-`abort` removes nothing, since it may come after a commit that took effect.
-Follows Delta's `DeltaSink` (application id and version).
+Invariants: what is published belongs to one (query, micro-batch), or to one (txnAppId,
+txnVersion), however often Spark repeats it; `abort` removes nothing, since it may come after a
+commit that took effect. Spark's shell around `message_writer` and `publishing`.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,20 +20,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_columns import check_write_schema
 from pulsar_spark.connector.message_routing import message_router
 from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.non_persistent import check_publishing, delete_old
-from pulsar_spark.connector.producer_connection import claim_of, connect, disconnect, told
+from pulsar_spark.connector.non_persistent import check_publishing
+from pulsar_spark.connector.producer_connection import claim_of
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.schema_registration import SinkSchema, look_ahead
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_commit import Prepare, begin, commit_together
+from pulsar_spark.connector.transaction_commit import begin
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.ledger_commit import Commit
 from pulsar_spark.options import Options
-from pulsar_spark.producer_registry import ProducerClaim
-from pulsar_spark.publication import AlreadyCommitted, NewLedger
 from pulsar_spark.schema_info import SchemaType
 from pulsar_spark.topic_name import TopicName, check_user_topic
 from pulsar_spark.transaction_attempt import Transaction
@@ -76,9 +69,8 @@ class PulsarliteWriter(DataSourceArrowWriter):
         name = self._options["txnAppId"] or uuid.uuid4().hex
         claim = claim_of(self._options, name, uuid.uuid4().hex)
         transaction = _transaction(self._options, application)
-        publish(
-            self._root, _written(messages), application, claim, leaves=True, transaction=transaction
-        )
+        written = topics_of(_written(messages))
+        publish(self._root, written, application, claim, leaves=True, transaction=transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files to the clean-up of orphans."""
@@ -108,7 +100,8 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
             claim = claim_of(self._options, query_id, min(run_ids, default=query_id))
             application = (query_id, batchId)
             transaction = _transaction(self._options, application)
-            publish(self._root, written, application, claim, transaction=transaction)
+            published = topics_of(written)
+            publish(self._root, published, application, claim, transaction=transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave the files to the clean-up of orphans: the commit may have taken effect."""
@@ -126,108 +119,6 @@ def query_of(query_ids: Iterable[str | None], batch_id: int) -> str:
     return known.pop()
 
 
-def publish(
-    root: Root,
-    written: Iterable[WrittenFiles],
-    application: tuple[str, int] | None,
-    producer: ProducerClaim | None = None,
-    *,
-    leaves: bool = False,
-    transaction: Transaction | None = None,
-) -> None:
-    """Make the files' messages visible, topic by topic, or all of them in one `transaction`.
-
-    A `producer` gets each topic first, as its access mode says, and `leaves` it again if it is
-    done. ProducerFencedError or ProducerBusyError if it may not have it; so that nothing at all
-    is published then, its topics always get theirs in one transaction.
-    """
-    parts = list(_parts(root, written, application, producer, leaves=leaves))
-    if transaction is None and (producer is None or len(parts) == 1):
-        for part in parts:
-            with part.connected():
-                part.publish(None)
-        return
-    with ExitStack() as connected:
-        for part in parts:
-            connected.enter_context(part.connected())
-        together = transaction or begin(application)
-        commit_together(root.store, together, [part.publish for part in parts])
-
-
-def prepares_of(
-    root: Root, written: Iterable[WrittenFiles], application: tuple[str, int] | None
-) -> list[Prepare]:
-    """How a transaction publishes the files, topic by topic."""
-    return [part.publish for part in _parts(root, written, application, None, leaves=False)]
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicPart:
-    """What goes into one topic."""
-
-    ledger: ManagedLedger
-    new: Sequence[NewLedger]
-    deduplicate: bool
-    application: tuple[str, int] | None
-    producer: ProducerClaim | None
-    leaves: bool
-
-    @contextmanager
-    def connected(self) -> Iterator[None]:
-        """As long as the producer has the topic, which it need not for what was published."""
-        published = self.application and self.ledger.state.was_published(*self.application)
-        producer = None if published else self.producer
-        if producer is not None:
-            connect(self.ledger, producer)
-        try:
-            yield
-        finally:
-            if producer is not None and self.leaves:  # also if nothing was published
-                disconnect(self.ledger, producer)
-
-    def publish(self, transaction: Transaction | None) -> Commit | AlreadyCommitted:
-        with told(self.ledger, self.producer):
-            published = self.ledger.append(
-                self.new,
-                application=self.application,
-                deduplicate=self.deduplicate,
-                producer=self.producer,
-                leaves=self.leaves,
-                transaction=transaction,
-            )
-        delete_old(self.ledger)
-        return published
-
-
-def _parts(
-    root: Root,
-    written: Iterable[WrittenFiles],
-    application: tuple[str, int] | None,
-    producer: ProducerClaim | None,
-    *,
-    leaves: bool,
-) -> Iterator[_TopicPart]:
-    for name, (ledgers, deduplicate) in sorted(_by_topic(written).items()):
-        ledger = root.open(TopicName.parse(name))
-        yield _TopicPart(ledger, ledgers, deduplicate, application, producer, leaves)
-
-
-def _by_topic(written: Iterable[WrittenFiles]) -> dict[str, tuple[list[NewLedger], bool]]:
-    """(ledgers, whether duplicates are dropped) of each topic that gets something."""
-    topics: dict[str, list[WrittenTopic]] = {}
-    for task in written:
-        for topic in task.topics:
-            if topic.ledgers:
-                topics.setdefault(topic.topic, []).append(topic)
-    return {
-        name: (
-            [ledger for part in parts for ledger in part.ledgers],
-            any(part.deduplicate for part in parts),
-        )
-        for name, parts in topics.items()
-    }
-
-
 def _transaction(options: Options, application: tuple[str, int] | None) -> Transaction | None:
     if not options["transactional"]:
         return None
@@ -236,6 +127,11 @@ def _transaction(options: Options, application: tuple[str, int] | None) -> Trans
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:
     return [message for message in messages if isinstance(message, WrittenFiles)]
+
+
+def topics_of(written: Iterable[WrittenFiles]) -> list[WrittenTopic]:
+    """What all tasks wrote."""
+    return [topic for task in written for topic in task.topics]
 
 
 def check_messages(

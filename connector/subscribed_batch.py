@@ -29,6 +29,7 @@ from pulsar_spark.connector.micro_batch import (
     deal,
 )
 from pulsar_spark.connector.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.subscription_admin import acknowledged_up_to
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import ObjectNotFoundError
@@ -66,9 +67,7 @@ def plan_tasks(
         ledger = topics.ledger(partition.topic)
         number = partition.partition
         trimmed = view.lost_up_to(ledger, number)
-        check_nothing_lost(
-            ledger, partition, since, offset, trimmed, fail=options["failOnDataLoss"]
-        )
+        check_nothing_lost(ledger, partition, since, offset, trimmed, options, root)
         parts = offset.attempts_since(since, view.ledgers(ledger, number))
         rows = list(_ranges(ledger, view, partition, parts, offset.redelivery_counts))
         ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
@@ -86,10 +85,13 @@ def check_nothing_lost(
     since: PartitionOffset | None,
     offset: PartitionOffset,
     trimmed: Position,
-    *,
-    fail: bool,
+    options: Options,
+    root: Root,
 ) -> None:
-    """DataLossError if part of the micro-batch was trimmed since it was planned."""
+    """DataLossError if part of the micro-batch was trimmed since it was planned, and is not done.
+
+    While this consumer was away for longer than its lease, others may have acknowledged it.
+    """
     floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
     for attempt, end in offset.attempts.items():
         begin = offset.origin
@@ -98,7 +100,8 @@ def check_nothing_lost(
         done = max(begin.mark_delete_position, floor)
         single = end.individually_deleted.difference(begin.individually_deleted).after(done)
         if done < trimmed and (end.mark_delete_position > done or single.up_to(trimmed)):
-            check_present(ledger, partition, Cursor(done), fail=fail)
+            if acknowledged_up_to(root, partition, options["subscriptionName"]) < trimmed:
+                check_present(ledger, partition, Cursor(done), fail=options["failOnDataLoss"])
             return
 
 

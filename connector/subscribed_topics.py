@@ -7,7 +7,6 @@ Follows Pulsar's `MultiTopicsConsumerImpl` and `PatternMultiTopicsConsumerImpl`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -118,7 +117,7 @@ class SubscribedTopics:
     def _discover(self) -> None:
         if self._pattern is None:
             return
-        now_s = time.monotonic()
+        now_s = self._root.clock.monotonic_s()
         if self._looked_s is not None and now_s - self._looked_s < self._interval_s:
             return
         self._looked_s = now_s

@@ -8,7 +8,6 @@ what is asked for is a command, and done when the broker has answered. Follows P
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +18,7 @@ from pulsar_spark.connector.broker_input import last_shards
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError
+from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.ready import Reply
 from pulsar_spark.stream_offset import TopicPartition
 
@@ -67,6 +67,18 @@ def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStat
     return found
 
 
+def acknowledged_up_to(root: Root, about: TopicPartition, name: str) -> Position:
+    """The mark-delete position of a durable subscription, as the broker last said; or EARLIEST.
+
+    Nothing is trimmed of a topic partition before all of its durable subscriptions were told to be
+    behind it.
+    """
+    for each in subscriptions(root, about.topic):
+        if (each.topic_partition, each.name, each.durable) == (about, name, True):
+            return Position.parse(each.mark_delete_position)
+    return EARLIEST
+
+
 def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | None = None) -> None:
     """Send a command to each partition's broker, and wait until all have answered.
 
@@ -81,7 +93,7 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
     )
     missing = {command.request_id for command in commands.values()}
     timeout_s = ANSWER_WITHIN_S if timeout_s is None else timeout_s
-    deadline = time.monotonic() + timeout_s
+    deadline = root.clock.monotonic_s() + timeout_s
     while missing:
         stop = dispatch.refresh()
         for stored in dispatch.read(heard, stop, keep=lambda about, _: about in commands):
@@ -96,13 +108,13 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
                         item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
                     )
         heard = max(heard, stop)
-        if missing and time.monotonic() >= deadline:
+        if missing and root.clock.monotonic_s() >= deadline:
             raise BrokerAbsentError(
                 f"The broker of {root.service_url} did not answer within {timeout_s:g} s. Start "
                 f"one: pulsarlite standalone --service-url {root.service_url}. What was asked "
                 "stands in __commands, and is done when it comes."
             )
-        time.sleep(POLL_S)
+        root.clock.sleep(POLL_S)
 
 
 def request_id() -> int:

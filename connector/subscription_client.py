@@ -9,7 +9,6 @@ begins again. Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +16,7 @@ from typing import Any
 
 from pulsar_spark.commands import CloseConsumer, InitialPosition
 from pulsar_spark.connector.lease import Lease, LeaseKeeper, leases, read_lease
-from pulsar_spark.connector.managed_ledger import wall_clock_ms
+from pulsar_spark.connector.subscription_admin import subscriptions
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.consumer_options import permits_of, retry_topic, subscribe_command
@@ -67,7 +66,8 @@ class SubscriptionClient:
         self._resumes = {partition for partition, _ in begun.items()}
         self._is_new = not self._resumes
         """Whether no run of this consumer has subscribed to anything."""
-        self._floors = {each: offset.floor for each, offset in begun.items() if offset.floor}
+        self.committed = begun
+        """The latest offset that Spark has committed, or is about to repeat."""
         self.subscription: str = options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
         self.stepped: dict[TopicPartition, Stepped] = {}
@@ -77,7 +77,7 @@ class SubscriptionClient:
         self._keeper = LeaseKeeper(root.store)
         self.incarnation = self._next_incarnation(begun.incarnation)
         self._request = 0
-        self.heard_s = time.monotonic()
+        self.heard_s = self._root.clock.monotonic_s()
         """When the broker was last heard, whatever it said."""
         self._tell_at_s: float | None = None
         self.is_closed = False
@@ -97,7 +97,7 @@ class SubscriptionClient:
             Record.of(about, self.subscription, command) for about, command in commands.items()
         )
         if self._tell_at_s is None:
-            self._tell_at_s = time.monotonic() + TOLD_AFTER_S
+            self._tell_at_s = self._root.clock.monotonic_s() + TOLD_AFTER_S
 
     def next_request(self) -> int:
         self._request += 1
@@ -110,11 +110,10 @@ class SubscriptionClient:
     def close(self, last: Mapping[TopicPartition, Any]) -> None:
         """The last reports, then it goes; what it did not deliver goes to others at once."""
         records = [Record.of(about, self.subscription, report) for about, report in last.items()]
-        for about, consumer in self.consumers.items():
-            if consumer.connected:
-                command = CloseConsumer(self.subscription, self.name, self.incarnation)
-                records.append(Record.of(about, self.subscription, command))
-        self._commands.append(records)
+        self._say_and_go(records, [each for each, one in self.consumers.items() if one.connected])
+
+    def leave(self) -> None:
+        """Say nothing more, and show no more life: the broker knows that it is gone."""
         self._keeper.stop(remove=True)
         self.is_closed = True
 
@@ -130,7 +129,7 @@ class SubscriptionClient:
         if stop <= self._heard:
             self._tell_if_waiting()
             return False
-        self.heard_s, self._tell_at_s = time.monotonic(), None
+        self.heard_s, self._tell_at_s = self._root.clock.monotonic_s(), None
         if self._dispatch.trimmed_up_to().ledger_id >= self._heard:
             _log.warning("Consumer %s was too far behind the broker: it asks again", self.name)
             self._heard = stop
@@ -164,8 +163,9 @@ class SubscriptionClient:
 
     def _subscribe(self, partitions: list[TopicPartition]) -> None:
         known = set(self.consumers) | set(partitions)
-        lease = Lease(self.subscription, self.name, self.incarnation, self._options["leaseTimeout"])
-        self._keeper.keep(lease, known)
+        timeout_ms = self._options["leaseTimeout"]
+        self._keeper.keep(Lease(self.subscription, self.name, self.incarnation, timeout_ms))
+        late = self._late(partitions)
         permits = permits_of(self._options, len(known))
         commands = {}
         for about in partitions:
@@ -182,27 +182,51 @@ class SubscriptionClient:
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
             )
-            if self._comes_late(about):
+            if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
-            floor = self._floors.get(about)
-            if not command.durable and floor is not None:  # where it was, if it is gone by now
-                command = replace(
-                    command, start_message_id=(floor, -1), start_message_id_inclusive=False
-                )
-            if about in self.consumers:
-                self.consumers[about].subscribe_again(command)
-            else:
-                automatic = self._options["ackMode"] == "auto"
-                self.consumers[about] = PartitionConsumer(command, automatic)
+            consumer = self.consumers.get(about)
+            if consumer is None:
+                consumer = PartitionConsumer(command, self._options["ackMode"] == "auto")
+                self.consumers[about] = consumer
+            if not command.durable:  # where it was, if the subscription is gone by now
+                done = consumer.done(self.committed.get(about))
+                command = replace(command, begins_behind=done)
+            consumer.subscribe_again(command)
             commands[about] = command
         self.say(commands)
 
-    def _comes_late(self, about: TopicPartition) -> bool:
-        """Whether it was made after the consumer: then what it has so far is new, too."""
-        known = {*self._resumes, *self.consumers}
-        if self._is_new or about in known:
-            return False
-        return bool(self._options["topicsPattern"]) or about.topic in {each.topic for each in known}
+    def _say_and_go(self, records: list[Record], partitions: Iterable[TopicPartition]) -> None:
+        """Say these last words and that it goes, in one commit; only then its lease ends."""
+        command = CloseConsumer(self.subscription, self.name, self.incarnation)
+        said = [*records, *(Record.of(each, self.subscription, command) for each in partitions)]
+        try:
+            if said:
+                self._commands.append(said)
+        except BaseException:
+            self._keeper.stop()
+            raise
+        self.leave()
+
+    def _late(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those that were made after the subscription: then what they have so far is new, too.
+
+        To a consumer that resumes, what it did not have before. To a new one, topics of its
+        pattern that lack the subscription, if others have it.
+        """
+        new = {*partitions} - self._resumes - self.consumers.keys()
+        by_pattern = bool(self._options["topicsPattern"])
+        if not self._is_new:
+            topics = {each.topic for each in (*self._resumes, *self.consumers)}
+            return {each for each in new if by_pattern or each.topic in topics}
+        if not by_pattern or self._options["subscriptionInitialPosition"] != "Latest":
+            return set()
+        there = {
+            each.topic_partition.topic
+            for each in subscriptions(self._root)
+            if each.name == self.subscription and each.durable
+        }
+        late = {each for each in new if each.topic not in there}
+        return late if late != new else set()
 
     def _look_at_refusals(self) -> None:
         refused = {
@@ -214,9 +238,11 @@ class SubscriptionClient:
             return
         about, reply = next(iter(refused.items()))
         if reply.error not in GONE:
-            self._keeper.stop(remove=True)
+            self._say_and_go([], [each for each in self.consumers if each not in refused])
             raise _refused(about, self.subscription, self.name, reply)
-        self._keeper.stop()  # the file is the broker's to delete: a batch of its may still read it
+        # The file of a run that was let in is the broker's to delete: a batch may still read it.
+        let_in = {about for about, each in self.consumers.items() if each.was_connected}
+        self._keeper.stop(remove=not let_in)
         if self._newer_run() is not None:
             raise ConsumerReplacedError(
                 f"A newer run of consumer {self.name} of subscription {self.subscription} has "
@@ -228,14 +254,15 @@ class SubscriptionClient:
             "subscribes again", self.name, self.subscription, reply.message,
         )  # fmt: skip
         self._keeper = LeaseKeeper(self._root.store)
-        self.incarnation = self._next_incarnation(self.incarnation)
-        self._resumes = set(self.consumers)
+        newest = max(reply.newest for reply in refused.values())
+        self.incarnation = self._next_incarnation(max(self.incarnation, newest))
+        self._resumes |= let_in
         self._subscribe(list(self.consumers))
 
     def _next_incarnation(self, last: int) -> int:
         """Above that of every run under this name that is known of."""
         newest = max((each.incarnation for each in self._runs()), default=0)
-        return max(wall_clock_ms(), newest + 1, last + 1)
+        return max(self._root.clock.wall_ms(), newest + 1, last + 1)
 
     def _newer_run(self) -> Lease | None:
         return next((each for each in self._runs() if each.incarnation > self.incarnation), None)
@@ -247,7 +274,7 @@ class SubscriptionClient:
                 yield lease
 
     def _tell_if_waiting(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._root.clock.monotonic_s()
         if self._tell_at_s is not None and now_s >= self._tell_at_s:
             self._tell_at_s = now_s + TOLD_EVERY_S
             _log.warning(
@@ -267,7 +294,7 @@ def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) 
     assert error is not None
     text = (
         f"The broker refuses consumer {name} of subscription {subscription} on {about}: "
-        f"{error.value}: {reply.message}."
+        f"{error.value}: {reply.message.rstrip('.')}."
     )
     if error is ServerError.CONSUMER_BUSY:
         return ConsumerBusyError(

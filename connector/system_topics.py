@@ -8,7 +8,6 @@ Takes the place of Pulsar's connections between client and broker.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -122,7 +121,7 @@ class SystemTopic:
         if not held:
             return []
         ledger = self.open()
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = ledger.store.clock.wall_ms()
         apart = first and sum(len(each.data) for each in last) >= APART_BYTES
         digest = ContentDigest()
         with LedgerFileWriter(ledger.store, ledger.folder) as file:

@@ -8,6 +8,7 @@ Follows Pulsar's `NamespaceService` and `TopicsImpl`.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pulsar_spark.connector.clock import Clock
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import ObjectStore, join, open_store
 from pulsar_spark.errors import InvalidTopicNameError, TopicExistsError, TopicNotFoundError
-from pulsar_spark.options import Options
+from pulsar_spark.options import SERVICE_URL_VARIABLE, Options, Scope
 from pulsar_spark.topic_name import (
     DEFAULT_NAMESPACE,
     NON_PERSISTENT,
@@ -26,6 +28,19 @@ from pulsar_spark.topic_name import (
     PUBLIC_TENANT,
     TopicName,
 )
+
+
+def options_of(given: Mapping[str, str], scope: Scope = Scope.ANY) -> Options:
+    """Options as a user gave them; the environment's serviceUrl stands in for none.
+
+    InvalidOptionError names what is wrong.
+    """
+    return Options.parse(given, scope, environment=os.environ)
+
+
+def service_url_of(given: str | None) -> str | None:
+    """The one that was given, else the environment's."""
+    return given or os.environ.get(SERVICE_URL_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +62,11 @@ class Root:
     def store(self) -> ObjectStore:
         """This process's client of it."""
         return open_store(self.service_url, self.storage)
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time there."""
+        return self.store.clock
 
     def open(self, topic: TopicName) -> ManagedLedger:
         """The topic, brought up to date. TopicNotFoundError offers names that are near."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -24,7 +23,7 @@ from pulsar_spark.connector.namespace_policies import enforces_schemas, schema_p
 from pulsar_spark.connector.namespaces_command import set_topic_policy
 from pulsar_spark.connector.non_persistent import check_kept
 from pulsar_spark.connector.start_positions import StartPosition
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.topics import Root, service_url_of
 from pulsar_spark.connector.transaction_cleanup import forget_decisions
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.ledger_info import LedgerInfo
@@ -70,7 +69,7 @@ def run(arguments: Namespace) -> Iterator[str]:
 
 def root_of(arguments: Namespace) -> Root:
     """The root that a command names, or the environment's."""
-    url = arguments.service_url or os.environ.get("PULSARLITE_SERVICE_URL")
+    url = service_url_of(arguments.service_url)
     if not url:
         raise InvalidOptionError(
             "Where do the topics lie? Say --service-url FOLDER (or s3://bucket/prefix), or set "

@@ -47,12 +47,6 @@ def without_up_to(bits: int, batch_index: int) -> int:
     return bits >> (batch_index + 1) << (batch_index + 1)
 
 
-def next_set_bit(bits: int, start: int = 0) -> int:
-    """The lowest index at or above `start` that is not acknowledged; -1 if there is none."""
-    rest = bits >> start
-    return start + (rest & -rest).bit_length() - 1 if rest else -1
-
-
 def remaining(bits: int) -> int:
     """How many messages are not acknowledged."""
     return bits.bit_count()

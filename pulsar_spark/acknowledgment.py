@@ -9,6 +9,8 @@ committed floor stands against an older one. Follows Pulsar's `Consumer.messageA
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pulsar_spark import ack_set, dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
@@ -46,7 +48,7 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
     if not _may_report(subscription, command, out):
         return
     try:
-        _acknowledge(state, subscription, command.acknowledged)
+        acknowledge_cursor(state, subscription, _of_this_epoch(subscription, command))
     except ValueError as error:
         refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
         return
@@ -72,12 +74,15 @@ def acknowledge(state: BrokerState, command: Acknowledge, out: ReadyBuilder) -> 
     if command.epoch is not None and command.epoch != subscription.epoch:
         refuse(out, command, ServerError.EPOCH_IS_OVER, f"Epoch {command.epoch} is over")
         return
+    if command.attempt is not None and command.attempt < subscription.first_attempt:
+        refuse(out, command, ServerError.EPOCH_IS_OVER, "It was delivered before a seek")
+        return
     is_cumulative = command.ack_type is AckType.CUMULATIVE
     if is_cumulative and _refuses_cumulative(subscription, command, out):
         return
     try:
         cursor = _cursor_of(state, subscription, command)
-        _acknowledge(state, subscription, _published(state, cursor))
+        acknowledge_cursor(state, subscription, _published(state, cursor))
     except ValueError as error:
         refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
         return
@@ -114,7 +119,7 @@ def redeliver_unacknowledged(
 def hear_of_ledgers(state: BrokerState, subscription: Subscription) -> None:
     """Once the log tells of ledgers, what was acknowledged in them already counts."""
     if subscription.unheard is not None:
-        _acknowledge(state, subscription, subscription.unheard)
+        acknowledge_cursor(state, subscription, subscription.unheard)
 
 
 def time_out(
@@ -130,7 +135,26 @@ def time_out(
         reject(state, subscription, out, consumer, consumer.open_attempt, due, at_once)
 
 
-def refuse(out: ReadyBuilder, command: object, error: ServerError, message: str) -> None:
+def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
+    """What was published counts; what lies beyond waits until the log tells of it."""
+    known, beyond = state.known(cursor.individually_deleted)
+    end = state.last_position
+    position = min(cursor.mark_delete_position, end)
+    beyond |= cursor.mark_delete_position > end
+    if beyond:
+        heard = subscription.unheard
+        subscription.unheard = cursor if heard is None else heard.union(cursor)
+    elif subscription.unheard is cursor:
+        subscription.unheard = None
+    if not state.policies.batch_index_acknowledgment:
+        known = _complete_batches(subscription, known)
+    if position > subscription.cursor.mark_delete_position or known:
+        subscription.acknowledge(Cursor(position, known), state.ledgers)
+
+
+def refuse(
+    out: ReadyBuilder, command: object, error: ServerError, message: str, *, newest: int = -1
+) -> None:
     """Answer a command with an error."""
     out.replies.append(
         Reply(
@@ -140,6 +164,7 @@ def refuse(out: ReadyBuilder, command: object, error: ServerError, message: str)
             getattr(command, "request_id", None),
             error,
             message,
+            newest=newest,
         )
     )
 
@@ -176,7 +201,8 @@ def _refuse_stranger(subscription: Subscription, command: Report, out: ReadyBuil
         refuse(out, command, ServerError.CONSUMER_NOT_FOUND, "Consumer not found: subscribe")
     else:
         text = "Another run took this consumer's name, or its lease lapsed"
-        refuse(out, command, ServerError.CONSUMER_REPLACED, text)
+        newest = subscription.newest_run_of(command.consumer)
+        refuse(out, command, ServerError.CONSUMER_REPLACED, text, newest=newest)
 
 
 def _refuses_cumulative(
@@ -191,21 +217,13 @@ def _refuses_cumulative(
     return True
 
 
-def _acknowledge(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
-    """What was published counts; what lies beyond waits until the log tells of it."""
-    known, beyond = state.known(cursor.individually_deleted)
-    end = state.last_position
-    position = min(cursor.mark_delete_position, end)
-    beyond |= cursor.mark_delete_position > end
-    if beyond:
-        heard = subscription.unheard
-        subscription.unheard = cursor if heard is None else heard.union(cursor)
-    elif subscription.unheard is cursor:
-        subscription.unheard = None
-    if not state.policies.batch_index_acknowledgment:
-        known = _complete_batches(subscription, known)
-    if position > subscription.cursor.mark_delete_position or known:
-        subscription.acknowledge(Cursor(position, known), state.ledgers)
+def _of_this_epoch(subscription: Subscription, command: Report) -> Cursor:
+    """What it acknowledges, without what a sink names as delivered before a seek."""
+    cursor = command.acknowledged
+    for attempt, messages in command.acknowledged_attempts.items():
+        if attempt >= subscription.first_attempt:
+            cursor = cursor.acknowledge(messages)
+    return cursor
 
 
 def _complete_batches(subscription: Subscription, messages: PositionSet) -> PositionSet:
@@ -267,15 +285,14 @@ def _take_state(
     command: Report,
     out: ReadyBuilder,
 ) -> None:
-    if command.delivered is not None:
-        consumer.says_delivered = True
-        for attempt, messages in command.delivered.items():
-            _take_delivered(state, subscription, consumer, attempt, messages)
     if command.sequence > consumer.sequence:
         consumer.sequence = command.sequence
         consumer.committed = LATEST if command.committed is None else command.committed
         if command.permits is not None:
             consumer.permits = command.permits
+        consumer.says_delivered = command.delivered is not None
+        if command.delivered is not None:
+            _take_delivered(state, subscription, consumer, command.delivered)
     if command.revision > consumer.obeyed:
         consumer.obeyed = min(command.revision, consumer.revision)
         if not consumer.is_revoking:
@@ -289,22 +306,25 @@ def _take_delivered(
     state: BrokerState,
     subscription: Subscription,
     consumer: Consumer,
-    attempt: int,
-    messages: PositionSet,
+    delivered: Mapping[int, PositionSet],
 ) -> None:
-    """What it has planned of what it holds at that attempt; ack timeouts begin now."""
-    if attempt == consumer.open_attempt:
-        known, _ = state.known(messages)
-        held = subscription.held_openly(known)
-    else:
-        held = not_acknowledged(messages, subscription.cursor)
-        held = consumer.pending.get(attempt, NOTHING).intersection(held)
-    new = held.difference(consumer.delivered)
-    if not new:
-        return
-    consumer.delivered = consumer.delivered.union(new)
+    """What it has planned of what it holds, by attempt, and nothing else; timeouts begin now.
+
+    A run that died may have said more than it lived to write down: the next one's word counts.
+    """
+    before, consumer.delivered = consumer.delivered, NOTHING
+    for attempt, messages in delivered.items():
+        if attempt == consumer.open_attempt:
+            known, _ = state.known(messages)
+            held = subscription.held_openly(known)
+        else:
+            held = not_acknowledged(messages, subscription.cursor)
+            held = consumer.pending.get(attempt, NOTHING).intersection(held)
+        consumer.delivered = consumer.delivered.union(held)
+    consumer.timeouts = consumer.timeouts.without(before.difference(consumer.delivered))
     options = consumer.options
     if options.ack_timeout_ms > 0:
+        new = consumer.delivered.difference(before)
         for count, part in subscription.tracker.by_count(new):
             backoff = options.ack_timeout_redelivery_backoff
             wait_ms = options.ack_timeout_ms + (backoff.next(count) if backoff else 0)

@@ -7,8 +7,6 @@ Follows Pulsar's `AbstractBatchMessageContainer` and `BatchMessageKeyBasedContai
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,12 +32,6 @@ class BatchLimits:
     @property
     def bytes_limit(self) -> int:
         return self.max_bytes if self.max_bytes > 0 else self.max_message_size
-
-    def have_enough_space(self, messages: int, size_bytes: int, next_bytes: int) -> bool:
-        """Whether a message of `next_bytes` may join a batch that holds so many already."""
-        return size_bytes + next_bytes <= self.bytes_limit and (
-            self.max_messages <= 0 or messages < self.max_messages
-        )
 
     def is_full(self, messages: int, size_bytes: int) -> bool:
         """Whether the batch is sent at once, whatever comes next."""
@@ -71,40 +63,10 @@ class BatchLimits:
         return np.array(batches, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedBatch:
-    """A batch of one key: the places of its messages, and the sequence id it goes under."""
-
-    sequence_id: int
-    messages: tuple[int, ...]
-
-
-def batch_key(key: str | None, ordering_key: bytes | None) -> str | None:
-    """What messages of one key-based batch have in common: ordering key, else key, else none."""
-    if ordering_key is not None:
-        return base64.b64encode(ordering_key).decode()
-    return key
-
-
-def key_based_batches(keys: Iterable[str | None], sequence_ids: Iterable[int]) -> list[KeyedBatch]:
-    """The batches of a key-based container, in the order in which they are sent.
-
-    That is by each batch's highest sequence id, which is also the one on the wire. `keys` are
-    those of `batch_key`, one a message, in the order in which they came.
-    """
-    groups: dict[str | None, list[int]] = {}
-    highest: dict[str | None, int] = {}
-    for place, (key, sequence_id) in enumerate(zip(keys, sequence_ids, strict=True)):
-        groups.setdefault(key, []).append(place)
-        highest[key] = max(highest.get(key, sequence_id), sequence_id)
-    order = sorted(groups, key=lambda key: highest[key])
-    return [KeyedBatch(highest[key], tuple(groups[key])) for key in order]
-
-
 def key_based_order(
     key_codes: NDArray[np.int64], sequence_ids: NDArray[np.int64], containers: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`key_based_batches` for many containers at once: (order of messages, sizes of batches).
+    """Batches of one key each, by their highest sequence id: (order of messages, their sizes).
 
     `key_codes` and `sequence_ids` have shape (n,), equal codes mean equal keys; `containers` says
     how many messages each container holds, as `BatchLimits.cut` does. The order has shape (n,).

@@ -31,14 +31,12 @@ from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
     Acknowledge,
     CloseConsumer,
-    CloseProducer,
     Command,
     Compacted,
     CreateSubscription,
     LeaseLapsed,
     LedgerAdded,
     LedgersTrimmed,
-    Producer,
     RedeliverUnacknowledgedMessages,
     Report,
     Seek,
@@ -49,11 +47,8 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.due_messages import NOTHING, not_acknowledged
-from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
-from pulsar_spark.policies import BacklogQuotaPolicy
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import Admission
-from pulsar_spark.ready import Acknowledged, Ready, Reply, ServerError
+from pulsar_spark.ready import Acknowledged, Ready
 from pulsar_spark.ready_builder import ReadyBuilder
 from pulsar_spark.subscription import Subscription
 from pulsar_spark.topic_subscriptions import close, create, seek, subscribe, unsubscribe, welcome
@@ -157,71 +152,6 @@ def _compacted(state: BrokerState, command: Compacted, _out: ReadyBuilder) -> No
     state.compact(command.compacted)
 
 
-def _producer(state: BrokerState, command: Producer, out: ReadyBuilder) -> None:
-    """Let a producer in, let it wait (no reply yet), or refuse it."""
-    limit = state.policies.max_producers_per_topic
-    if state.quota_exceeded:
-        hold = state.policies.backlog_quota_policy is BacklogQuotaPolicy.PRODUCER_REQUEST_HOLD
-        error = ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION
-        if hold:
-            error = ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR
-        _refuse_producer(out, command, error, "Cannot create producer on topic with backlog quota")
-        return
-    if 0 < limit <= len(state.producers.producers):
-        text = "Topic reached max producers limit"
-        _refuse_producer(out, command, ServerError.PRODUCER_BUSY, text)
-        return
-    try:
-        admission = state.producers.add(
-            command.producer,
-            command.access_mode,
-            epoch=command.incarnation,
-            topic_epoch=command.topic_epoch,
-        )
-    except ProducerBusyError as error:
-        _refuse_producer(out, command, ServerError.PRODUCER_BUSY, error.message)
-    except ProducerFencedError as error:
-        _refuse_producer(out, command, ServerError.PRODUCER_FENCED, error.message)
-    else:
-        _admit(state, admission, out, command.request_id)
-
-
-def _close_producer(state: BrokerState, command: CloseProducer, out: ReadyBuilder) -> None:
-    held = state.producers.producers.get(command.producer)
-    if held is None or held.epoch == command.incarnation:
-        _admit(state, state.producers.remove(command.producer), out, None)
-
-
-def _admit(
-    state: BrokerState, admission: Admission, out: ReadyBuilder, request_id: int | None
-) -> None:
-    state.producers = admission.topic
-    out.closed_producers.extend(admission.fenced)
-    for producer in admission.granted:
-        out.replies.append(
-            Reply(
-                producer.name,
-                incarnation=producer.epoch,
-                request_id=request_id,
-                topic_epoch=producer.topic_epoch,
-            )
-        )
-
-
-def _refuse_producer(
-    out: ReadyBuilder, command: Producer, error: ServerError, message: str
-) -> None:
-    out.replies.append(
-        Reply(
-            command.producer,
-            incarnation=command.incarnation,
-            request_id=command.request_id,
-            error=error,
-            message=message,
-        )
-    )
-
-
 def _already_taken_in(_state: BrokerState, _command: LedgerAdded, _out: ReadyBuilder) -> None:
     """See `_take_in_ledgers`."""
 
@@ -240,8 +170,6 @@ HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = 
     Report: report,
     Acknowledge: acknowledge,
     RedeliverUnacknowledgedMessages: redeliver_unacknowledged,
-    Producer: _producer,
-    CloseProducer: _close_producer,
 }
 """What each command does; there is no other."""
 

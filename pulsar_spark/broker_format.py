@@ -33,7 +33,6 @@ from pulsar_spark.policies import (
     TopicPolicies,
 )
 from pulsar_spark.position import Position
-from pulsar_spark.producer_access import TopicProducers
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.shards import ShardReader, ShardWriter, packed_array
@@ -47,6 +46,10 @@ _SELECTORS: Final[dict[str, Any]] = {
     "consistent_hashing": ConsistentHashingSelector,
     "sticky_range": StickyRangeSelector,
 }
+_NO_PRODUCERS: Final[dict[str, Any]] = {
+    "producers": [], "waiting": [], "topic_epoch": None, "exclusive_producer": None,
+}  # fmt: skip
+"""What an older Pulsarlite wants to find: access modes are the log's, and not the broker's."""
 _PLAIN_OF_CONSUMER: Final = (
     "name", "incarnation", "priority_level", "permits", "open_attempt", "says_delivered",
     "revision", "obeyed", "sequence", "redeliver_sequence", "is_blocked",
@@ -81,13 +84,14 @@ def to_shards(state: BrokerState) -> dict[str, bytes]:
             "now_ms": state.now_ms,
             "hidden": writer.put_set("hidden", state.hidden),
             **delayed_value(writer, state.delayed),
-            "producers": state.producers.to_json_value(),
+            "producers": _NO_PRODUCERS,
             "was_subscribed": state.was_subscribed,
             "trimming": sorted(state.trimming),
             "quota_exceeded": state.quota_exceeded,
             "blocks": sorted(blocks),
             "subscriptions": list(state.subscriptions),
             **({"next_epoch": state.next_epoch} if state.next_epoch else {}),
+            **({"next_attempt": state.next_attempt} if state.next_attempt else {}),
             **_compaction_value(state.compaction),
         },
     )
@@ -111,11 +115,11 @@ def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
             state.columns[ledger[0]] = _columns(reader, ledger[0], published_at_ms, columns)
         state.hidden = reader.set("hidden", value["hidden"])
         state.delayed = delayed_from(reader, value)
-        state.producers = TopicProducers.from_json_value(value["producers"])
         state.was_subscribed = value["was_subscribed"]
         state.trimming = frozenset(value["trimming"])
         state.quota_exceeded = value["quota_exceeded"]
         state.next_epoch = value.get("next_epoch", 0)
+        state.next_attempt = value.get("next_attempt", 0)
         if "compaction" in value:
             horizon, kept, trimmed = value["compaction"]
             state.compaction = Compaction(
@@ -208,6 +212,7 @@ def _subscription_value(writer: ShardWriter, key: str, held: Subscription) -> di
         else _cursor_value(writer, f"{key}/unheard", held.unheard),
         "key_shared_policy": _plain(held.key_shared_policy),
         "epoch": held.epoch,
+        **({"first_attempt": held.first_attempt} if held.first_attempt else {}),
         "read_position": list(held.read_position),
         "announced": list(held.announced),
         "replay": writer.put_set(f"{key}/replay", held.replay),
@@ -242,6 +247,7 @@ def _subscription(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Su
         _cursor(reader, f"{key}/origin", value["origin"]),
         _key_shared_policy(value["key_shared_policy"]),
         value["epoch"],
+        value.get("first_attempt", 0),
         Position(*value["read_position"]),
         reader.set(f"{key}/replay", value["replay"]),
         DueMessages(sets_from(reader, f"{key}/waiting", value["waiting"])),

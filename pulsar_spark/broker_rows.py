@@ -32,9 +32,10 @@ class Phase(IntEnum):
 
     RESTORED = 0
     LOG = 1
-    COMMANDS = 2
-    LEASES = 3
-    TICK = 4
+    CREATED = 2
+    COMMANDS = 3
+    LEASES = 4
+    TICK = 5
 
 
 SHARD: Final = "shard"
@@ -43,6 +44,8 @@ COMMAND: Final = "command"
 COMPACTED: Final = "compacted"
 TICK: Final = "tick"
 SNAPSHOT: Final = "snapshot"
+FAILED: Final = "failed"
+ASIDE: Final = "aside"
 DISPATCH: Final = "dispatch"
 LETTER: Final = "letter"
 TRIM: Final = "trim"
@@ -50,7 +53,7 @@ OFFSET: Final = "offset"
 
 
 class InputRow(NamedTuple):
-    """One row for the broker of (topic, partition). `text` is a shard's key, else empty."""
+    """One row for the broker of (topic, partition). `text` is a shard's key, or what failed."""
 
     topic: str
     partition: int
@@ -74,7 +77,10 @@ INPUT_DDL: Final = (
 
 
 class OutputRow(NamedTuple):
-    """One row of what a step wants done. `text` is a subscription, or a shard's key."""
+    """One row of what a step wants done. `text` is a subscription, or a shard's key.
+
+    ASIDE: there was no step; its data say why.
+    """
 
     topic: str
     partition: int

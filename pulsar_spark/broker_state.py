@@ -26,7 +26,6 @@ from pulsar_spark.managed_cursor import last_position
 from pulsar_spark.policies import TopicPolicies
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import TopicProducers
 from pulsar_spark.subscription import Subscription
 from pulsar_spark.topic_name import is_persistent
 
@@ -72,7 +71,6 @@ class BrokerState:
     delayed: DelayedMessages = field(default_factory=DelayedMessages)
     """By their producers; one for all subscriptions, since it is the message that is delayed."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    producers: TopicProducers = field(default_factory=TopicProducers)
     was_subscribed: bool = False
     """Whether there ever was a durable subscription."""
     trimming: frozenset[int] = frozenset()
@@ -81,6 +79,8 @@ class BrokerState:
     quota_exceeded: bool = False
     next_epoch: int = 0
     """Of the next subscription: above those of all that were deleted, whose reports may be late."""
+    next_attempt: int = 0
+    """The first of the next subscription, above those of all that were deleted."""
 
     def copy(self) -> BrokerState:
         twin = replace(self)
@@ -238,7 +238,6 @@ class BrokerState:
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         self.delayed.check()
-        self.producers.check()
         assert set(self.columns) == {ledger.ledger_id for ledger in self.ledgers}
         assert self.compaction.trimmed <= self.compaction.ledger_ids & set(self.columns)
         for subscription in self.subscriptions.values():

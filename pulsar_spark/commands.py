@@ -21,7 +21,6 @@ from pulsar_spark.ledger_info import LedgerInfo
 from pulsar_spark.policies import ConsumerOptions, KeySharedPolicy, TopicPolicies
 from pulsar_spark.position import EARLIEST, LATEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import ProducerAccessMode
 
 
 class SubscriptionType(str, Enum):
@@ -95,7 +94,9 @@ class Subscribe:
 
     `incarnation` tells the runs under one consumer name apart: a higher one replaces a lower.
     `resumes`: it has a checkpoint, so what it was granted before is still with it.
-    `start_message_id` is (position, batch index or -1) and counts only for a new subscription.
+    `start_message_id` is (position, batch index or -1) and counts only for a new subscription; so
+    does `begins_behind`, which comes before it: what a consumer has done by its own checkpoint,
+    where the subscription is not durable.
     """
 
     subscription: str
@@ -113,6 +114,7 @@ class Subscribe:
     read_compacted: bool = False
     resumes: bool = False
     request_id: int | None = None
+    begins_behind: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +208,14 @@ class ReconsumeLater:
 class Report:
     """All that a consumer has to say, absolute: the union of what arrives is right.
 
-    `sequence` rises with each report of an incarnation; of permits, revision and committed floor
-    the newest report's count. `delivered`, by attempt, is what it has planned so far of what it
+    `sequence` rises with each report of an incarnation; of delivered, permits and committed floor
+    the newest report's count. `delivered`, by attempt, is all that it has planned so far of what it
     was granted and has not acknowledged, said before it is delivered; None: it does not say.
     `permits` is how many messages it may hold at most. `revision` is the latest `Revoke` that it
     has obeyed. `committed` is the floor of its committed offset: below it no replay reads.
     A report without consumer comes from a sink: its acknowledgements and rejections count. A sink
-    knows no epoch; None is whichever it is now. Its cumulative acknowledgement is refused where
+    knows no epoch; None is whichever it is now. `acknowledged_attempts` are acknowledged as they
+    were granted in each attempt: what was granted before the latest seek is left out. Its cumulative acknowledgement is refused where
     several consumers share the subscription.
     """
 
@@ -229,6 +232,7 @@ class Report:
     revision: int = 0
     committed: Position | None = None
     request_id: int | None = None
+    acknowledged_attempts: Mapping[int, PositionSet] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +240,8 @@ class Acknowledge:
     """Acknowledge as a client does: ids, with an ack_set where a batch is not wholly meant.
 
     Individual: `messages`, and of each entry in `ack_sets` the indexes that its words no longer
-    have. Cumulative: all up to `position`, of it only what `ack_set` no longer has.
+    have. Cumulative: all up to `position`, of it only what `ack_set` no longer has. With the
+    `attempt` at which it was granted it counts for nothing once a seek came in between.
     """
 
     subscription: str
@@ -248,6 +253,7 @@ class Acknowledge:
     position: Position | None = None
     ack_set: tuple[int, ...] | None = None
     request_id: int | None = None
+    attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,25 +266,6 @@ class RedeliverUnacknowledgedMessages:
     epoch: int = 0
     sequence: int = 0
     messages: Mapping[int, PositionSet] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """A producer connects. `topic_epoch` is what an earlier exclusive grant told it."""
-
-    producer: str
-    access_mode: ProducerAccessMode = ProducerAccessMode.SHARED
-    topic_epoch: int | None = None
-    incarnation: int = 0
-    request_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CloseProducer:
-    """A producer goes."""
-
-    producer: str
-    incarnation: int = 0
 
 
 Command = (
@@ -295,6 +282,4 @@ Command = (
     | Report
     | Acknowledge
     | RedeliverUnacknowledgedMessages
-    | Producer
-    | CloseProducer
 )

@@ -34,7 +34,8 @@ class Consumer:
     open_from: Position = EARLIEST
     """The mark-delete position when the open grant was made."""
     delivered: PositionSet = field(default_factory=nothing)
-    says_delivered: bool = False
+    says_delivered: bool = True
+    """Whether what it was granted and has not named in a report, it has not delivered."""
     timeouts: DueMessages = field(default_factory=DueMessages)
     revision: int = 0
     """Of the latest Revoke sent to it; 0 for none."""

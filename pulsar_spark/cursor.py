@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from pulsar_spark import cursor_format
@@ -40,26 +39,6 @@ class Cursor:
     def acknowledge(self, messages: PositionSet) -> Cursor:
         """With these messages as well."""
         return Cursor(self.mark_delete_position, self.individually_deleted.union(messages))
-
-    def acknowledge_one(
-        self, position: tuple[int, int], batch_index: int = -1, batch_size: int = 0
-    ) -> Cursor:
-        """With one message; without a batch index, or without a batch size, the whole entry."""
-        if batch_index < 0 or batch_size <= 1:
-            return self.acknowledge(PositionSet.of([position]))
-        return self.acknowledge(PositionSet.of_batch(position, batch_size, 1 << batch_index))
-
-    def acknowledge_arrays(
-        self,
-        ledger_ids: NDArray[Any],
-        entry_ids: NDArray[Any],
-        batch_indexes: NDArray[Any] | None = None,
-        batch_sizes: NDArray[Any] | None = None,
-    ) -> Cursor:
-        """With one message (or entry) a row; see `PositionSet.from_arrays`."""
-        return self.acknowledge(
-            PositionSet.from_arrays(ledger_ids, entry_ids, batch_indexes, batch_sizes)
-        )
 
     def acknowledge_cumulative(
         self, position: Position, batch_index: int = -1, batch_size: int = 0

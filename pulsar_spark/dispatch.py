@@ -20,13 +20,17 @@ class Stepped:
     """How far the broker is with a topic partition, behind all else that the step brought about.
 
     `last_position` is the last entry that the log had told it of; `next_due_ms` when it has to
-    step again, at the latest; `backlogs` how many messages each subscription has before it.
+    step again, at the latest; `backlogs` how many messages each subscription has before it, of
+    which those in `durable` stay without a consumer. `consumers` are all that are subscribed, each
+    as (subscription, name, incarnation).
     """
 
     now_ms: int
     last_position: Position
     next_due_ms: int | None = None
     backlogs: tuple[tuple[str, int], ...] = ()
+    durable: tuple[str, ...] = ()
+    consumers: tuple[tuple[str, str, int], ...] = ()
 
 
 def told(ready: Ready) -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,8 @@
 
 Invariants: what is stored after a batch is all that the next one needs; the stored shards are
 written to `__dispatch` too, so a host that lost its store is restored from there to the letter;
-the same state and rows give the same result, so a batch may be repeated.
+the same state and rows give the same result, so a batch may be repeated; a step that fails, or
+whose input could not be read, leaves the state as it was and is no other topic's business.
 """
 
 from __future__ import annotations
@@ -20,27 +21,30 @@ from pulsar_spark.broker_rows import InputRow, OutputRow, Phase
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import Command
 from pulsar_spark.dispatch import Stepped, told
-from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.errors import CorruptFileError, PulsarliteError
 from pulsar_spark.ready import Ready
 from pulsar_spark.shards import changed
 
 OFFSET_KEY: Final = ""
 """The topic of the row that carries a batch's offset through; it has no broker."""
 
+LONGEST_ERROR: Final = 300
+"""Characters of an error that are told."""
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class HostedBroker:
-    """A broker between two batches: its state, and the shards that say the same."""
+    """A broker between two batches: its shards, and the state that they say, if it is at hand."""
 
-    state: BrokerState
+    state: BrokerState | None
     shards: Mapping[str, bytes]
 
     @staticmethod
     def stored(shards: Mapping[str, bytes]) -> HostedBroker | None:
-        """From a store; None if it has nothing. CorruptFileError if it is damaged."""
-        return HostedBroker(from_shards(shards), shards) if shards else None
+        """From a store; None if it has nothing."""
+        return HostedBroker(None, shards) if shards else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +58,59 @@ class Batch:
 
 
 def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
-    """Take in a batch's rows of one topic partition, in their order, and step once."""
+    """Take in a batch's rows of one topic partition, in their order, and step once.
+
+    A broker that can't is set aside: what it holds stays, and a row says why.
+    """
     ordered = broker_rows.in_order(rows)
     first = ordered[0]
+    held: Mapping[str, bytes] = {} if broker is None else broker.shards
     if broker is None:
         restored = {row.text: row.data for row in ordered if row.phase == Phase.RESTORED}
-        broker = HostedBroker.stored(restored)
-        held: Mapping[str, bytes] = {}
-    else:
-        held = broker.shards
-    before = broker.state if broker else BrokerState(first.topic, first.partition)
-    state, ready = step(before, list(_commands(ordered)), first.now_ms)
-    shards = to_shards(state)
+        broker = HostedBroker(None, restored)
+    about = (first.topic, first.partition)
+    out: list[OutputRow] = []
+    try:
+        state, ready = _step(broker, ordered)
+        shards: Mapping[str, bytes] = to_shards(state)
+        out += _actions(about, ready)
+        last = OutputRow(
+            *about, broker_rows.DISPATCH, "", wire_format.encode(_stepped(state, ready))
+        )
+        after = HostedBroker(state, shards)
+    except Exception as error:  # noqa: BLE001 - the brokers of all other topics go on
+        _log.exception("Topic partition %s of %s is set aside", first.partition, first.topic)
+        shards, after, out = broker.shards, HostedBroker(None, broker.shards), []
+        last = OutputRow(*about, broker_rows.ASIDE, "", described(error).encode())
     written, deleted = changed(held, shards)
     whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
     told_of = shards if whole else written
-    about = (first.topic, first.partition)
-    out = list(_actions(about, ready))
     out += [OutputRow(*about, broker_rows.SHARD, key, told_of[key]) for key in sorted(told_of)]
     out += [OutputRow(*about, broker_rows.SHARD, key) for key in deleted]
-    stepped = _stepped(state, ready)
-    out.append(OutputRow(*about, broker_rows.DISPATCH, "", wire_format.encode(stepped)))
-    return Batch(HostedBroker(state, shards), written, deleted, out)
+    return Batch(after, written, deleted, [*out, last])
+
+
+def described(error: Exception) -> str:
+    """What is told of it to all, in one line."""
+    known = isinstance(error, (PulsarliteError, _InputFailedError))
+    text = str(error) if known else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:LONGEST_ERROR]
+
+
+class _InputFailedError(Exception):
+    """What a broker was to take in could not be read."""
+
+
+def _step(broker: HostedBroker, rows: list[InputRow]) -> tuple[BrokerState, Ready]:
+    failed = next((row.text for row in rows if row.kind == broker_rows.FAILED), None)
+    if failed is not None:
+        raise _InputFailedError(failed)
+    before = broker.state
+    if before is None:
+        first = rows[0]
+        fresh = BrokerState(first.topic, first.partition)
+        before = from_shards(broker.shards) if broker.shards else fresh
+    return step(before, list(_commands(rows)), rows[0].now_ms)
 
 
 def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
@@ -107,4 +142,12 @@ def _stepped(state: BrokerState, ready: Ready) -> Stepped:
         (each.name, each.unacknowledged(state.ledgers).count(state.ledgers))
         for each in state.subscriptions.values()
     )
-    return Stepped(state.now_ms, state.last_position, ready.next_due_ms, backlogs)
+    durable = tuple(each.name for each in state.subscriptions.values() if each.durable)
+    consumers = tuple(
+        (each.name, consumer.name, consumer.incarnation)
+        for each in state.subscriptions.values()
+        for consumer in each.consumers.values()
+    )
+    return Stepped(
+        state.now_ms, state.last_position, ready.next_due_ms, backlogs, durable, consumers
+    )

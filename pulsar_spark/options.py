@@ -32,6 +32,10 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark reads itself, and hands on to every sink too."""
 
 
+SERVICE_URL_VARIABLE: Final = "PULSARLITE_SERVICE_URL"
+"""The environment's serviceUrl, where none is given."""
+
+
 class Scope(Flag):
     """Where an option has a meaning."""
 
@@ -64,7 +68,8 @@ _BOOLEAN = "true or false"
 _BACKOFF = "shortest and longest delay and a factor, such as 1s,60s,2"
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    Option("serviceUrl", values.text, None, Scope.ANY, "a folder, file://, s3://, gs:// or az://",
+    Option("serviceUrl", values.text, None, Scope.ANY,
+           "a folder, file://, memory://, s3://, gs:// or az://",
            "The root below which the topics lie. Without it, the environment's "
            "`PULSARLITE_SERVICE_URL`."),
     Option("path", values.text, None, Scope.ANY, "as serviceUrl", "The same as `serviceUrl`, for "
@@ -346,7 +351,7 @@ class Options:
         if "path" in self.given and "serviceUrl" in self.given:
             raise InvalidOptionError("Options serviceUrl and path mean the same: give one of them.")
         url = self.given.get("path") or self.given.get("serviceUrl")
-        url = url or environment.get("PULSARLITE_SERVICE_URL")
+        url = url or environment.get(SERVICE_URL_VARIABLE)
         if not url:
             raise InvalidOptionError(
                 "Option serviceUrl is missing: say below which folder or object store the topics "

@@ -44,6 +44,8 @@ class PartitionConsumer:
     command: Subscribe
     automatic: bool = True
     connected: bool = False
+    was_connected: bool = False
+    """At any time: then epoch, origin and floor are those that it heard last."""
     refusal: Reply | None = None
     """Why it is not, or no longer, connected."""
     epoch: int = 0
@@ -80,6 +82,23 @@ class PartitionConsumer:
             elif isinstance(item, Reply) and item.incarnation > self.command.incarnation:
                 self._hear_of_newer(item)
 
+    def done(self, committed: PartitionOffset | None) -> Cursor | None:
+        """What it has finished, as far as it knows; None if it never was at any place.
+
+        `committed` is its checkpoint, which an epoch that was heard of since makes void.
+        """
+        if self.was_connected and (committed is None or committed.epoch != self.epoch):
+            return self.origin.floor(self.floor)
+        if committed is None:
+            return None
+        done = committed.origin.floor(self.floor)
+        if committed.floor is not None:
+            done = done.floor(committed.floor)
+        if self.automatic:
+            for cursor in committed.attempts.values():
+                done = done.union(cursor)
+        return done
+
     def subscribe_again(self, command: Subscribe) -> None:
         """As another run, or because what the broker said was missed: it will say all again."""
         self.command = command
@@ -115,7 +134,8 @@ class PartitionConsumer:
         elif reply.origin is not None:
             if not self.connected:
                 self._begin(reply.epoch, reply.origin)
-            self.connected, self.refusal = True, None
+            self.connected = self.was_connected = True
+            self.refusal = None
         if reply.request_id is not None:
             self.answered = max(self.answered, reply.request_id)
 
@@ -177,7 +197,7 @@ class PartitionConsumer:
         `hidden` are not offered, nor are those that compaction has `removed`.
         """
         attempts = self._attempts(start)
-        done = Cursor(self.floor)
+        done = self.origin.floor(self.floor)
         if self.automatic:
             for cursor in attempts.values():
                 done = done.union(cursor)
@@ -215,7 +235,7 @@ class PartitionConsumer:
         for attempt, messages in taken.items():
             attempts[attempt] = attempts.get(attempt, self.origin).acknowledge(messages)
         cut = {a: cursor.floor(self.floor).advance(ledgers) for a, cursor in attempts.items()}
-        attempts = {a: cursor for a, cursor in cut.items() if not self._is_below_floor(cursor)}
+        attempts = self._not_superseded(cut, ledgers)
         every = NOTHING
         for messages in taken.values():
             every = every.union(messages)
@@ -227,9 +247,21 @@ class PartitionConsumer:
         origin = self.origin.floor(self.floor)
         return PartitionOffset(origin, attempts, self.epoch, self.floor, counts)
 
-    def _is_below_floor(self, cursor: Cursor) -> bool:
-        """Whether it says nothing that the floor does not."""
-        return cursor.mark_delete_position <= self.floor and cursor.individually_deleted.is_empty
+    def _not_superseded(
+        self, attempts: Mapping[int, Cursor], ledgers: LedgerList
+    ) -> dict[int, Cursor]:
+        """Without those of which every message is below the floor, or came again at a higher one.
+
+        Forgetting is safe: at an attempt that is over, nothing is ever planned again.
+        """
+        floor, higher = Cursor(self.floor), NOTHING
+        kept: dict[int, Cursor] = {}
+        for attempt in sorted(attempts, reverse=True):
+            planned = attempts[attempt].difference(floor, ledgers)
+            if planned.difference(higher):
+                kept[attempt] = attempts[attempt]
+                higher = higher.union(planned)
+        return dict(sorted(kept.items()))
 
     def forget_planned(self, committed: PartitionOffset | None) -> None:
         """That micro-batch is committed: what it had is never offered again."""

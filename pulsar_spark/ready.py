@@ -66,7 +66,8 @@ class Reply:
     epoch: int = 0
     origin: Cursor | None = None
     """To a Subscribe: where the epoch begins for this consumer."""
-    topic_epoch: int | None = None
+    newest: int = -1
+    """With CONSUMER_REPLACED: the highest incarnation that is known of the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,6 @@ class Ready:
     acknowledged: tuple[Acknowledged, ...] = ()
     grants: tuple[Grant, ...] = ()
     open_grants: tuple[OpenGrant, ...] = ()
-    closed_producers: tuple[str, ...] = ()
     backlog_quota: BacklogQuotaExceeded | None = None
     deleted_subscriptions: tuple[str, ...] = ()
     trim: tuple[int, ...] = ()
@@ -169,7 +169,6 @@ class Ready:
             or self.acknowledged
             or self.grants
             or self.open_grants
-            or self.closed_producers
             or self.deleted_subscriptions
             or self.trim
         )

@@ -32,7 +32,6 @@ class ReadyBuilder:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
     open_grants: list[OpenGrant] = field(default_factory=list)
-    closed_producers: list[str] = field(default_factory=list)
     backlog_quota: BacklogQuotaExceeded | None = None
     deleted_subscriptions: list[str] = field(default_factory=list)
     trim: tuple[int, ...] = ()
@@ -54,7 +53,6 @@ class ReadyBuilder:
             tuple(self.acknowledged),
             tuple(self.grants),
             tuple(self.open_grants),
-            tuple(self.closed_producers),
             self.backlog_quota,
             tuple(self.deleted_subscriptions),
             self.trim,

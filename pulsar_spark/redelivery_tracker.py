@@ -32,6 +32,10 @@ class RedeliveryTracker:
         attempt = self.highest_attempt + 1
         return RedeliveryTracker(attempt, attempt, {}, self.counts)
 
+    def begin_epoch(self) -> RedeliveryTracker:
+        """Nothing is known of any message; attempts rise on, so that none comes a second time."""
+        return RedeliveryTracker(self.highest_attempt, self.highest_attempt)
+
     def granted(self, attempt: int, messages: PositionSet) -> RedeliveryTracker:
         """These are held now, at that attempt: their holder remembers it."""
         return RedeliveryTracker(

@@ -24,7 +24,7 @@ from pulsar_spark.stored_record import StoredFormat
 
 SHARD_FORMAT: Final = StoredFormat(
     "A shard of the broker's state",
-    version=2,
+    version=3,
     remedy="Start the broker with a new checkpoint folder: it is rebuilt from __dispatch.",
 )
 """Version 1 kept every array as packed 64-bit integers."""

@@ -24,7 +24,7 @@ from pulsar_spark.stored_record import StoredFormat
 
 OFFSET_FORMAT: Final = StoredFormat(
     "An offset in the checkpoint",
-    version=2,
+    version=3,
     remedy="Restore the checkpoint from a copy, or start with a new one.",
 )
 READERS_VERSION: Final = 1
@@ -140,6 +140,8 @@ class StreamOffset:
     """The run of the consumer that planned this; the next one takes a higher number."""
     suspects: str = ""
     """Of a consumer: the file of messages that it tries apart, if there are any."""
+    ack_mode: str = ""
+    """Of a consumer: what its cursors mean, `auto` or `manual`; version 2 did not say."""
 
     @property
     def is_symbolic(self) -> bool:
@@ -162,6 +164,7 @@ class StreamOffset:
         if not self.subscription:
             return {"topics": _sorted(topics), "version": READERS_VERSION}
         value = {
+            "ack_mode": self.ack_mode,
             "consumer": self.consumer,
             "incarnation": self.incarnation,
             "subscription": self.subscription,
@@ -193,6 +196,7 @@ class StreamOffset:
                 str(value.get("consumer", "")),
                 int(value.get("incarnation", 0)),
                 str(value.get("suspects", "")),
+                str(value.get("ack_mode", "")),
             )
         except (
             KeyError, ValueError, TypeError, AttributeError, OverflowError, CorruptFileError,

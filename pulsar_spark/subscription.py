@@ -8,7 +8,6 @@ grant the holder has all that is in none of those. Follows Pulsar's `PersistentS
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pulsar_spark.commands import SubscriptionType
@@ -39,6 +38,8 @@ class Subscription:
     origin: Cursor
     key_shared_policy: KeySharedPolicy = field(default_factory=KeySharedPolicy)
     epoch: int = 0
+    first_attempt: int = 0
+    """Of this epoch: what was granted at a lower attempt, was granted before it began."""
     read_position: Position = EARLIEST
     replay: PositionSet = field(default_factory=nothing)
     waiting: DueMessages = field(default_factory=DueMessages)
@@ -124,6 +125,11 @@ class Subscription:
         while len(self.incarnations) > MAX_REMEMBERED_INCARNATIONS:
             del self.incarnations[next(iter(self.incarnations))]
 
+    def newest_run_of(self, consumer: str) -> int:
+        """The highest incarnation that is known of it; -1 if none is."""
+        held = self.consumers.get(consumer)
+        return self.incarnations.get(consumer, -1) if held is None else held.incarnation
+
     # -- beginning again -----------------------------------------------------------------------
 
     def rewind(self) -> None:
@@ -136,7 +142,8 @@ class Subscription:
         self.epoch += 1
         self.cursor = self.origin = cursor
         self.waiting = DueMessages()
-        self.tracker = RedeliveryTracker()
+        self.tracker = self.tracker.begin_epoch()
+        self.first_attempt = self.tracker.highest_attempt + 1
         self.unheard = None
         self.partial_acks = NOTHING
         self.is_blocked = False
@@ -144,15 +151,11 @@ class Subscription:
         self.announced = cursor.mark_delete_position
         for consumer in self.consumers.values():
             consumer.clear()
-            # Until it says anew: a seek back may need what it had no more use for.
+            # Reset until its next report: a seek back may need ledgers that it had finished.
             consumer.committed = min(consumer.committed, cursor.mark_delete_position)
         self.rewind()
 
     # -- looking -----------------------------------------------------------------------------
-
-    def counts_of(self, messages: PositionSet) -> Mapping[int, PositionSet]:
-        """Redelivery counts above 0 -> those of the messages that have them."""
-        return {count: part for count, part in self.tracker.by_count(messages) if count}
 
     def check(self, ledgers: LedgerList) -> None:
         """Raise AssertionError if an invariant is broken."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from pulsar_spark import dispatcher_single_active, dispatcher_sticky_key
-from pulsar_spark.acknowledgment import refuse
+from pulsar_spark.acknowledgment import acknowledge_cursor, refuse
 from pulsar_spark.broker_state import BrokerState
 from pulsar_spark.commands import (
     CloseConsumer,
@@ -39,6 +39,7 @@ from pulsar_spark.position import EARLIEST, LATEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import EpochBegan, Reply, ServerError
 from pulsar_spark.ready_builder import ReadyBuilder
+from pulsar_spark.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.shared_dispatch import SharedDispatch
 from pulsar_spark.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscription import Subscription
@@ -50,10 +51,11 @@ def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None
     if not state.is_persistent:
         command = _only_while_connected(command)
     refusal = _refusal(state, command)
-    if refusal is not None:
-        refuse(out, command, *refusal)
-        return
     subscription = state.subscriptions.get(command.subscription)
+    if refusal is not None:
+        newest = -1 if subscription is None else subscription.newest_run_of(command.consumer)
+        refuse(out, command, *refusal, newest=newest)
+        return
     held = subscription.consumers.get(command.consumer) if subscription else None
     if subscription is not None and held is not None:
         _subscribe_again(state, subscription, held, command, out)
@@ -120,7 +122,7 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
                 consumer.incarnation,
                 command.request_id,
                 epoch=subscription.epoch,
-                origin=Cursor(subscription.cursor.mark_delete_position),
+                origin=_origin_for_consumers(subscription),
             )
         )
         if consumer.is_revoking:
@@ -136,6 +138,12 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
         if consumer.has_open_grant and (subscription.name, consumer.name) not in told:
             grant = dispatcher_single_active.open_grant_of(subscription, consumer, again=True)
             out.open_grants.append(grant)
+
+
+def _origin_for_consumers(subscription: Subscription) -> Cursor:
+    """Holes too, where only the consumer's own checkpoint keeps them."""
+    cursor = subscription.cursor
+    return Cursor(cursor.mark_delete_position) if subscription.durable else cursor
 
 
 def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: ReadyBuilder) -> None:
@@ -345,11 +353,14 @@ def _only_while_connected(command: Subscribe) -> Subscribe:
         durable=False,
         initial_position=InitialPosition.LATEST,
         start_message_id=None,
+        begins_behind=None,
     )
 
 
 def _created(state: BrokerState, command: Subscribe) -> Subscription:
-    if command.start_message_id is not None:
+    if command.begins_behind is not None:
+        position, batch_index = EARLIEST, -1
+    elif command.start_message_id is not None:
         position, batch_index = command.start_message_id
         if not command.start_message_id_inclusive and position not in (EARLIEST, LATEST):
             position, batch_index = _message_after(state, position, batch_index)
@@ -358,17 +369,23 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
     else:
         position, batch_index = LATEST, -1
     cursor = cursor_before(state, position, batch_index, compacted=command.read_compacted)
-    return Subscription(
+    last = state.next_attempt - 1
+    created = Subscription(
         command.subscription,
         command.subscription_type,
         command.durable,
         cursor,
         cursor,
         epoch=state.next_epoch,
-        read_position=cursor.mark_delete_position,
-        announced=cursor.mark_delete_position,
+        first_attempt=state.next_attempt,
+        tracker=RedeliveryTracker(last, last),
         read_compacted=command.read_compacted,
     )
+    if command.begins_behind is not None:
+        acknowledge_cursor(state, created, command.begins_behind)
+        created.origin = created.cursor
+    created.read_position = created.announced = created.cursor.mark_delete_position
+    return created
 
 
 def _first_consumer(state: BrokerState, subscription: Subscription, command: Subscribe) -> None:
@@ -460,13 +477,14 @@ def _subscribe_again(
         if not command.resumes:
             consumer.committed = subscription.cursor.mark_delete_position
             give_back_all(state, subscription, out, consumer, bury=True)
-            consumer.says_delivered = False
+            consumer.says_delivered = True
     out.welcomes.append(command)
 
 
 def _delete(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
     del state.subscriptions[subscription.name]
     state.next_epoch = max(state.next_epoch, subscription.epoch + 1)
+    state.next_attempt = max(state.next_attempt, subscription.tracker.highest_attempt + 1)
     out.deleted_subscriptions.append(subscription.name)
 
 

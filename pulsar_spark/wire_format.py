@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
 
-from pulsar_spark import commands, cursor_format, policies, producer_access, ready
+from pulsar_spark import commands, cursor_format, policies, ready
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.dispatch import Stepped
 from pulsar_spark.position import EARLIEST, Position
@@ -34,7 +34,7 @@ _CLASSES: Final[dict[str, type]] = {
         commands.Subscribe, commands.CreateSubscription, commands.CloseConsumer,
         commands.LeaseLapsed, commands.Unsubscribe, commands.Seek, commands.Rejection,
         commands.ReconsumeLater, commands.Report, commands.Acknowledge,
-        commands.RedeliverUnacknowledgedMessages, commands.Producer, commands.CloseProducer,
+        commands.RedeliverUnacknowledgedMessages,
         commands.SetPolicies, commands.LedgersTrimmed,
         policies.KeySharedPolicy, policies.DeadLetterPolicy, policies.ConsumerOptions,
         policies.TopicPolicies, MultiplierRedeliveryBackoff,
@@ -46,10 +46,13 @@ _ENUMS: Final[dict[str, type[Enum]]] = {
     each.__name__: each
     for each in (
         commands.SubscriptionType, commands.InitialPosition, commands.AckType,
-        policies.BacklogQuotaPolicy, policies.KeySharedMode, producer_access.ProducerAccessMode,
+        policies.BacklogQuotaPolicy, policies.KeySharedMode,
         ready.ServerError,
     )
 }  # fmt: skip
+
+_GONE: Final = {"Reply": frozenset({"topic_epoch"})}
+"""Fields that an older Pulsarlite wrote, and nobody needs any more."""
 
 
 def encode(item: Any) -> bytes:
@@ -96,7 +99,8 @@ def _item(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "$" in value:
-        held = {name: _item(each) for name, each in value.items() if name != "$"}
+        left_out = {"$", *_GONE.get(value["$"], ())}
+        held = {name: _item(each) for name, each in value.items() if name not in left_out}
         return _CLASSES[value["$"]](**held)
     (kind, inner), *rest = value.items()
     if rest:

@@ -11,12 +11,12 @@ import pytest
 from pulsar_spark.commands import Report, Subscribe, SubscriptionType
 from pulsar_spark.connector import subscription_admin
 from pulsar_spark.connector.command_line import main
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.topics import send
 
 ABOUT = TopicPartition("persistent://public/default/t", 0)
@@ -25,10 +25,9 @@ ABOUT = TopicPartition("persistent://public/default/t", 0)
 @pytest.fixture
 def place(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
     """A topic of three messages, and a broker at work."""
-    impatient(monkeypatch)
     monkeypatch.setenv("PULSARLITE_SERVICE_URL", str(root))
     send(root, "t", "abc", batchingEnabled=False)
-    loop = BrokerLoop(Root(str(root), {}), tmp_path / "checkpoint")
+    loop = EmbeddedBroker(Root(str(root), {}), "_broker/checkpoint")
     stop = threading.Event()
 
     def serve() -> None:

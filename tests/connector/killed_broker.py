@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_spark.commands import InitialPosition, Rejection, Report, Subscribe, SubscriptionType
-from pulsar_spark.connector import broker_source, local_store, managed_ledger
+from pulsar_spark.connector import local_store, managed_ledger
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
@@ -25,7 +26,6 @@ from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Grant
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
-from tests.connector.broker_loop import BrokerLoop
 from tests.connector.killed_queries import KilledAtChange
 from tests.connector.topics import send
 from tests.store.killed_writers import fork
@@ -68,7 +68,7 @@ def prepare(folder: Path) -> None:
 def broker(folder: Path) -> None:
     """Say each round's command, and serve it; both go on where they were."""
     root = Root(str(folder / "root"), {})
-    loop = BrokerLoop(root, folder / "checkpoint")
+    loop = EmbeddedBroker(root, "_broker/checkpoint")
     for number, command in enumerate(ROUNDS):
         commands = SystemTopic(root, COMMANDS)
         commands.append([Record.of(ABOUT, "s", command)], application=("consumer", number))
@@ -99,7 +99,6 @@ def main() -> None:
     folder, *rest = sys.argv[1:]
     every = int(rest[0]) if rest else 1
     step = int(rest[1]) if len(rest) > 1 else 0
-    broker_source.LONGEST_WAIT_S = 0.0
     managed_ledger.SNAPSHOT_EVERY = 4
     kills = 0
     while True:

@@ -52,7 +52,7 @@ def consumer(folder: Path, mode: str) -> None:
         subscriptionInitialPosition="Earliest", leaseTimeout="600s", maxMessagesPerTrigger=3,
         ackMode=mode,
     )  # fmt: skip
-    broker = PlainBroker(folder / "root", folder / "broker")
+    broker = PlainBroker(folder / "root", "_broker/broker")
     while True:
         end = log.get(f"offset-{number}")
         batch = run.planned() if end is None else Batch(run.offset, end)

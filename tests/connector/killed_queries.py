@@ -20,7 +20,7 @@ from typing import Any
 
 from pulsar_spark.connector import local_store, managed_ledger, offset_store, stream_reader
 from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.options import Scope
 from tests.connector.reading import Batch, Run

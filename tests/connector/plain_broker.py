@@ -1,7 +1,6 @@
-"""A broker without Spark, for tests of those who talk to one: turn by turn, or in a thread.
+"""An embedded broker for tests of those who talk to one: turn by turn, or in a thread.
 
-Invariants: it is `BrokerLoop`, so the broker query's own source, steps and sink; a failure in its
-thread is raised where it is stopped.
+Invariant: a failure in its thread is raised where it is stopped.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-import pytest
-
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.topics import Root
-from tests.connector.broker_loop import BrokerLoop, impatient
 
 TURN_S = 0.005
 
@@ -21,24 +18,20 @@ TURN_S = 0.005
 class PlainBroker:
     """Serves one root. `with PlainBroker(...)` runs it in a thread."""
 
-    def __init__(self, root: Path | str, checkpoint: Path) -> None:
+    def __init__(self, root: Path | str, checkpoint: str) -> None:
         self._root, self._checkpoint = Root(str(root), {}), checkpoint
-        self._patch = pytest.MonkeyPatch()
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self._loop: BrokerLoop | None = None
+        self._broker: EmbeddedBroker | None = None
         self.batches = 0
 
     def until_quiet(self) -> None:
         """Turns until there is nothing to do, in the caller's thread."""
-        with pytest.MonkeyPatch.context() as patch:
-            impatient(patch)
-            self._loop = self._loop or BrokerLoop(self._root, self._checkpoint)
-            self.batches += self._loop.until_quiet()
+        self._broker = self._broker or EmbeddedBroker(self._root, self._checkpoint)
+        self.batches += self._broker.until_quiet()
 
     def start(self) -> PlainBroker:
-        impatient(self._patch)
         self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
         self._thread.start()
         return self
@@ -47,7 +40,6 @@ class PlainBroker:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        self._patch.undo()
         if self._failure is not None:
             raise self._failure
 
@@ -64,9 +56,9 @@ class PlainBroker:
 
     def _run(self) -> None:
         try:
-            loop = BrokerLoop(self._root, self._checkpoint)
+            broker = EmbeddedBroker(self._root, self._checkpoint)
             while not self._stopped.is_set():
-                if loop.turn():
+                if broker.turn():
                     self.batches += 1
                 else:
                     self._stopped.wait(TURN_S)

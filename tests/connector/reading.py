@@ -110,13 +110,13 @@ def through_json(offset: Offset) -> Offset:
     return value
 
 
-def messages(root: Path, topic: str = "t", **given: Any) -> list[Message]:
+def messages(root: Path | str, topic: str = "t", **given: Any) -> list[Message]:
     """All messages of a topic, properties too."""
     run = Run(root, topic=topic, startingOffsets="earliest", includeProperties=True, **given)
     return [message for batch in run.all() for message in batch.messages]
 
 
-def entries(root: Path, topic: str = "t") -> list[int]:
+def entries(root: Path | str, topic: str = "t") -> list[int]:
     """Messages in each entry, by partition and order."""
     ledger = ledger_of(root, topic)
     return [

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pulsar_spark.connector import managed_ledger
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.producer_connection import claim_of, connect
-from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
 from pulsar_spark.options import Scope

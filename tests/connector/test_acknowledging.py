@@ -30,6 +30,7 @@ from pulsar_spark.connector.acknowledgment_writer import (
     AcknowledgmentWriter,
     FoldedRows,
 )
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.dispatch import Stepped
@@ -46,7 +47,6 @@ from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Grant
 from pulsar_spark.stream_offset import TopicPartition
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, options_of, send, trim
 from tests.waiting import eventually
@@ -61,7 +61,6 @@ Columns = Mapping[str, Sequence[Any] | pa.Array]
 
 @pytest.fixture
 def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
-    impatient(monkeypatch)
     return Root(str(root), {})
 
 
@@ -239,7 +238,7 @@ def test_many_rows_in_any_order_are_folded_without_looking_at_each(place: Root) 
         }
     )
     folded = fold([batch.slice(0, 1234), batch.slice(1234)], place, options["topic"])
-    counted = {about.partition: each.individual.whole_entry_count()
+    counted = {about.partition: each.individual[None].whole_entry_count()
                for about, each in folded.items()}  # fmt: skip
     assert sorted(counted) == [0, 1, 2]
     assert sum(counted.values()) == 5_000
@@ -334,7 +333,7 @@ def test_a_repeated_micro_batch_or_write_is_told_once(place: Root, caplog: Any) 
 def test_what_a_sink_acknowledges_is_acknowledged(place: Root, tmp_path: Path) -> None:
     send(place.service_url, "t", numbers(0, 30), batchingMaxMessages=10)
     subscribe(place)
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     loop.until_quiet()
     write(place, ids(0, 1, 1, batch_index=[-1, 0, 9]))
     loop.until_quiet()
@@ -344,7 +343,7 @@ def test_what_a_sink_acknowledges_is_acknowledged(place: Root, tmp_path: Path) -
 def test_a_sink_acknowledges_cumulatively_within_a_batch(place: Root, tmp_path: Path) -> None:
     send(place.service_url, "t", numbers(0, 30), batchingMaxMessages=10)
     subscribe(place, SubscriptionType.FAILOVER)
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     loop.until_quiet()
     write(place, ids(1, ack_type=["Cumulative"], batch_index=[4]))
     loop.until_quiet()
@@ -365,7 +364,7 @@ def test_what_a_topic_has_not_or_a_subscription_does_not_allow_is_refused(
     monkeypatch.setattr(acknowledgment_writer, "KNOWN_WITHIN_S", 0.0)
     send(place.service_url, "t", "ab", batchingEnabled=False)
     subscribe(place)
-    BrokerLoop(place, tmp_path / "c").until_quiet()
+    EmbeddedBroker(place, "_broker/c").until_quiet()
     before = len(said(place))
     with pytest.raises(BrokerRefusedError, match=told):
         write(place, ids(0, 1, ack_type=["Individual", kind]), subscriptionName=name)
@@ -377,7 +376,7 @@ def test_a_rejected_message_comes_again_and_its_error_is_in_its_dead_letter(
 ) -> None:
     send(place.service_url, "t", "ab", batchingEnabled=False)
     subscribe(place, dead_letter_policy=DeadLetterPolicy(1))
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     loop.until_quiet()
     write(place, ids(1, ack_type=["Negative"], delay_ms=[200], error=["first"]))
     loop.until_quiet()
@@ -401,7 +400,7 @@ def test_messages_to_reconsume_later_go_to_the_retry_letter_topic(
 ) -> None:
     send(place.service_url, "t", "ab", batchingEnabled=False)
     subscribe(place, dead_letter_policy=DeadLetterPolicy(3, retry_letter_topic="t-s-RETRY"))
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     loop.until_quiet()
     columns = ids(0, 1, ack_type=["ReconsumeLater"] * 2, delay_ms=[1000, 1000],
                   reconsume_times=[0, 3], properties=maps([{"why": "busy"}] * 2))  # fmt: skip

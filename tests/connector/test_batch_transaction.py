@@ -10,6 +10,7 @@ import pytest
 import pulsar_spark
 from pulsar_spark.commands import InitialPosition, Report, Subscribe, SubscriptionType
 from pulsar_spark.connector.batch_transaction import commit_batch
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
@@ -22,7 +23,6 @@ from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.transaction_attempt import TxnStatus
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, numbers, options_of, send, written
 
@@ -85,11 +85,10 @@ def publish_and_acknowledge(root: Path, batch: int = 0) -> None:
 def test_a_dead_sink_does_not_stop_the_broker(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient(monkeypatch)
     place = Root(str(root), {})
     send(root, "t", numbers(0, 4), batchingEnabled=False)
     subscribe(root)
-    loop = BrokerLoop(place, tmp_path / "broker")
+    loop = EmbeddedBroker(place, "_broker/broker")
     loop.until_quiet()
     assert backlog(root) == 4
 
@@ -183,11 +182,10 @@ def test_a_block_that_fails_shows_nothing(spark: SparkSession, root: Path) -> No
 def test_what_is_rejected_and_reconsumed_later_is_so_with_the_rest_or_not_at_all(
     spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient(monkeypatch)
     place = Root(str(root), {})
     send(root, "t", numbers(0, 4), batchingEnabled=False)
     subscribe(root, dead_letter_policy=DeadLetterPolicy(3, retry_letter_topic="t-s-RETRY"))
-    loop = BrokerLoop(place, tmp_path / "broker")
+    loop = EmbeddedBroker(place, "_broker/broker")
     loop.until_quiet()
     frame = read(spark, root, includeProperties="true")
 

@@ -18,10 +18,10 @@ from pulsar_spark.connector import standalone_command
 from pulsar_spark.connector.broker_query import (
     SETTINGS,
     Broker,
-    _claim,
     default_checkpoint,
     standalone,
 )
+from pulsar_spark.connector.broker_sink import claim_term
 from pulsar_spark.connector.subscription_admin import ask, request_id
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import BrokerFencedError
@@ -172,7 +172,7 @@ def test_what_ended_a_broker_is_raised_where_it_is_waited_for(
     send(root, "t", ["a"])
     with standalone(spark, str(root)) as broker:
         assert not broker.await_termination(0.01)
-        newer = _claim(Root(str(root), {}))
+        newer = claim_term(Root(str(root), {}))
         assert newer == broker.term + 1
         send(root, "t", ["b"])
         with pytest.raises(StreamingQueryException, match="has taken over") as caught:
@@ -182,5 +182,5 @@ def test_what_ended_a_broker_is_raised_where_it_is_waited_for(
         with pytest.raises(StreamingQueryException, match="has taken over"):
             broker.await_termination(1)
         with pytest.raises(BrokerFencedError, match=r"Another broker has taken over .*root"):
-            standalone_command._serve(broker, threading.Event())
+            standalone_command._serve(broker, threading.Event(), print)
     assert not broker.status()["is_active"]

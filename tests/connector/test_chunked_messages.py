@@ -21,6 +21,7 @@ from pulsar_spark.connector.message_chunking import chunk_runs
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.row_groups import CUT_ROW_GROUP_BYTES
+from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import (
     CorruptFileError,
@@ -328,6 +329,7 @@ def test_chunks_that_were_trimmed_are_a_loss_that_is_told(root: Path) -> None:
     batch = run.planned()
     assert batch is not None
     trim(root, "t", 1)
+    assert isinstance(run.reader, PulsarliteStreamReader)
     run.reader._topics.refresh()
     with pytest.raises(DataLossError, match=r"Chunks of the message at 1:1 of .*/t were trimmed"):
         run.read(batch)

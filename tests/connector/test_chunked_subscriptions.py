@@ -11,8 +11,8 @@ import pytest
 
 from pulsar_spark.chunked_messages import ChunkedMessages, ChunkRun
 from pulsar_spark.connector.broker_sink import _trim
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.topics import Root
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Message, Run
 from tests.connector.reading import messages as messages_of
 from tests.connector.test_acknowledging import write
@@ -31,13 +31,12 @@ GIVEN: dict[str, Any] = {
 
 
 @pytest.fixture
-def loop(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerLoop:
-    impatient(monkeypatch)
+def loop(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedBroker:
     monkeypatch.setattr("pulsar_spark.connector.stream_reader.LONGEST_WAIT_S", 0.0)
-    return BrokerLoop(Root(str(root), {}), tmp_path / "broker")
+    return EmbeddedBroker(Root(str(root), {}), "_broker/broker")
 
 
-def received(run: Run, loop: BrokerLoop) -> list[Message]:
+def received(run: Run, loop: EmbeddedBroker) -> list[Message]:
     found: list[Message] = []
     for _ in range(8):
         found += [each for batch in run.all() for each in batch.messages]
@@ -55,7 +54,7 @@ def say(root: Path, message: Message, ack_type: str, **more: Any) -> None:
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_a_chunked_message_is_delivered_once_and_acknowledged_whole(
-    root: Path, loop: BrokerLoop, kind: str, mode: str
+    root: Path, loop: EmbeddedBroker, kind: str, mode: str
 ) -> None:
     send(root, "t", ["small", LARGE, "end"], **CHUNKED)
     run = Run(root, subscriptionType=kind, ackMode=mode, receiverQueueSize=10, **GIVEN)
@@ -69,7 +68,7 @@ def test_a_chunked_message_is_delivered_once_and_acknowledged_whole(
     assert backlog(root) == 0
 
 
-def test_one_that_is_rejected_comes_again_whole(root: Path, loop: BrokerLoop) -> None:
+def test_one_that_is_rejected_comes_again_whole(root: Path, loop: EmbeddedBroker) -> None:
     send(root, "t", [LARGE], **CHUNKED)
     run = Run(root, ackMode="manual", **GIVEN)
     (first,) = received(run, loop)
@@ -87,7 +86,7 @@ def test_one_that_is_rejected_comes_again_whole(root: Path, loop: BrokerLoop) ->
     ],
 )
 def test_a_letter_has_all_of_it_and_no_chunk_is_left_behind(
-    root: Path, loop: BrokerLoop, ack_type: str, topic: str, more: dict[str, Any]
+    root: Path, loop: EmbeddedBroker, ack_type: str, topic: str, more: dict[str, Any]
 ) -> None:
     send(root, "t", [LARGE, "end"], **CHUNKED)
     letters: dict[str, Any] = {"maxRedeliverCount": 3, "retryLetterTopic": "t-s-RETRY"}
@@ -131,7 +130,7 @@ def test_a_message_that_is_never_completed_keeps_nothing_for_ever(root: Path) ->
 
 
 def test_chunks_of_no_message_are_not_left_to_who_acknowledges_by_hand(
-    root: Path, loop: BrokerLoop
+    root: Path, loop: EmbeddedBroker
 ) -> None:
     now_ms = time.time_ns() // 1_000_000 - NOW_US // 1000
     send_rows(root, ("x", 0, 3, "a"), ("w", -1, 0, "plain"))  # long ago

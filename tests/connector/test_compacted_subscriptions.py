@@ -43,7 +43,7 @@ Consume = Callable[..., Run]
 
 @pytest.fixture
 def broker(root: Path, tmp_path: Path) -> PlainBroker:
-    return PlainBroker(root, tmp_path / "broker")
+    return PlainBroker(root, "_broker/broker")
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def test_a_broker_that_lost_its_checkpoint_still_has_what_outlived_its_ledgers(
     run.next()
     run.next()
     broker.until_quiet()
-    other = PlainBroker(root, tmp_path / "another")
+    other = PlainBroker(root, "_broker/another")
     assert pairs(turns(run, other)) == ["b=1", "a=2"]
     put(root, "c=1")
     assert pairs(turns(consume(subscriptionName="new"), other)) == ["b=1", "a=2", "c=1"]

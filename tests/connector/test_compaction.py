@@ -20,7 +20,7 @@ from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_reader import read_messages
 from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.stream_writer import WrittenFiles, publish
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import CorruptFileError, DataLossError
 from pulsar_spark.ledger_commit import Commit
@@ -362,8 +362,8 @@ def test_a_time_begins_and_ends_in_the_compacted_part(
             yield pa.record_batch({"key": [key], "value": [str(number).encode()]})
 
     options = options_of(root, Scope.WRITE, {"topic": "t", "batchingMaxMessages": 1})
-    files = WrittenFiles(tuple(write_messages(rows(), options, Root.of(options))))
-    publish(Root.of(options), [files], None)
+    files = write_messages(rows(), options, Root.of(options))
+    publish(Root.of(options), files, None)
     assert len(ledger_of(root, "t").ledgers(0)) == 2
     compact(ledger_of(root, "t"))
     trim(root, "t", 99)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def broker(root: Path, tmp_path: Path) -> Iterator[PlainBroker]:
-    with PlainBroker(root, tmp_path / "broker") as running:
+    with PlainBroker(root, "_broker/broker") as running:
         yield running
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector import delivery_times, ledger_columns
+from pulsar_spark.connector.clock import ManualClock
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.memory_store import MemoryStore
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import Scope
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, numbers, options_of, send
 
@@ -21,43 +22,47 @@ DAY_MS = 86_400_000
 START_MS = 1_900_000_000_000
 GIVEN: dict[str, Any] = {
     "topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest",
-    "delayedDelivery": True,
+    "delayedDelivery": True, "leaseTimeout": "1000h",
 }  # fmt: skip
 
 
-class Clock:
-    """What a consumer takes for the time."""
+class Clock(ManualClock):
+    """Its wall stands where a test puts it."""
 
     now_ms = START_MS
 
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    impatient(monkeypatch)
-    found = Clock()
-    place = "pulsar_spark.connector.subscription_reader"
-    monkeypatch.setattr(f"{place}.wall_clock_ms", lambda: found.now_ms)
-    monkeypatch.setattr("pulsar_spark.connector.stream_reader.LONGEST_WAIT_S", 0.0)
-    return found
+    def wall_ms(self) -> int:
+        return self.now_ms
 
 
 @pytest.fixture
-def loop(root: Path, tmp_path: Path) -> BrokerLoop:
-    return BrokerLoop(Root(str(root), {}), tmp_path / "broker")
+def clock() -> Clock:
+    return Clock()
 
 
-def publish(root: Path, *rows: tuple[str, int | None]) -> None:
+@pytest.fixture
+def root(clock: Clock) -> Iterator[str]:
+    yield MemoryStore.named("delayed", clock).root
+    MemoryStore.forget("delayed")
+
+
+@pytest.fixture
+def loop(root: str) -> EmbeddedBroker:
+    return EmbeddedBroker(Root(root, {}))
+
+
+def publish(root: str, *rows: tuple[str, int | None]) -> None:
     """Messages that are to be delivered so many milliseconds after the start."""
     micros = [None if after is None else (START_MS + after) * 1000 for _, after in rows]
     columns = {"deliver_at": pa.array(micros, pa.timestamp("us", "UTC"))}
     send(root, "t", [value for value, _ in rows], columns=columns)
 
 
-def run_of(root: Path, start: Any = None, **given: Any) -> Run:
+def run_of(root: str, start: Any = None, **given: Any) -> Run:
     return Run(root, start=start, **{**GIVEN, **given})
 
 
-def delivered(run: Run, loop: BrokerLoop) -> list[str]:
+def delivered(run: Run, loop: EmbeddedBroker) -> list[str]:
     """All that there is now, with a broker that answers."""
     found = []
     for _ in range(6):
@@ -69,7 +74,7 @@ def delivered(run: Run, loop: BrokerLoop) -> list[str]:
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_what_is_delayed_waits_and_what_comes_after_it_does_not(
-    root: Path, clock: Clock, loop: BrokerLoop, kind: str, mode: str
+    root: str, clock: Clock, loop: EmbeddedBroker, kind: str, mode: str
 ) -> None:
     publish(root, ("a", None), ("later", 5_000), ("b", None), ("much later", DAY_MS), ("c", -1))
     run = run_of(root, subscriptionType=kind, ackMode=mode)
@@ -86,14 +91,14 @@ def test_what_is_delayed_waits_and_what_comes_after_it_does_not(
 
 
 def test_without_the_option_nothing_waits_as_in_pulsar(
-    root: Path, clock: Clock, loop: BrokerLoop
+    root: str, clock: Clock, loop: EmbeddedBroker
 ) -> None:
     publish(root, ("a", None), ("later", 5_000), ("b", None))
     assert delivered(run_of(root, delayedDelivery=False), loop) == ["a", "later", "b"]
 
 
 def test_a_topic_without_delayed_delivery_delays_nothing(
-    root: Path, clock: Clock, loop: BrokerLoop
+    root: str, clock: Clock, loop: EmbeddedBroker
 ) -> None:
     publish(root, ("a", 5_000))
     ledger_of(root, "t").change_settings({"policies": {"delayed_delivery": False}})
@@ -101,7 +106,7 @@ def test_a_topic_without_delayed_delivery_delays_nothing(
 
 
 def test_a_restart_waits_on_and_repeats_what_it_had(
-    root: Path, clock: Clock, loop: BrokerLoop
+    root: str, clock: Clock, loop: EmbeddedBroker
 ) -> None:
     publish(root, ("a", None), ("later", 5_000), ("b", None))
     run = run_of(root)
@@ -119,7 +124,7 @@ def test_a_restart_waits_on_and_repeats_what_it_had(
 
 
 def test_of_many_delayed_messages_times_are_read_once(
-    root: Path, clock: Clock, loop: BrokerLoop, monkeypatch: pytest.MonkeyPatch
+    root: str, clock: Clock, loop: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 20_000
     publish(root, *((number, DAY_MS + int(number)) for number in numbers(0, count)))
@@ -140,7 +145,7 @@ def test_of_many_delayed_messages_times_are_read_once(
     assert reads == [0]
 
 
-def test_where_messages_wait_anyway_the_option_is_refused(root: Path) -> None:
+def test_where_messages_wait_anyway_the_option_is_refused(root: str) -> None:
     for kind in ("Shared", "Key_Shared"):
         given = {**GIVEN, "subscriptionType": kind}
         with pytest.raises(InvalidOptionError, match=f"delayedDelivery is for .*on {kind}"):

@@ -10,7 +10,7 @@ import pytest
 from pulsar_spark.connector.namespace_policies import (
     NamespacePolicies,
     read_policies,
-    set_deduplication,
+    set_policy,
 )
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.connector.topics import Root
@@ -35,9 +35,9 @@ def twice(root: Path, **given: bool) -> int:
 
 def test_a_namespace_s_policy_holds_for_topics_that_don_t_say(root: Path) -> None:
     store = open_store(str(root))
-    set_deduplication(store, DEFAULT, enabled=True)
+    set_policy(store, DEFAULT, deduplication=True)
     assert twice(root) == 1
-    set_deduplication(store, DEFAULT, enabled=False)
+    set_policy(store, DEFAULT, deduplication=False)
     assert twice(root) == 2
     ledger_of(root, "t").change_settings({"deduplication": True})
     assert twice(root) == 0
@@ -48,7 +48,7 @@ def test_a_namespace_s_policy_holds_for_topics_that_don_t_say(root: Path) -> Non
 
 
 def test_another_namespace_is_not_touched(root: Path) -> None:
-    set_deduplication(open_store(str(root)), NamespaceName("acme", "eu"), enabled=True)
+    set_policy(open_store(str(root)), NamespaceName("acme", "eu"), deduplication=True)
     assert twice(root) == 2
     assert [str(topic) for topic in Root.of(options_of(root)).find()] == [
         "persistent://public/default/t"
@@ -59,7 +59,7 @@ def test_policies_are_read_as_they_were_written(root: Path) -> None:
     store = open_store(str(root))
     assert read_policies(store, DEFAULT) == NamespacePolicies()
     for enabled in (True, False, None):
-        assert set_deduplication(store, DEFAULT, enabled) == NamespacePolicies(enabled)
+        assert set_policy(store, DEFAULT, deduplication=enabled) == NamespacePolicies(enabled)
         assert read_policies(store, DEFAULT) == NamespacePolicies(enabled)
 
 
@@ -75,7 +75,7 @@ def test_policies_are_read_as_they_were_written(root: Path) -> None:
 def test_policies_that_can_t_be_understood_stop_a_sink_before_it_stores_anything(
     root: Path, text: str, error: type[Exception]
 ) -> None:
-    set_deduplication(open_store(str(root)), DEFAULT, enabled=True)
+    set_policy(open_store(str(root)), DEFAULT, deduplication=True)
     (file,) = root.rglob("~policies.json")
     file.write_text(text)
     with pytest.raises(error, match=r"~policies\.json"):

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector import managed_ledger
 from pulsar_spark.connector.batch_reader import PulsarliteReader
+from pulsar_spark.connector.clock import SystemClock
 from pulsar_spark.connector.command_line import main
 from pulsar_spark.connector.message_columns import read_schema
+from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.retention import NON_PERSISTENT_KEPT_MS
@@ -30,29 +31,26 @@ TICKS = "non-persistent://public/default/ticks"
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
-Clock = Callable[[int], None]
+Move = Callable[[int], None]
+
+
+class Ahead(SystemClock):
+    """The machine's clock, and so many milliseconds."""
+
+    by_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.by_ms
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Moves the clock of writers and of what they publish on by some milliseconds."""
-    moved = [0]
-    real = managed_ledger.wall_clock_ms
+def clock(root: Path) -> Move:
+    """Moves the root's clock on by some milliseconds."""
+    ahead = open_store(str(root)).clock = Ahead()
 
     def move(by_ms: int) -> None:
-        moved[0] += by_ms
+        ahead.by_ms += by_ms
 
-    def now_ms() -> int:
-        return real() + moved[0]
-
-    opened = managed_ledger.ManagedLedger.open
-
-    def open_there(*given: Any, **named: Any) -> Any:
-        ledger = opened(*given, **named)
-        ledger.clock = now_ms
-        return ledger
-
-    monkeypatch.setattr(managed_ledger.ManagedLedger, "open", staticmethod(open_there))
     return move
 
 
@@ -95,7 +93,7 @@ def test_a_micro_batch_that_is_repeated_has_what_is_still_there(root: Path) -> N
     assert batch.values == ["a"]
 
 
-def test_a_reader_that_is_too_slow_goes_on_without_an_error(root: Path, clock: Clock) -> None:
+def test_a_reader_that_is_too_slow_goes_on_without_an_error(root: Path, clock: Move) -> None:
     send(root, TICKS, ["before"])
     run = Run(root, topic=TICKS)
     run.next()
@@ -132,7 +130,7 @@ def test_a_batch_can_not_read_what_nobody_keeps(root: Path) -> None:
 # -- publishing ----------------------------------------------------------------------------------
 
 
-def test_what_is_old_is_deleted_by_who_publishes(root: Path, clock: Clock) -> None:
+def test_what_is_old_is_deleted_by_who_publishes(root: Path, clock: Move) -> None:
     for _ in range(12):
         clock(NON_PERSISTENT_KEPT_MS)
         send(root, TICKS, ["x"])
@@ -219,7 +217,7 @@ def test_it_is_listed_and_can_not_be_compacted(
 
 @pytest.fixture
 def broker(root: Path, tmp_path: Path) -> PlainBroker:
-    return PlainBroker(root, tmp_path / "broker")
+    return PlainBroker(root, "_broker/broker")
 
 
 def consumer(root: Path, **given: Any) -> Run:

@@ -19,6 +19,7 @@ import pulsar_spark
 from pulsar_spark import RetryLater
 from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
 from pulsar_spark.connector.child_process import ChildProcess
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.processing import Message, Processor, messages_of
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
@@ -27,7 +28,6 @@ from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.stream_offset import TopicPartition
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, send
 from tests.waiting import eventually
@@ -355,7 +355,6 @@ def test_errors_of_processing_end_in_the_dead_letter(
 ) -> None:
     from tests.connector.test_acknowledging import write
 
-    impatient(monkeypatch)
     place = Root(str(root), {})
     send(root, "t", ["a", "exit", "b"], batchingEnabled=False)
     options = ConsumerOptions(
@@ -367,7 +366,7 @@ def test_errors_of_processing_end_in_the_dead_letter(
         permits=100, options=options,
     )  # fmt: skip
     SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", command)])
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     loop.until_quiet()
     ((messages),) = Run(root, topic="t", startingOffsets="earliest").all()
     batch = pa.RecordBatch.from_pylist(messages.messages)

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.acknowledgment_rows import fold
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.stream_writer import (
     PulsarliteStreamWriter,
     PulsarliteWriter,
-    publish,
 )
 from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topics import Root

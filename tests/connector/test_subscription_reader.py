@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.commands import CloseConsumer, LeaseLapsed, Rejection, Report, Subscribe
-from pulsar_spark.connector import subscribed_batch, subscription_client, subscription_reader
+from pulsar_spark.connector import consumer_run, subscribed_batch, subscription_client
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topics import Root
@@ -41,7 +41,7 @@ Consume = Callable[..., Run]
 
 @pytest.fixture
 def broker(root: Path, tmp_path: Path) -> PlainBroker:
-    return PlainBroker(root, tmp_path / "broker")
+    return PlainBroker(root, "_broker/broker")
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_an_available_now_run_closes_its_consumer_with_its_last_report(
     consume: Consume, root: Path, tmp_path: Path
 ) -> None:
     send(root, "t", numbers(0, 9))
-    with PlainBroker(root, tmp_path / "b"):
+    with PlainBroker(root, "_broker/b"):
         run = consume(available_now=True, maxMessagesPerTrigger=4)
         send(root, "t", ["later"])
         assert run.values() == numbers(0, 9), "what came after its start is the next run's"
@@ -177,7 +177,7 @@ def test_an_available_now_run_delivers_a_rejected_message_to_the_next_run(
 ) -> None:
     send(root, "t", ["a", "b"])
     given = {"ackMode": "manual", "available_now": True, "negativeAckRedeliveryDelay": "0ms"}
-    with PlainBroker(root, tmp_path / "broker"):
+    with PlainBroker(root, "_broker/broker"):
         run = consume(**given)
         found: list[str] = []
         while (batch := run.next()) is not None:
@@ -480,7 +480,7 @@ def test_a_repeated_batch_of_which_a_part_was_trimmed_is_a_loss(
 def test_the_floor_alone_is_reported_now_and_then(
     consume: Consume, broker: PlainBroker, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_reader, "FLOOR_EVERY_S", 0.0)
+    monkeypatch.setattr(consumer_run, "FLOOR_EVERY_S", 0.0)
     send(root, "t", ["a"])
     run = consume()
     turns(run, broker)

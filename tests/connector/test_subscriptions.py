@@ -35,7 +35,7 @@ Consume = Callable[..., SparkQuery]
 
 @pytest.fixture
 def broker(root: Path, tmp_path: Path) -> Iterator[PlainBroker]:
-    with PlainBroker(root, tmp_path / "broker") as running:
+    with PlainBroker(root, "_broker/broker") as running:
         yield running
 
 

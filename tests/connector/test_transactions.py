@@ -16,7 +16,7 @@ from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.connector.producer_connection import claim_of, connect
-from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.transaction_decisions import TransactionDecisions

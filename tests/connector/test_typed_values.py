@@ -10,18 +10,18 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_writer import write_messages
 from pulsar_spark.connector.namespace_policies import set_policy
 from pulsar_spark.connector.processing import Message, Processor
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.schema_registration import SinkSchema, register
 from pulsar_spark.connector.schema_types import definition_of
-from pulsar_spark.connector.stream_writer import WrittenFiles, publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import SchemaMismatchError
 from pulsar_spark.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import NamespaceName, TopicName
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Batch, Run, messages
 from tests.connector.test_acknowledging import write
 from tests.connector.test_batch_transaction import backlog
@@ -36,13 +36,12 @@ GIVEN: dict[str, Any] = {
 
 
 @pytest.fixture
-def loop(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerLoop:
-    impatient(monkeypatch)
+def loop(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedBroker:
     place = Root.of(options_of(root))
     ledger = place.open_or_create(TopicName.parse("t"), 1)
     register(ledger, TopicName.parse("t"), SinkSchema(INFO))
     send(root, "t", ['{"id":1}', '{"id":"x"}', None, '{"id":4}', "{"])
-    return BrokerLoop(place, tmp_path / "c")
+    return EmbeddedBroker(place, "_broker/c")
 
 
 def run(root: Path, mismatch: str, **more: Any) -> Run:
@@ -50,7 +49,7 @@ def run(root: Path, mismatch: str, **more: Any) -> Run:
     return Run(root, schema=schema, onSchemaMismatch=mismatch, **GIVEN, **more)
 
 
-def granted(consumer: Run, loop: BrokerLoop) -> Batch:
+def granted(consumer: Run, loop: EmbeddedBroker) -> Batch:
     """The first micro-batch that has messages."""
     for _ in range(10):
         planned = consumer.planned()
@@ -67,7 +66,7 @@ def ids(found: list[dict[str, Any]]) -> list[int | None]:
 
 
 def test_what_does_not_fit_is_buried_with_its_reason_and_not_delivered(
-    root: Path, loop: BrokerLoop
+    root: Path, loop: EmbeddedBroker
 ) -> None:
     consumer = run(root, "deadLetter")
     planned = granted(consumer, loop)
@@ -84,7 +83,7 @@ def test_what_does_not_fit_is_buried_with_its_reason_and_not_delivered(
     assert "no JSON" in reasons[1]
 
 
-def test_a_function_is_not_called_for_what_does_not_fit(root: Path, loop: BrokerLoop) -> None:
+def test_a_function_is_not_called_for_what_does_not_fit(root: Path, loop: EmbeddedBroker) -> None:
     consumer = run(root, "deadLetter", ackMode="manual")
     planned = granted(consumer, loop)
     schema = to_arrow_schema(consumer.schema, timezone="UTC")
@@ -102,14 +101,14 @@ def test_a_function_is_not_called_for_what_does_not_fit(root: Path, loop: Broker
     assert backlog(root) == 0
 
 
-def test_a_letter_keeps_its_schema_and_needs_none(root: Path, loop: BrokerLoop) -> None:
+def test_a_letter_keeps_its_schema_and_needs_none(root: Path, loop: EmbeddedBroker) -> None:
     ledger_of(root, "t").change_settings({"schema_compatibility_strategy": "ALWAYS_COMPATIBLE"})
     number = SinkSchema(SchemaInfo(SchemaType.INT64))
     register(ledger_of(root, "t"), TopicName.parse("t"), number)
     options = options_of(root, given={"topic": "t"})
     batch = pa.record_batch({"value": pa.array([7, 8], pa.int64())})
     place = Root.of(options)
-    publish(place, [WrittenFiles(tuple(write_messages([batch], options, place, number)))], None)
+    publish(place, write_messages([batch], options, place, number), None)
     send(root, "t", ["["])
     set_policy(place.store, NamespaceName("public", "default"), schema_validation_enforced=True)
     consumer = run(root, "deadLetter")
@@ -123,7 +122,7 @@ def test_a_letter_keeps_its_schema_and_needs_none(root: Path, loop: BrokerLoop) 
 
 
 def test_a_consumer_ends_at_what_does_not_fit_unless_it_says_otherwise(
-    root: Path, loop: BrokerLoop
+    root: Path, loop: EmbeddedBroker
 ) -> None:
     consumer = run(root, "fail")
     planned = granted(consumer, loop)

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.stream_writer import WrittenFiles, publish
+from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
@@ -43,7 +43,7 @@ def written(
     options: Options,
     values: Iterable[str | bytes | None],
     columns: Mapping[str, Sequence[Any] | pa.Array] | None = None,
-) -> list[WrittenFiles]:
+) -> list[WrittenTopic]:
     """What one task hands to the commit."""
     payloads = [value.encode() if isinstance(value, str) else value for value in values]
     arrays = {"value": pa.array(payloads, pa.binary()), **(columns or {})}
@@ -53,7 +53,7 @@ def written(
             for name, each in arrays.items()
         }
     )
-    return [WrittenFiles(tuple(write_messages([batch], options, Root.of(options))))]
+    return write_messages([batch], options, Root.of(options))
 
 
 def maps(values: Sequence[Mapping[str, str | None] | None]) -> pa.Array:

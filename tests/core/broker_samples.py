@@ -13,7 +13,6 @@ from pulsar_spark.commands import (
     Command,
     InitialPosition,
     LedgerAdded,
-    Producer,
     Rejection,
     Report,
     Subscribe,
@@ -23,7 +22,6 @@ from pulsar_spark.cursor import Cursor
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import ProducerAccessMode
 from pulsar_spark.ready import Ready
 from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
 
@@ -114,8 +112,6 @@ def everything() -> BrokerState:
                 "shared/ü", "one", 7, SHARED, initial_position=InitialPosition.EARLIEST, permits=3
             ),
             Subscribe("failover", "x", 1, FAILOVER, permits=5),
-            Producer("p1", ProducerAccessMode.EXCLUSIVE),
-            Producer("p2", ProducerAccessMode.WAIT_FOR_EXCLUSIVE),
         ],
         10,
     )

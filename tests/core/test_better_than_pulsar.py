@@ -17,28 +17,25 @@ from pulsar_spark.commands import (
     LeaseLapsed,
     LedgerAdded,
     Rejection,
-    Subscribe,
 )
 from pulsar_spark.deduplication import MessageDeduplication
-from pulsar_spark.in_memory_consumer import Message
-from pulsar_spark.in_memory_host import InMemoryHost
 from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
 from pulsar_spark.position import Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.range_set import RangeSet
+from tests.connector.reading import messages
 from tests.core.broker_samples import (
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
-    SHARED,
-    TOPIC,
     entries,
     ledger,
     report,
     run,
     subscribe,
 )
+from tests.scenarios.host import Host
 
 
 def restarted(state: BrokerState) -> BrokerState:
@@ -182,25 +179,23 @@ def test_10_a_dead_letter_topic_keeps_its_messages_though_nobody_subscribed() ->
     assert not state.trimming
     state, _ = run(ledgers, TopicPolicies())
     assert state.trimming == {0, 1}, "an ordinary topic does as Pulsar's"
-    host = InMemoryHost()
-    options = ConsumerOptions(100, dead_letter_policy=DeadLetterPolicy(1))
-    consumer = host.subscribe(
-        "orders", Subscribe("s", "a", subscription_type=SHARED, options=options)
-    )
-    host.run()
-    for number in range(3):
-        host.publish("orders", [Message(b"%d" % number)])
-        host.run()
-        for _ in range(2):
-            message = consumer.receive()
-            assert message is not None
+    with Host() as host:
+        orders = host.producer({"topic": "orders"})
+        consumer = host.subscribe({
+            "topic": "orders", "subscriptionName": "s", "subscriptionType": "Shared",
+            "maxRedeliverCount": "1", "negativeAckRedeliveryDelay": "100ms",
+        })  # fmt: skip
+        for number in range(3):
+            orders.send(b"%d" % number)
             host.run()
-            consumer.negative_acknowledge([message])
-            host.run()
-            host.advance(100)
-    host.advance(60_000)
-    dead = host.topic(f"{TOPIC}-s-DLQ")
-    assert [held.value for held in dead.messages.values()] == [b"0", b"1", b"2"]
+            for _ in range(2):
+                message = consumer.receive()
+                assert message is not None
+                consumer.negative_acknowledge(message)
+                host.advance(100)
+        host.advance(60_000)
+        dead = messages(host.root.service_url, "orders-s-DLQ")
+    assert [each["value"] for each in dead] == [b"0", b"1", b"2"]
 
 
 def test_11_deduplication_is_per_message() -> None:

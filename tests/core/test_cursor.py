@@ -61,7 +61,9 @@ def test_acknowledging_is_a_union(cursor: Cursor, messages: Messages) -> None:
 @given(cursors, message_sets)
 def test_one_by_one_or_at_once_is_the_same(cursor: Cursor, messages: Messages) -> None:
     singly = reduce(
-        lambda c, m: c.acknowledge_one(m[:2], m[2], size_of(m[:2])), sorted(messages), cursor
+        lambda c, m: c.acknowledge(PositionSet.of_batch(m[:2], size_of(m[:2]), 1 << m[2])),
+        sorted(messages),
+        cursor,
     )
     assert singly == cursor.acknowledge(made(messages))
 
@@ -168,13 +170,9 @@ def test_a_cumulative_ack_below_the_mark_delete_changes_nothing() -> None:
 
 
 def test_a_cumulative_ack_inside_a_batch_keeps_individual_ones_of_that_batch() -> None:
-    cursor = Cursor(Position(2, 3)).acknowledge_one((2, 4), 3, 5)
+    cursor = Cursor(Position(2, 3)).acknowledge(PositionSet.of_batch((2, 4), 5, 1 << 3))
     cursor = cursor.acknowledge_cumulative(Position(2, 4), 1, 5)
     assert cursor.individually_deleted == PositionSet.of_batch((2, 4), 5, 0b01011)
-
-
-def test_an_ack_without_batch_size_is_one_of_the_whole_entry() -> None:
-    assert Cursor().acknowledge_one((2, 4), 3) == Cursor().acknowledge(PositionSet.of([(2, 4)]))
 
 
 def test_a_new_cursor_holds_nothing() -> None:
@@ -254,10 +252,14 @@ def test_damage_under_a_good_compression_is_refused() -> None:
 
 def test_a_million_holes_take_less_than_300_kb() -> None:
     entries = np.arange(1, 2_000_000, 2)
-    by_entry = Cursor(Position(0, -1)).acknowledge_arrays(np.zeros(1_000_000, np.int64), entries)
+    by_entry = Cursor(Position(0, -1)).acknowledge(
+        PositionSet.from_arrays(np.zeros(1_000_000, np.int64), entries)
+    )
     batches, indexes = np.repeat(np.arange(2_000), 500), np.tile(np.arange(0, 1_000, 2), 2_000)
-    by_index = Cursor(Position(0, -1)).acknowledge_arrays(
-        np.zeros(1_000_000, np.int64), batches, indexes, np.full(1_000_000, 1_000)
+    by_index = Cursor(Position(0, -1)).acknowledge(
+        PositionSet.from_arrays(
+            np.zeros(1_000_000, np.int64), batches, indexes, np.full(1_000_000, 1_000)
+        )
     )
     for cursor, ledgers in (
         (by_entry, _one_ledger(2_000_000, 1)),
@@ -272,8 +274,10 @@ def test_a_million_holes_take_less_than_300_kb() -> None:
 @pytest.mark.parametrize("share", [0.02, 0.25, 1 / 3, 0.5, 0.9])
 def test_random_shares_of_batches_come_back_and_take_no_more_than_their_bits(share: float) -> None:
     rows = np.flatnonzero(np.random.default_rng(7).random(500_000) < share)
-    cursor = Cursor().acknowledge_arrays(
-        np.zeros(len(rows), np.int64), rows // 1_000, rows % 1_000, np.full(len(rows), 1_000)
+    cursor = Cursor().acknowledge(
+        PositionSet.from_arrays(
+            np.zeros(len(rows), np.int64), rows // 1_000, rows % 1_000, np.full(len(rows), 1_000)
+        )
     )
     assert Cursor.from_bytes(cursor.to_bytes()) == Cursor.from_json(cursor.to_json()) == cursor
     assert len(cursor.to_bytes()) < 500 * 126 + 5_000
@@ -283,7 +287,9 @@ def test_random_shares_of_batches_come_back_and_take_no_more_than_their_bits(sha
 
 def test_a_cursor_over_thousands_of_ledgers_is_read_back() -> None:
     ledgers = np.repeat(np.arange(5_000), 2)
-    cursor = Cursor().acknowledge_arrays(ledgers, np.tile(np.array([1, 3]), 5_000))
+    cursor = Cursor().acknowledge(
+        PositionSet.from_arrays(ledgers, np.tile(np.array([1, 3]), 5_000))
+    )
     assert Cursor.from_bytes(cursor.to_bytes()) == Cursor.from_json(cursor.to_json()) == cursor
 
 

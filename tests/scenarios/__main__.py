@@ -6,20 +6,22 @@ import sys
 from pathlib import Path
 
 from tests.scenarios.dialogue import Dialogue
+from tests.scenarios.host import Host
 
 FOLDER = Path(__file__).parent
 
 
 def played(text: str) -> str:
     """The dialogue with what comes of its lines now; comments and blank lines stay."""
-    dialogue = Dialogue()
     lines = []
-    for line in text.splitlines():
-        if line.startswith("> "):
-            lines.append(line)
-            lines += ["  " + answer for answer in dialogue.say(line[2:])]
-        elif not line.startswith("  "):
-            lines.append(line)
+    with Host() as host:
+        dialogue = Dialogue(host)
+        for line in text.splitlines():
+            if line.startswith("> "):
+                lines.append(line)
+                lines += ["  " + answer for answer in dialogue.say(line[2:])]
+            elif not line.startswith("  "):
+                lines.append(line)
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Runs a dialogue on the in-memory host, and writes down what came of each line.
+"""Runs a dialogue on the embedded broker, and writes down what came of each line.
 
 A message is called by its value. `NAME receive N` takes up to N messages; a number in brackets
 behind one is its redelivery count. Durations are written 2s, 100ms, 1m or 1h.
@@ -8,44 +8,48 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
-from pulsar_spark.commands import (
-    CreateSubscription,
-    InitialPosition,
-    Producer,
-    ReconsumeLater,
-    Rejection,
-    Report,
-    Seek,
-    SetPolicies,
-    Subscribe,
-    SubscriptionType,
-    Unsubscribe,
+import pyarrow as pa
+
+from pulsar_spark import broker_rows, wire_format
+from pulsar_spark.broker_rows import OutputRow
+from pulsar_spark.commands import CreateSubscription, Seek, SubscriptionType
+from pulsar_spark.connector.acknowledgment_rows import fold
+from pulsar_spark.connector.acknowledgment_writer import FoldedRows, tell
+from pulsar_spark.connector.batch_reader import PulsarliteReader
+from pulsar_spark.connector.compaction import compact
+from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.message_columns import read_schema
+from pulsar_spark.connector.message_consumer import MessageConsumer, ReceivedMessage
+from pulsar_spark.errors import (
+    BrokerRefusedError,
+    PulsarliteError,
 )
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.errors import BrokerRefusedError
-from pulsar_spark.in_memory_consumer import InMemoryConsumer, Message
-from pulsar_spark.in_memory_host import InMemoryHost
-from pulsar_spark.policies import (
-    BacklogQuotaPolicy,
-    ConsumerOptions,
-    DeadLetterPolicy,
-    KeySharedMode,
-    KeySharedPolicy,
-    TopicPolicies,
-)
+from pulsar_spark.options import Options, Scope
 from pulsar_spark.position import EARLIEST, LATEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import ProducerAccessMode
-from pulsar_spark.range_set import RangeSet
-from pulsar_spark.ready import Ready
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.ready import BacklogQuotaExceeded, EpochBegan, Reply, Revoke
+from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicName
+from tests.scenarios.host import Host
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
-_TYPES = {each.value.lower(): each for each in SubscriptionType}
+_TYPES = {each.value.lower(): each.value for each in SubscriptionType}
+_SHORT = "persistent://public/default/"
+_OPTIONS = {
+    "from": "subscriptionInitialPosition", "nack-delay": "negativeAckRedeliveryDelay",
+    "ack-timeout": "ackTimeout", "max-redeliver": "maxRedeliverCount", "queue": "receiverQueueSize",
+    "dead-letters": "deadLetterTopic", "retries": "retryLetterTopic", "priority": "priorityLevel",
+    "initial": "initialSubscriptionName", "start": "startMessageId",
+}  # fmt: skip
+_FLAGS = {
+    "delayed": "delayedDelivery", "compacted": "readCompacted",
+    "inclusive": "startMessageIdInclusive",
+}  # fmt: skip
 
 
 def milliseconds(text: str) -> int:
@@ -59,13 +63,25 @@ def milliseconds(text: str) -> int:
 class Dialogue:
     """One scenario. The topic is `orders` until a line says otherwise."""
 
-    def __init__(self) -> None:
-        self.host = InMemoryHost(now_ms=1_000_000)
+    def __init__(self, host: Host) -> None:
+        self.host = host
         self.name = "orders"
-        self.consumers: dict[str, InMemoryConsumer] = {}
-        self.homes: dict[str, str] = {}
-        self.received: dict[tuple[str, str], Message] = {}
+        self.consumers: dict[str, MessageConsumer] = {}
+        self.received: dict[tuple[str, str], ReceivedMessage] = {}
         self.told = 0
+        self.quota = ""
+        """What was said of the backlog quota last: every step says it while it is exceeded."""
+
+    @property
+    def about(self) -> TopicPartition:
+        """The partition that the topic's name says, else the only one."""
+        name = TopicName.parse(self.name)
+        return TopicPartition(name.partitioned_topic_name, max(name.partition_index, 0))
+
+    def open(self) -> ManagedLedger:
+        """The topic, made if it is not there."""
+        whole = TopicName.parse(self.about.topic)
+        return self.host.root.open_or_create(whole, self.about.partition + 1)
 
     def say(self, line: str) -> list[str]:
         """What comes of one line."""
@@ -84,8 +100,8 @@ class Dialogue:
         named = dict(word.split("=", 1) for word in arguments if word not in plain)
         try:
             said = action(*plain, **named)
-        except BrokerRefusedError as error:
-            said = [f"refused: {error.error.value}: {error.message}"]
+        except PulsarliteError as error:
+            said = [f"refused: {_refusal(error)}"]
         return [*said, *self._news()]
 
     # -- topics ------------------------------------------------------------------------------
@@ -93,22 +109,22 @@ class Dialogue:
     def do_topic(self, name: str, **options: str) -> list[str]:
         """topic NAME retention-time=.. retention-bytes=.. ttl=.. quota-bytes=.. ..."""
         self.name = name
-        policies = _policies(options)
-        held = self.host.topic(name, policies)
-        if options and held.state.policies != policies:
-            self.host.send(name, SetPolicies(policies))
-            self.host.run()
+        self.open().change_settings({"policies": _policies(options)})
+        self.host.run()
         return []
 
     def do_publish(self, *texts: str, **options: str) -> list[str]:
         """publish A B key:C D@5s ...; batch=yes puts them in one entry; @ delivers later."""
-        messages = []
+        batch = options.get("batch") == "yes"
+        given = {"topic": self.name, "batchingEnabled": str(batch).lower()}
+        producer = self.host.producer(given, publish_delay_ms=1)
         for text in texts:
             rest, _, delay = text.partition("@")
             key, colon, value = rest.rpartition(":")
-            deliver_at = self.host.now_ms + milliseconds(delay) if delay else None
-            messages.append(Message(value.encode(), key if colon else None, {}, deliver_at))
-        ids = self.host.publish(self.name, messages, batch=options.get("batch") == "yes")
+            after = timedelta(milliseconds=milliseconds(delay)) if delay else None
+            producer.send(value.encode(), key=key if colon else None, deliver_after=after)
+        ids = producer.flush()
+        producer.close()
         self.host.run()
         return ["published " + " ".join(_short(str(each)) for each in ids)]
 
@@ -118,7 +134,7 @@ class Dialogue:
 
     def do_show(self, subscription: str) -> list[str]:
         """What the broker knows of a subscription."""
-        state = self.host.topic(self.name).state
+        state = self.host.state(self.about)
         held = state.subscriptions.get(subscription)
         if held is None:
             return ["no such subscription"]
@@ -126,7 +142,7 @@ class Dialogue:
         lines = [f"mark-delete {cursor.mark_delete_position}"]
         if cursor.individually_deleted:
             ranges = ", ".join(
-                f"({each.lower}, {each.upper}]" for each in RangeSet(cursor.individually_deleted)
+                f"({low}, {high}]" for low, high in _runs(cursor.individually_deleted)
             )
             parts = [
                 f"{position}{_indexes(part)}"
@@ -142,18 +158,29 @@ class Dialogue:
         return lines
 
     def do_topics(self) -> list[str]:
-        """Every topic, and its messages with their properties."""
+        """Every topic, and the messages that a Reader finds in it, with their properties."""
         lines = []
-        for name, held in sorted(self.host.topics.items()):
-            lines.append(name.removeprefix("persistent://public/default/"))
-            for message in held.messages.values():
-                text = message.value.decode()
-                for key, value in message.properties.items():
-                    text += f" {key}={value.removeprefix('persistent://public/default/')}"
-                if message.deliver_at_ms is not None:
-                    text += f" after {message.deliver_at_ms - message.publish_time_ms} ms"
-                lines.append("  " + text)
+        for topic in self.host.root.find():
+            if not topic.is_system:
+                lines.append(str(topic).removeprefix(_SHORT))
+                lines += ["  " + each for each in self._messages(str(topic))]
         return lines
+
+    def _messages(self, topic: str) -> Iterator[str]:
+        given = {"serviceUrl": self.host.root.service_url, "topic": topic}
+        schema = read_schema(include_properties=True)
+        options = Options.parse(given, Scope.BATCH_READ)
+        reader = PulsarliteReader(options, self.host.root, schema)
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                for row in batch.to_pylist():
+                    text = row["value"].decode()
+                    for key, value in row["properties"] or ():
+                        text += f" {key}={value.removeprefix(_SHORT)}"
+                    if row["deliver_at"] is not None:
+                        after = row["deliver_at"] - row["publish_time"]
+                        text += f" after {after // timedelta(milliseconds=1)} ms"
+                    yield text
 
     def do_seek(self, subscription: str, where: str) -> list[str]:
         """seek SUBSCRIPTION earliest | latest | LEDGER:ENTRY[:INDEX] | -DURATION (ago)."""
@@ -166,80 +193,71 @@ class Dialogue:
             ledger_id, entry_id, *index = (int(part) for part in where.split(":"))
             batch_index = index[0] if index else -1
             command = Seek(subscription, Position(ledger_id, entry_id), batch_index)
-        self.host.send(self.name, command)
-        self.host.run()
+        self.host.tell(self.about, subscription, command)
         return []
 
     def do_compact(self) -> list[str]:
-        self.host.compact(self.name)
+        compact(self.open())
         self.host.run()
         return []
 
     def do_create_subscription(self, name: str) -> list[str]:
-        self.host.send(self.name, CreateSubscription(name))
-        self.host.run()
+        self.host.tell(self.about, name, CreateSubscription(name))
         return []
 
     def do_producer(self, name: str, mode: str = "Shared") -> list[str]:
-        self.host.send(self.name, Producer(name, ProducerAccessMode(mode)))
-        self.host.run()
-        return []
+        """A producer that stays; one that waits for the topic sleeps until it has it."""
+        since_ms = self.host.now_ms
+        given = {"topic": self.name, "producerName": name, "accessMode": mode}
+        self.host.producer(given)
+        waited_s = (self.host.now_ms - since_ms) / 1000
+        return [f"{name} may publish" + (f" after {waited_s:g} s" if waited_s else "")]
 
     def do_sink(self, subscription: str, what: str, *ids: str, **options: str) -> list[str]:
         """sink SUBSCRIPTION ack | ack-cumulative | nack | reconsume LEDGER:ENTRY ...
 
         With attempt=0 delay=2s error=TEXT bury=yes, where they have a meaning.
         """
-        places = [_place(each) for each in ids]
-        messages = PositionSet.of(places)
-        attempt = int(options["attempt"]) if "attempt" in options else None
-        delay_ms = milliseconds(options["delay"]) if "delay" in options else None
-        texts = (("ERROR", options["error"]),) if "error" in options else ()
-        report = {
-            "ack": lambda: Report(subscription, acknowledged=Cursor().acknowledge(messages)),
-            "ack-cumulative": lambda: Report(subscription, acknowledged=Cursor(max(places))),
-            "nack": lambda: Report(
-                subscription,
-                rejected=(
-                    Rejection(attempt, messages, delay_ms, texts, options.get("bury") == "yes"),
-                ),
-            ),
-            "reconsume": lambda: Report(
-                subscription,
-                reconsume_later=(ReconsumeLater(attempt, messages, delay_ms or 0, 0, texts),),
-            ),
-        }[what]()
-        self.host.send(self.name, replace(report, epoch=None))
-        self.host.run()
+        kinds = {
+            "ack": "Individual", "ack-cumulative": "Cumulative", "nack": "Negative",
+            "reconsume": "ReconsumeLater",
+        }  # fmt: skip
+        kind = "DeadLetter" if options.get("bury") == "yes" else kinds[what]
+        details: dict[str, Any] = {"ack_type": kind}
+        if "attempt" in options:
+            details["attempt"] = int(options["attempt"])
+        if "delay" in options:
+            details["delay"] = options["delay"]
+        if "error" in options:
+            details["error"] = options["error"]
+        rows = [
+            {"ledger_id": place.ledger_id, "entry_id": place.entry_id, **details}
+            for place in map(_place, ids)
+        ]
+        folded = fold([pa.RecordBatch.from_pylist(rows)], self.host.root, str(self.about))
+        try:
+            tell(self.host.root, subscription, [FoldedRows(folded)], None)
+        finally:
+            self.host.run()
         return []
 
     # -- consumers ---------------------------------------------------------------------------
 
     def consumer_subscribe(self, name: str, subscription: str, kind: str, **o: str) -> list[str]:
         """NAME subscribe SUBSCRIPTION TYPE from=Latest queue=1000 delayed=no nack-delay=1m ..."""
-        policy = KeySharedPolicy()
-        if "ranges" in o:
-            pairs = (each.split("-") for each in o["ranges"].split(","))
-            ranges = tuple((int(low), int(high)) for low, high in pairs)
-            policy = KeySharedPolicy(KeySharedMode.STICKY, ranges=ranges)
-        command = Subscribe(
-            subscription, name, subscription_type=_TYPES[kind.lower()],
-            durable=o.get("durable") != "no",
-            initial_position=InitialPosition(o.get("from", "Latest")),
-            start_message_id=_start(o.get("start")),
-            start_message_id_inclusive=o.get("inclusive") == "yes",
-            priority_level=int(o.get("priority", "0")), key_shared_policy=policy,
-            options=_consumer_options(o), read_compacted=o.get("compacted") == "yes",
-        )  # fmt: skip
-        consumer = self.host.subscribe(
-            self.name, command, receiver_queue_size=int(o.get("queue", "1000")),
-            group_time_ms=milliseconds(o.get("group", "0ms")),
-            delayed_delivery=o.get("delayed") == "yes",
-        )  # fmt: skip
-        self.host.run()
-        if consumer.refusal is not None:
-            raise consumer.refusal
-        self.consumers[name], self.homes[name] = consumer, self.name
+        self.open()
+        group_ms = milliseconds(o.pop("group", "0ms"))
+        options = {
+            "topic": self.name, "subscriptionName": subscription, "consumerName": name,
+            "subscriptionType": _TYPES[kind.lower()], "leaseTimeout": "30s",
+        }  # fmt: skip
+        if "start" in o:
+            o.setdefault("inclusive", "no")
+            place, _, index = o["start"].partition("/")
+            o["start"] = f"{place}:{self.about.partition}" + (f":{index}" if index else "")
+        for word, text in o.items():
+            options |= _option(word, text)
+        self.consumers[name] = self.host.subscribe(options, acknowledgment_group_time_ms=group_ms)
         return []
 
     def consumer_receive(self, name: str, count: str = "1") -> list[str]:
@@ -248,7 +266,7 @@ class Dialogue:
             message = self.consumers[name].receive()
             if message is None:
                 break
-            text = message.value.decode()
+            text = (message.value or b"").decode()
             self.received[name, text] = message
             texts.append(
                 f"{text} ({message.redelivery_count})" if message.redelivery_count else text
@@ -257,20 +275,19 @@ class Dialogue:
         return [f"{name} gets {', '.join(texts) or 'nothing'}"]
 
     def consumer_ack(self, name: str, *values: str, by: str = "") -> list[str]:
-        chosen = [self.received[by or name, value] for value in values]
-        self.consumers[name].acknowledge(chosen, self.host.now_ms)
+        self.consumers[name].acknowledge(*(self.received[by or name, value] for value in values))
         self.host.run()
         return []
 
     def consumer_ack_cumulative(self, name: str, value: str) -> list[str]:
-        self.consumers[name].acknowledge_cumulative(self.received[name, value], self.host.now_ms)
+        self.consumers[name].acknowledge_cumulative(self.received[name, value])
         self.host.run()
         return []
 
     def consumer_nack(self, name: str, *values: str, delay: str = "") -> list[str]:
-        chosen = [self.received[name, value] for value in values]
+        chosen = (self.received[name, value] for value in values)
         delay_ms = milliseconds(delay) if delay else None
-        self.consumers[name].negative_acknowledge(chosen, delay_ms)
+        self.consumers[name].negative_acknowledge(*chosen, delay_ms=delay_ms)
         self.host.run()
         return []
 
@@ -296,12 +313,7 @@ class Dialogue:
         return []
 
     def consumer_unsubscribe(self, name: str) -> list[str]:
-        consumer = self.consumers[name]
-        command = Unsubscribe(
-            consumer.command.subscription, name, consumer.command.incarnation,
-            self.host.next_number(),
-        )  # fmt: skip
-        self.host.send(self.homes[name], command)
+        self.consumers[name].unsubscribe()
         self.host.run()
         return []
 
@@ -309,48 +321,90 @@ class Dialogue:
 
     def _news(self) -> list[str]:
         lines: list[str] = []
-        for topic, ready in self.host.history[self.told :]:
-            short = topic.removeprefix("persistent://public/default/")
-            lines += _told(short, ready)
-        self.told = len(self.host.history)
+        for rows, deleted in self.host.said[self.told :]:
+            lines += (line for line in _told(rows) if line != self.quota)
+            self.quota = next((line for line in lines if line.startswith("backlog q")), self.quota)
+            lines += [f"subscription {name} is deleted" for _, name in deleted]
+        self.told = len(self.host.said)
         return lines
 
 
-def _told(topic: str, ready: Ready) -> list[str]:
-    lines = []
-    for letter in ready.letters:
-        to = letter.topic.removeprefix("persistent://public/default/")
-        lines.append(f"broker copies {letter.messages} to {to}")
-    lines += [f"broker begins epoch {each.epoch} of {each.subscription}" for each in ready.epochs]
-    for reply in ready.replies:
-        if reply.error is not None and reply.origin is None and not reply.subscription:
-            lines.append(f"broker refuses {reply.consumer}: {reply.error.value}: {reply.message}")
-        elif reply.error and (reply.request_id is None or "unsubscribe" in reply.message):
-            lines.append(f"broker to {reply.consumer or 'a sink'}: {reply.error.value}")
-        elif reply.error is None and not reply.subscription:
-            epoch = "" if reply.topic_epoch is None else f" at topic epoch {reply.topic_epoch}"
-            lines.append(f"broker lets {reply.consumer} publish{epoch}")
-    for revoke in ready.revokes:
-        what = "everything" if revoke.messages is None else str(revoke.messages)
-        lines.append(f"broker asks {revoke.consumer} to give back {what}")
-    lines += [f"broker fences {each}" for each in ready.closed_producers]
-    if ready.backlog_quota is not None:
-        quota = ready.backlog_quota
-        lines.append(f"backlog quota: {quota.used} of {quota.limit}, {quota.policy.value}")
-    lines += [f"subscription {each} is deleted" for each in ready.deleted_subscriptions]
-    if ready.trim:
-        lines.append(f"broker trims {topic} {', '.join(map(str, ready.trim))}")
-    return lines
+def _told(rows: tuple[OutputRow, ...]) -> Iterator[str]:
+    for row in rows:
+        if row.kind == broker_rows.LETTER:
+            letter = broker_rows.letter_of(row.data)
+            yield f"broker copies {letter.messages} to {letter.topic.removeprefix(_SHORT)}"
+    for row in rows:
+        if row.kind == broker_rows.DISPATCH:
+            yield from _told_item(wire_format.decode(row.data))
+    for row in rows:
+        if row.kind == broker_rows.TRIM:
+            ledgers = row.data.decode().strip("[]")
+            yield f"broker trims {row.topic.removeprefix(_SHORT)} {ledgers}"
 
 
-def _policies(o: dict[str, str]) -> TopicPolicies:
-    numbers = {
-        "retention_time_ms": o.get("retention-time"), "message_ttl_ms": o.get("ttl"),
-        "backlog_quota_time_ms": o.get("quota-time"),
-    }  # fmt: skip
-    given: dict[str, Any] = {
-        name: milliseconds(text) for name, text in numbers.items() if text is not None
-    }
+def _told_item(item: object) -> Iterator[str]:
+    if isinstance(item, EpochBegan):
+        yield f"broker begins epoch {item.epoch} of {item.subscription}"
+    elif isinstance(item, Reply) and item.error:
+        if item.request_id is None or "unsubscribe" in item.message:
+            yield f"broker to {item.consumer or 'a sink'}: {item.error.value}"
+    elif isinstance(item, Revoke):
+        what = "everything" if item.messages is None else str(item.messages)
+        yield f"broker asks {item.consumer} to give back {what}"
+    elif isinstance(item, BacklogQuotaExceeded):
+        yield f"backlog quota: {item.used} of {item.limit}, {item.policy.value}"
+
+
+def _refusal(error: PulsarliteError) -> str:
+    """Pulsar's word for it and what the broker said; or what was seen before it was asked."""
+    told = re.search(r" on \S+: (\w+: .*?)\.?( Choose another .*)?$", error.message)
+    if told is not None and "The broker refuses" in error.message:
+        return told[1]
+    word = error.error.value if isinstance(error, BrokerRefusedError) else error.condition
+    return f"{word}: {error.message}"
+
+
+def _option(word: str, text: str) -> dict[str, str]:
+    """An option of the streaming source, by the dialogue's word for it."""
+    if word in _OPTIONS:
+        return {_OPTIONS[word]: text}
+    if word in _FLAGS:
+        return {_FLAGS[word]: str(text == "yes").lower()}
+    if word == "ranges":
+        return {"keySharedMode": "STICKY", "keySharedRanges": text}
+    if word == "durable":
+        return {"subscriptionMode": "NonDurable" if text == "no" else "Durable"}
+    if word in ("backoff", "ack-timeout-backoff"):
+        name = "negativeAck" if word == "backoff" else "ackTimeout"
+        return {f"{name}RedeliveryBackoff": ",".join((*text.split("-"), "2"))}
+    raise ValueError(f"nobody understands {word}={text}")
+
+
+def _runs(messages: PositionSet) -> Iterator[tuple[Position, Position]]:
+    """Stretches of whole entries, as (the entry before, the last one)."""
+    for ledger_id in messages.ledger_ids:
+        entries = list(messages.whole_entries(ledger_id))
+        starts = [entries[0]] if entries else []
+        stops = []
+        for one, other in pairwise(entries):
+            if other > one + 1:
+                stops.append(one)
+                starts.append(other)
+        stops += entries[-1:]
+        for start, stop in zip(starts, stops, strict=True):
+            yield Position(ledger_id, start - 1), Position(ledger_id, stop)
+
+
+def _policies(o: dict[str, str]) -> dict[str, Any]:
+    """As a topic's settings have them."""
+    given: dict[str, Any] = {}
+    for name, option in (
+        ("retention_time_ms", "retention-time"), ("message_ttl_ms", "ttl"),
+        ("backlog_quota_time_ms", "quota-time"),
+    ):  # fmt: skip
+        if option in o:
+            given[name] = milliseconds(o[option])
     for name, option in (
         ("retention_size_bytes", "retention-bytes"), ("backlog_quota_bytes", "quota-bytes"),
         ("max_unacked_messages_per_consumer", "max-unacked"),
@@ -362,35 +416,11 @@ def _policies(o: dict[str, str]) -> TopicPolicies:
             given[name] = int(o[option])
     if o.get("retention") == "infinite":
         given |= {"retention_time_ms": -1, "retention_size_bytes": -1}
-    policy = BacklogQuotaPolicy(o.get("quota-policy", "producer_request_hold"))
-    on = o.get("batch-index-ack") != "off"
-    return TopicPolicies(**given, backlog_quota_policy=policy, batch_index_acknowledgment=on)
-
-
-def _consumer_options(o: dict[str, str]) -> ConsumerOptions:
-    backoff = timeout_backoff = policy = None
-    if "backoff" in o:
-        low, high = (milliseconds(each) for each in o["backoff"].split("-"))
-        backoff = MultiplierRedeliveryBackoff(low, high)
-    if "ack-timeout-backoff" in o:
-        low, high = (milliseconds(each) for each in o["ack-timeout-backoff"].split("-"))
-        timeout_backoff = MultiplierRedeliveryBackoff(low, high)
-    if "max-redeliver" in o:
-        policy = DeadLetterPolicy(
-            int(o["max-redeliver"]), o.get("dead-letters", ""), o.get("retries", ""),
-            o.get("initial", ""),
-        )  # fmt: skip
-    return ConsumerOptions(
-        milliseconds(o.get("nack-delay", "1m")), backoff, milliseconds(o.get("ack-timeout", "0ms")),
-        timeout_backoff, policy,
-    )  # fmt: skip
-
-
-def _start(text: str | None) -> tuple[Position, int] | None:
-    if text is None:
-        return None
-    ledger_id, entry_id, *index = (int(part) for part in text.split(":"))
-    return Position(ledger_id, entry_id), index[0] if index else -1
+    if "quota-policy" in o:
+        given["backlog_quota_policy"] = o["quota-policy"]
+    if o.get("batch-index-ack") == "off":
+        given["batch_index_acknowledgment"] = False
+    return given
 
 
 def _place(text: str) -> Position:
@@ -398,8 +428,8 @@ def _place(text: str) -> Position:
 
 
 def _short(message_id: str) -> str:
-    """Without the partition -1."""
-    return re.sub(r"^(\d+:\d+):-1", r"\1", message_id)
+    """Without the partition 0."""
+    return re.sub(r"^(\d+:\d+):0", r"\1", message_id)
 
 
 def _indexes(part: int) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.scenarios.__main__ import FOLDER, played
 from tests.scenarios.dialogue import Dialogue
+from tests.scenarios.host import Host
 
 FILES = sorted(FOLDER.glob("*.txt"))
 
@@ -17,5 +18,5 @@ def test_the_dialogue_comes_out_as_it_is_written(name: str) -> None:
 
 
 def test_a_line_that_nobody_understands_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nobody understands"):
-        Dialogue().say("orders explode")
+    with Host() as host, pytest.raises(ValueError, match="nobody understands"):
+        Dialogue(host).say("orders explode")

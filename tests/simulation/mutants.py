@@ -22,6 +22,7 @@ from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.delayed_delivery import DelayedDeliveryTracker, Punctuality
 from pulsar_spark.due_messages import NOTHING, DueMessages
+from pulsar_spark.partition_consumer import PartitionConsumer
 from pulsar_spark.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscription import Subscription
 
@@ -210,6 +211,83 @@ def gives_a_seek_no_new_epoch(patch: Any) -> None:
     patch.setattr(Subscription, "begin_epoch", begin_epoch)
 
 
+def believes_what_a_dead_run_said(patch: Any) -> None:
+    """What it reported and did not live to write down stays with it for ever."""
+    original = acknowledgment._take_delivered
+
+    def take_delivered(state: Any, subscription: Any, consumer: Consumer, delivered: Any) -> None:
+        before = consumer.delivered
+        original(state, subscription, consumer, delivered)
+        kept = before if consumer.has_open_grant else before.intersection(consumer.held)
+        consumer.delivered = consumer.delivered.union(kept)
+
+    patch.setattr(acknowledgment, "_take_delivered", take_delivered)
+
+
+def counts_what_was_only_granted(patch: Any) -> None:
+    """A death before the first report counts as a delivery of all that was granted."""
+    original = message_redelivery.give_back_all
+
+    def give_back_all(*arguments: Any, **options: Any) -> None:
+        consumer = arguments[3]
+        consumer.says_delivered = consumer.sequence >= 0
+        original(*arguments, **options)
+
+    patch.setattr(topic_subscriptions, "give_back_all", give_back_all)
+
+
+def believes_a_sink_whenever_it_read(patch: Any) -> None:
+    """A seek back is undone by the acknowledgement in flight."""
+
+    def of_any_epoch(_subscription: Subscription, command: Any) -> Cursor:
+        cursor = command.acknowledged
+        for messages in command.acknowledged_attempts.values():
+            cursor = cursor.acknowledge(messages)
+        return cursor
+
+    patch.setattr(acknowledgment, "_of_this_epoch", of_any_epoch)
+
+
+def begins_attempts_anew_after_a_seek(patch: Any) -> None:
+    """So that two deliveries of a message have the same attempt."""
+    patch.setattr(RedeliveryTracker, "begin_epoch", lambda _: RedeliveryTracker())
+
+
+def begins_attempts_anew_in_a_new_subscription(patch: Any) -> None:
+    """Of the name of one that was deleted, of which a sink may have messages."""
+    original = topic_subscriptions._delete
+
+    def delete(state: BrokerState, *arguments: Any) -> None:
+        original(state, *arguments)
+        state.next_attempt = 0
+
+    patch.setattr(topic_subscriptions, "_delete", delete)
+
+
+def forgets_where_a_non_durable_consumer_was(patch: Any) -> None:
+    """Once its subscription is gone, it begins at the initial position."""
+    original = topic_subscriptions._created
+
+    def created(state: BrokerState, command: Any) -> Subscription:
+        return original(state, replace(command, begins_behind=None))
+
+    patch.setattr(topic_subscriptions, "_created", created)
+
+
+def tells_a_non_durable_consumer_of_no_holes(patch: Any) -> None:
+    """Which only its own checkpoint remembers."""
+    patch.setattr(
+        topic_subscriptions,
+        "_origin_for_consumers",
+        lambda subscription: Cursor(subscription.cursor.mark_delete_position),
+    )
+
+
+def keeps_every_attempt_in_the_offset(patch: Any) -> None:
+    """It grows with each redelivery of the oldest message."""
+    patch.setattr(PartitionConsumer, "_not_superseded", lambda _self, attempts, _ledgers: attempts)
+
+
 MUTANTS: tuple[Patch, ...] = (
     loses_what_is_given_back,
     grants_again_at_the_same_attempt,
@@ -228,4 +306,12 @@ MUTANTS: tuple[Patch, ...] = (
     trims_what_somebody_needs,
     forgets_to_look_again,
     gives_a_seek_no_new_epoch,
+    believes_what_a_dead_run_said,
+    counts_what_was_only_granted,
+    believes_a_sink_whenever_it_read,
+    begins_attempts_anew_after_a_seek,
+    begins_attempts_anew_in_a_new_subscription,
+    forgets_where_a_non_durable_consumer_was,
+    tells_a_non_durable_consumer_of_no_holes,
+    keeps_every_attempt_in_the_offset,
 )

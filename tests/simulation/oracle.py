@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pulsar_spark import ack_set
@@ -25,9 +25,11 @@ from pulsar_spark.commands import (
 )
 from pulsar_spark.consumer import Consumer
 from pulsar_spark.cursor import Cursor
+from pulsar_spark.ledger_info import LedgerList
 from pulsar_spark.position import EARLIEST, Position
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.ready import Grant, OpenGrant, Ready
+from pulsar_spark.stream_offset import PartitionOffset
 from pulsar_spark.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ class Oracle:
         """Those of which the broker knows."""
         self.acked: set[Message] = set()
         self.epoch = NO_EPOCH
-        self.topic_epoch = -1
         self.buried: set[Message] = set()
         self.owner: dict[Message, Source] = {}
         self.owned_at: dict[Message, int] = {}
@@ -65,6 +66,12 @@ class Oracle:
         """Acknowledged by somebody, whether the broker counts it by itself or not."""
         self.seen: set[Message] = set()
         self.lapsed: set[tuple[str, int]] = set()
+        self.attempts: dict[Message, set[int]] = {}
+        """At which attempts somebody may have been given a message, in this epoch."""
+        self.epoch_of: dict[tuple[Message, int], int] = {}
+        """In which epoch a message was delivered at an attempt."""
+        self.ever_done: set[Message] = set()
+        """Delivered or acknowledged at any time."""
 
     # -- what happens ------------------------------------------------------------------------
 
@@ -94,11 +101,46 @@ class Oracle:
         for message in given_back:
             self.owner.pop(message, None)
 
-    def delivered(self, source: Source, batch: PositionSet) -> None:
+    def repeated(self, source: Source, again: Mapping[int, PositionSet]) -> None:
+        """A micro-batch is repeated after a crash: all of it, but what others have acknowledged."""
+        world = self.world
+        for attempt in again.keys() | source.batch.keys():
+            nothing = PositionSet()
+            was, now = source.batch.get(attempt, nothing), again.get(attempt, nothing)
+            if now.difference(was):
+                self.fail(f"a batch is planned anew as {now}, and was {was}")
+            for message in world.plain(was.difference(now)):
+                if world.log_ledgers.get(message[0]) is not None:
+                    self.fail(f"{message} is not in a batch that is repeated")
+                if world.setting.durable and message not in self.ever_done:
+                    self.fail(f"{message} was trimmed, and acknowledged by nobody")
+
+    def check_offset(self, offset: PartitionOffset, ledgers: LedgerList) -> None:
+        """It does not grow with redeliveries: each attempt has what no higher one has."""
+        higher, floor = PositionSet(), Cursor(offset.floor or EARLIEST)
+        for attempt in sorted(offset.attempts, reverse=True):
+            planned = offset.attempts[attempt].difference(floor, ledgers)
+            if not planned.difference(higher):
+                self.fail(f"attempt {attempt} of an offset says nothing: {offset}")
+            higher = higher.union(planned)
+
+    def delivered(self, source: Source, attempts: Mapping[int, PositionSet]) -> None:
         """A micro-batch reaches its user, once for each batch id."""
+        world = self.world
+        batch = PositionSet()
+        for attempt, messages in attempts.items():
+            batch = batch.union(messages)
+            for message in world.plain(messages):
+                self.ever_done.add(message)
+                epoch = self.epoch_of.setdefault((message, attempt), source.epoch)
+                if epoch != source.epoch:
+                    self.fail(
+                        f"attempt {attempt} of {message} is of epochs {epoch}, {source.epoch}"
+                    )
+                if source.epoch == self.epoch:
+                    self.attempts.setdefault(message, set()).add(attempt)
         if source.epoch != self.epoch:
             return
-        world = self.world
         if (source.name, source.incarnation) in self.lapsed:
             return  # it does not know yet that others have what it holds
         rows = world.plain(batch)
@@ -108,6 +150,8 @@ class Oracle:
         for message in rows:
             if message in self.hidden:
                 self.fail(f"{message} is a duplicate, and was delivered")
+            if message in source.finished and world.goes_on_alone:
+                self.fail(f"{message} was delivered to {source.name}, who had finished it")
             if message in self.buried:
                 self.fail(f"{message} was delivered after it became a dead letter")
             self._check_time(message, "delivered")
@@ -135,10 +179,12 @@ class Oracle:
         self, before: BrokerState, commands: Sequence[Command], after: BrokerState, ready: Ready
     ) -> None:
         """The broker made a step."""
+        self._follow_deliveries(commands)
         for letter in ready.letters:
             for message in self.world.plain(letter.messages):
                 if message in self.buried:
                     self.fail(f"{message} was copied twice")
+                self._check_burial(message)
                 self.buried.add(message)
                 self.owner.pop(message, None)
         self._follow_commands(before, commands, after)
@@ -153,11 +199,6 @@ class Oracle:
             self._check_open_grant(after, opened)
         self._check_bounds(after, ready)
         self._check_trim(before, ready)
-        for reply in ready.replies:
-            if reply.topic_epoch is not None:
-                if reply.topic_epoch < self.topic_epoch:
-                    self.fail(f"{reply.consumer} was let in at an epoch that is over")
-                self.topic_epoch = reply.topic_epoch
 
     def check_nothing_is_left(self, after: BrokerState, ready: Ready) -> None:
         """A host that steps again only when told to misses nothing."""
@@ -189,6 +230,21 @@ class Oracle:
 
     # -- inside ------------------------------------------------------------------------------
 
+    def _follow_deliveries(self, commands: Sequence[Command]) -> None:
+        """What is reported as delivered may have been, though the process died before it was."""
+        for command in commands:
+            if isinstance(command, Report) and command.epoch == self.epoch:
+                for attempt, messages in (command.delivered or {}).items():
+                    for message in self.world.plain(messages):
+                        self.attempts.setdefault(message, set()).add(attempt)
+
+    def _check_burial(self, message: Message) -> None:
+        policy = self.world.setting.consumer_options.dead_letter_policy
+        assert policy is not None
+        times = len(self.attempts.get(message, ()))
+        if times <= policy.max_redeliver_count:
+            self.fail(f"{message} was buried, and may have been delivered {times} times")
+
     @property
     def _by_batch_index(self) -> bool:
         return self.world.setting.policies.batch_index_acknowledgment
@@ -211,7 +267,9 @@ class Oracle:
         if subscription.epoch != self.epoch:
             self._begin_at_origin(commands, after, subscription)
         for place, command in enumerate(commands):
-            if isinstance(command, Report | Acknowledge) and command.epoch == self.epoch:
+            if isinstance(command, Report) and command.epoch is None:
+                self._acknowledge_by_sink(command)
+            elif isinstance(command, Report | Acknowledge) and command.epoch == self.epoch:
                 if isinstance(command, Report):
                     self._acknowledge(command.acknowledged)
                     continue
@@ -219,8 +277,21 @@ class Oracle:
                 then, _ = step(before, commands[:place], after.now_ms)
                 self._acknowledge_as_told(command, then.subscriptions.get("s", subscription))
 
+    def _acknowledge_by_sink(self, report: Report) -> None:
+        """What was delivered in this epoch counts; a sink itself knows no epoch."""
+        self._acknowledge(report.acknowledged)
+        for attempt, messages in report.acknowledged_attempts.items():
+            of_this = [
+                message
+                for message in self.world.plain(messages)
+                if self.epoch_of[message, attempt] == self.epoch
+            ]
+            self._acknowledge(Cursor().acknowledge(self.world.made(of_this)))
+
     def _begin(self, epoch: int, acked: set[Message]) -> None:
         """A seek, a new subscription, or none any more."""
+        self.ever_done |= self.acked
+        self.attempts = {}
         self.epoch = epoch
         self.buried = set()
         self.owner, self.not_before, self.last_of_key = {}, {}, {}
@@ -235,18 +306,33 @@ class Oracle:
         stay = {ledger.ledger_id for ledger in after.ledgers_that_stay}
         seeks = [command for command in commands if isinstance(command, Seek)]
         ends = (Unsubscribe, CloseConsumer, LeaseLapsed)
+        self.world.goes_on_alone &= not seeks
         if self.epoch != NO_EPOCH and seeks:
-            wanted = self._before(seeks[-1], {ledger.ledger_id for ledger in after.ledgers})
-        elif self.world.setting.initial_position is InitialPosition.LATEST:
-            wanted = self.heard
+            places = [self._before(seeks[-1], {ledger.ledger_id for ledger in after.ledgers})]
         else:
-            wanted = set()
-        wanted = {m for m in wanted | self.hidden & self.heard if m[0] in stay}
+            places = self._where_it_begins(commands)
+        hidden = self.hidden & self.heard
+        wanted = [{m for m in place | hidden if m[0] in stay} for place in places]
         ended = self.epoch == NO_EPOCH or any(isinstance(command, ends) for command in commands)
         is_plain = not (seeks and ended)
-        if is_plain and wanted != {m for m in held if m[0] in stay}:
-            self.fail(f"an epoch begins behind {sorted(held)}, and not behind {sorted(wanted)}")
+        if is_plain and {m for m in held if m[0] in stay} not in wanted:
+            self.fail(f"an epoch begins behind {sorted(held)}, and not behind one of {wanted}")
         self._begin(subscription.epoch, held | {m for m in self.heard if m[0] not in stay})
+
+    def _where_it_begins(self, commands: Sequence[Command]) -> list[set[Message]]:
+        """Of a subscription that is new; one that is not durable goes on where a consumer was."""
+        latest = self.world.setting.initial_position is InitialPosition.LATEST
+        places = []
+        for command in commands:
+            if isinstance(command, Subscribe) and command.subscription == "s":
+                cursor = command.begins_behind
+                if cursor is None:
+                    places.append(set(self.heard) if latest else set())
+                else:
+                    places.append(
+                        {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
+                    )
+        return places
 
     def _before(self, seek: Seek, there: set[int]) -> set[Message]:
         """What lies before the message that is to be the next."""

@@ -36,6 +36,7 @@ class Setting:
     consumer_options: ConsumerOptions
     has_witness: bool
     """Another subscription, of which nobody acknowledges anything."""
+    had_consumers: int = 0
 
     @property
     def is_ordered(self) -> bool:

@@ -42,7 +42,6 @@ class Checkpoint:
     committed: PartitionOffset | None = None
     logged: PartitionOffset | None = None
     """The end of a batch that was begun and not committed."""
-    batches: int = 0
 
 
 @dataclass
@@ -75,8 +74,12 @@ class Source:
     It delivers nothing until it reads that it was heard: what it reads from before is older.
     """
     retries: list[ReconsumeLater] = field(default_factory=list)
-    batch: PositionSet = field(default_factory=PositionSet)
-    """The last micro-batch."""
+    batch: dict[int, PositionSet] = field(default_factory=dict)
+    """The last micro-batch, by attempt."""
+    copy: Checkpoint = field(default_factory=Checkpoint)
+    """Of its checkpoint, made a while ago."""
+    finished: set[Message] = field(default_factory=set)
+    """What its query has committed, since it was told to begin elsewhere."""
 
     # -- connecting --------------------------------------------------------------------------
 
@@ -84,9 +87,10 @@ class Source:
     def connected(self) -> bool:
         return self.consumer is not None and self.consumer.connected
 
-    def subscribe(self) -> None:
-        """As another run, in the same process."""
-        self.incarnation = self.world.next_number()
+    def subscribe(self, *, anew: bool = True) -> None:
+        """As another run, in the same process; or because it missed what was said to this one."""
+        if anew:
+            self.incarnation = self.world.next_number()
         self.gave_back_at, self.leaves = None, False
         self.read_to = len(self.world.dispatch)
         setting = self.world.setting
@@ -101,8 +105,9 @@ class Source:
         )  # fmt: skip
         if self.consumer is None:
             self.consumer = PartitionConsumer(command, automatic=not self.manual)
-        else:
-            self.consumer.subscribe_again(command)
+        if not command.durable:
+            command = replace(command, begins_behind=self.consumer.done(self.planned))
+        self.consumer.subscribe_again(command)
         self.world.send(command)
 
     def unsubscribe(self) -> None:
@@ -113,10 +118,15 @@ class Source:
         self.unsubscribe_ids.add(request_id)
         self.world.send(Unsubscribe(self.subscription, self.name, self.incarnation, request_id))
 
+    def die(self) -> None:
+        """The process is killed; its lease goes on."""
+        self.consumer, self.is_alive = None, False
+
     def crash(self, *, keep_checkpoint: bool) -> None:
-        """The process dies; with its checkpoint it will take up where it was."""
+        """The process dies and begins again; with its checkpoint it takes up where it was."""
         if not keep_checkpoint:
-            self.checkpoint = Checkpoint()
+            self.checkpoint, self.copy = Checkpoint(), Checkpoint()
+            self.finished = set()
             self.acked = Cursor()
             self.unsettled = {}
             self.rejections, self.retries = [], []
@@ -136,12 +146,18 @@ class Source:
                 text = json.dumps(offset.to_json_value())
                 setattr(checkpoint, name, PartitionOffset.from_json_value(json.loads(text)))
         if checkpoint.logged is not None:
-            again = checkpoint.logged.batch_since(checkpoint.committed, self.world.log_ledgers)
-            if again != self.batch:
-                self.world.oracle.fail(f"a batch is planned anew as {again}, and was {self.batch}")
+            again = checkpoint.logged.attempts_since(checkpoint.committed, self.world.log_ledgers)
+            self.world.oracle.repeated(self, again)
+
+    def restore(self) -> None:
+        """Its checkpoint is lost, and an old copy put in its place: what came since comes again."""
+        self.checkpoint = replace(self.copy)
+        self.world.oracle.gone(self)
+        self.finished, self.unsettled = set(), {}
+        self.crash(keep_checkpoint=True)
 
     def close(self) -> None:
-        """A last report, then it goes."""
+        """A last report, then it goes; its checkpoint may wait for another run, as AvailableNow's."""
         self.commit()
         self.report(certain=True)
         self.world.send(CloseConsumer(self.subscription, self.name, self.incarnation))
@@ -205,6 +221,7 @@ class Source:
         """A new epoch: what its user has said of the old one counts no more."""
         self.epoch = epoch
         self.gave_back_at = None
+        self.copy = Checkpoint()
         self.acked, self.unsettled = Cursor(), {}
         self.rejections, self.retries = [], []
 
@@ -221,7 +238,8 @@ class Source:
     def poll(self) -> None:
         """One turn of `latestOffset`: what is committed is acknowledged, then a batch is planned.
 
-        The report goes out before the batch is delivered, as it names what will be delivered.
+        As Spark does it: the report goes out before the offset is logged, and the batch is
+        delivered behind both. The process may die between them.
         """
         if self.checkpoint.logged is not None:  # a replay after a crash, or a batch that runs
             self.commit()
@@ -233,14 +251,15 @@ class Source:
         most = self.world.draw(1, 6)
         end = self.plan(consumer, most) if self.gave_back_at is None else None
         start = self.committed
-        if end is not None:
+        self.report(planned=end)
+        if end is not None and not self.world.is_ending and self.world.one_in(8):
+            self.die()
+        elif end is not None:
             self.checkpoint.logged = end
-            self.checkpoint.batches += 1
-        self.report()
-        if end is not None:
-            self.batch = end.batch_since(start, ledgers)
+            self.batch = end.attempts_since(start, ledgers)
+            self.world.oracle.check_offset(end, ledgers)
             if self.manual:
-                for attempt, new in end.attempts_since(start, ledgers).items():
+                for attempt, new in self.batch.items():
                     held = self.unsettled.get(attempt, PositionSet())
                     self.unsettled[attempt] = held.union(new)
             self.world.oracle.delivered(self, self.batch)
@@ -266,14 +285,25 @@ class Source:
         if self.checkpoint.logged is not None:
             self.checkpoint.committed = self.checkpoint.logged
             self.checkpoint.logged = None
+            for messages in self.batch.values():
+                self.finished.update(self.world.plain(messages))
+            if self.world.one_in(4):
+                self.copy = replace(self.checkpoint)
 
-    def report(self, *, certain: bool = False, request_id: int | None = None) -> None:
+    def report(
+        self,
+        *,
+        planned: PartitionOffset | None = None,
+        certain: bool = False,
+        request_id: int | None = None,
+    ) -> None:
         """All that there is to say; absolute, so it may be lost, late or doubled."""
         if self.consumer is None or not self.consumer.connected:
             return
         report = self.consumer.report(
-            self.committed, self.planned, self.world.log_ledgers, self.permits, request_id
-        )
+            self.committed, planned or self.planned, self.world.log_ledgers, self.permits,
+            request_id,
+        )  # fmt: skip
         if self.manual:
             report = replace(
                 report, acknowledged=self.acked, rejected=tuple(self.rejections),
@@ -318,6 +348,12 @@ class Source:
         settled = world.made(messages)
         left = {a: held.difference(settled) for a, held in self.unsettled.items()}
         self.unsettled = {a: held for a, held in left.items() if held}
+
+    def unsettle(self, attempt: int, messages: PositionSet) -> None:
+        """Somebody else has settled these."""
+        left = self.unsettled.pop(attempt, PositionSet()).difference(messages)
+        if left:
+            self.unsettled[attempt] = left
 
     def acknowledge_as_a_client(self, messages: list[Message]) -> None:
         """By ids and ack sets, at once; on Exclusive and Failover perhaps up to one of them."""

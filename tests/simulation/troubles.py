@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.commands import (
     Acknowledge,
-    CloseProducer,
     LeaseLapsed,
-    Producer,
     Rejection,
     Report,
     Seek,
@@ -23,7 +21,6 @@ from pulsar_spark.commands import (
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.position import EARLIEST, LATEST, Position
 from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import ProducerAccessMode
 from tests.simulation.source import Source
 
 if TYPE_CHECKING:
@@ -34,10 +31,40 @@ Trouble = Callable[["World"], None]
 
 def closes(world: World) -> None:
     """A consumer goes."""
-    source = _any(world)
+    source = _alive(world)
     if source is not None:
         source.close()
         world.sources.remove(source)
+
+
+def ends_its_run(world: World) -> None:
+    """A query under AvailableNow is at its end; the next one begins behind it."""
+    source = _alive(world)
+    if source is not None:
+        source.close()
+
+
+def is_too_far_behind(world: World) -> None:
+    """What was said to it is trimmed: it asks again."""
+    source = _alive(world)
+    if source is not None and source.consumer is not None:
+        source.subscribe(anew=False)
+
+
+def an_old_copy_is_restored(world: World) -> None:
+    """Of its checkpoint."""
+    source = _troubled(world)
+    if source is not None:
+        source.restore()
+
+
+def acknowledges_otherwise(world: World) -> None:
+    """With another ackMode, which needs a new checkpoint."""
+    source = _troubled(world)
+    if source is not None:
+        source.manual = not source.manual
+        world.goes_on_alone = False
+        source.crash(keep_checkpoint=False)
 
 
 def restarts(world: World) -> None:
@@ -55,22 +82,9 @@ def changes_its_permits(world: World) -> None:
 
 def asks_for_a_receipt(world: World) -> None:
     """Its acknowledgements are confirmed; the oracle looks at what comes after."""
-    source = _any(world)
+    source = _alive(world)
     if source is not None and source.connected:
         source.report(certain=True, request_id=world.next_number())
-
-
-def producers_come_and_go(world: World) -> None:
-    name = f"p{world.draw(0, 2)}"
-    incarnation = world.producers.get(name)
-    if incarnation is not None and world.one_in(2):
-        del world.producers[name]
-        world.send(CloseProducer(name, incarnation))
-        return
-    world.producers[name] = incarnation = world.next_number()
-    mode = world.draw_from(tuple(ProducerAccessMode))
-    epoch = world.draw_from((None, None, world.oracle.topic_epoch))
-    world.send(Producer(name, mode, epoch, incarnation, world.next_number()))
 
 
 def an_admin_changes_the_limits(world: World) -> None:
@@ -130,6 +144,8 @@ def all_leave_and_others_come(world: World) -> None:
         return
     for source in world.sources:
         source.stalled = False
+        if not source.is_alive:
+            source.crash(keep_checkpoint=True)
         source.close()
     world.sources = []
     world.setting.kind = world.draw_from(tuple(SubscriptionType))
@@ -142,6 +158,7 @@ def unsubscribes(world: World) -> None:
     """Refused unless it is alone; then everything begins anew."""
     source = _troubled(world)
     if source is not None and source.connected:
+        world.goes_on_alone = False
         source.unsubscribe()
 
 
@@ -161,8 +178,26 @@ def another_acknowledges(world: World) -> None:
     else:
         world.oracle.rejected(chosen)
         world.send(Report("s", epoch=epoch, rejected=(Rejection(attempt, chosen, 0),)))
-        left = {a: held.difference(chosen) for a, held in source.unsettled.items()}
-        source.unsettled = {a: held for a, held in left.items() if held}
+        source.unsettle(attempt, chosen)
+
+
+def a_sink_takes_rows(world: World) -> None:
+    """It works on them, and will acknowledge them by what stands in the rows."""
+    source = _troubled(world)
+    if source is not None and source.unsettled:
+        attempt, messages = world.draw_from(sorted(source.unsettled.items()))
+        if messages:
+            chosen = world.made(world.sample(world.plain(messages)))
+            world.rows_of_sinks.append((attempt, chosen))
+
+
+def a_sink_commits(world: World) -> None:
+    """Whatever has become of the subscription since."""
+    rows, world.rows_of_sinks = world.rows_of_sinks, []
+    for attempt, messages in rows:
+        world.send(Report("s", epoch=None, acknowledged_attempts={attempt: messages}))
+        for source in world.sources:
+            source.unsettle(attempt, messages)
 
 
 def nonsense_arrives(world: World) -> None:
@@ -177,6 +212,11 @@ def nonsense_arrives(world: World) -> None:
 
 def _any(world: World) -> Source | None:
     return world.draw_from(world.sources) if world.sources else None
+
+
+def _alive(world: World) -> Source | None:
+    alive = [source for source in world.sources if source.is_alive]
+    return world.draw_from(alive) if alive else None
 
 
 def _troubled(world: World) -> Source | None:
@@ -195,6 +235,13 @@ TROUBLES: tuple[Trouble, ...] = (
     all_leave_and_others_come,
     closes,
     restarts,
+    ends_its_run,
+    is_too_far_behind,
+    an_old_copy_is_restored,
+    acknowledges_otherwise,
+    a_sink_takes_rows,
+    a_sink_takes_rows,
+    a_sink_commits,
     another_acknowledges,
     another_acknowledges,
     stalls,
@@ -203,7 +250,6 @@ TROUBLES: tuple[Trouble, ...] = (
     gives_back,
     unsubscribes,
     asks_for_a_receipt,
-    producers_come_and_go,
     an_admin_changes_the_limits,
     nonsense_arrives,
 )

@@ -60,6 +60,10 @@ class World(Lots):
         self.shape = shape
         self.now_ms = 1_000_000
         self.numbers = 0
+        self.rows_of_sinks: list[tuple[int, PositionSet]] = []
+        """What sinks are about to acknowledge, by the attempt at which it was delivered."""
+        self.goes_on_alone = False
+        """One consumer for the whole schedule, whose checkpoint alone says where it is."""
         self.setting = drawn_setting(self)
         self.ordered = self.setting.is_ordered
         """Until somebody does what may mix up the keys."""
@@ -76,9 +80,10 @@ class World(Lots):
         """What each step said; readers take in a step whole, as it is one commit of the log."""
         self.sources: list[Source] = []
         self.trimmed_up_to = EARLIEST
-        self.producers: dict[str, int] = {}
         """Those that connected, and their incarnation."""
         self.steps = 0
+        self.is_ending = False
+        """Nobody dies any more."""
         self.next_due_ms: int | None = None
 
     def next_number(self) -> int:
@@ -257,7 +262,11 @@ class World(Lots):
             self.now_ms += self.draw_from((0, 1, 400, 1_000, 3_000, 60_000))
 
     def turn_of(self, source: Source) -> None:
-        if source.stalled or not source.is_alive:
+        if source.stalled:
+            return
+        if not source.is_alive:
+            if self.one_in(2):
+                source.crash(keep_checkpoint=True)
             return
         if not source.connected and self.one_in(2):
             source.hear()
@@ -280,6 +289,8 @@ class World(Lots):
             third = self.draw_from(free) if free and not self.one_in(8) else self.draw(0, 2)
         name = "c" * self.draw(1, 2) + str(self.next_number())
         setting = self.setting
+        setting.had_consumers += 1
+        self.goes_on_alone = setting.had_consumers == 1 and not (setting.durable or setting.manual)
         source = Source(
             self, SUBSCRIPTION, name, setting.kind, setting.manual, self.draw(1, 9), third
         )
@@ -299,7 +310,7 @@ class World(Lots):
 
     def finish(self) -> None:
         """All sources live and acknowledge; then nothing may be left."""
-        self.setting.calm = True
+        self.setting.calm = self.is_ending = True
         while not self.sources:
             self.join()
         if self.setting.mode is KeySharedMode.STICKY:  # every slot must have an owner
@@ -308,6 +319,8 @@ class World(Lots):
         for source in self.sources:
             source.stalled = False
             source.permits = max(source.permits, 1)
+            if not source.is_alive:
+                source.crash(keep_checkpoint=True)
         for turn in range(200):
             for source in self.sources:
                 self.do_well(source, turn)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pulsar_spark.chunked_messages import ChunkRun
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import set_deduplication
+from pulsar_spark.connector.namespace_policies import set_policy
 from pulsar_spark.connector.object_store import open_store
 from pulsar_spark.connector.producer_connection import connect
 from pulsar_spark.producer_access import ProducerAccessMode
@@ -52,7 +52,7 @@ def main() -> None:
     names = (f"{number:032x}" for number in range(100))
     with patch("uuid.uuid4", side_effect=(SimpleNamespace(hex=name) for name in names)):
         store = open_store(root)
-        set_deduplication(store, NamespaceName("public", "default"), enabled=True)
+        set_policy(store, NamespaceName("public", "default"), deduplication=True)
         ledger = ManagedLedger.create(store, FOLDER, 1, clock=Clock(1_700_000_000_000))
         holes = pa.concat_tables([messages(["a5"], "p", 5), messages(["a9"], "p", 9)])
         ledger.append(write(ledger, {0: holes}), deduplicate=True)

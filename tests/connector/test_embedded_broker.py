@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pulsar_spark.commands import (
     InitialPosition,
@@ -20,7 +19,8 @@ from pulsar_spark.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.connector import broker_query, broker_sink, broker_source
+from pulsar_spark.connector import broker_sink, broker_source, embedded_broker
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.producer_connection import connect
@@ -28,7 +28,12 @@ from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, Sys
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.cursor import Cursor
 from pulsar_spark.dispatch import Stepped
-from pulsar_spark.errors import BrokerFencedError, StaleCheckpointError
+from pulsar_spark.errors import (
+    BrokerFencedError,
+    CorruptFileError,
+    FutureVersionError,
+    StaleCheckpointError,
+)
 from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.position_set import PositionSet
 from pulsar_spark.producer_access import ProducerAccessMode
@@ -36,18 +41,17 @@ from pulsar_spark.producer_registry import ProducerClaim
 from pulsar_spark.ready import Grant, OpenGrant, Reply, ServerError
 from pulsar_spark.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
-from tests.connector.broker_loop import BrokerLoop, impatient
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.waiting import eventually
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 ABOUT = TopicPartition("persistent://public/default/t", 0)
 REPOSITORY = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
-def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
-    impatient(monkeypatch)
+def place(root: Path) -> Root:
     return Root(str(root), {})
 
 
@@ -77,7 +81,7 @@ def messages(*entries: int, ledger_id: int = 0) -> PositionSet:
 def test_a_consumer_is_granted_what_is_published_before_and_after_it_came(
     place: Root, tmp_path: Path
 ) -> None:
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     send(place.service_url, "t", "ab", batchingEnabled=False)
     tell(place, subscribe())
     loop.until_quiet()
@@ -91,7 +95,7 @@ def test_a_consumer_is_granted_what_is_published_before_and_after_it_came(
 def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
     place: Root, tmp_path: Path
 ) -> None:
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     send(place.service_url, "t", "a")
     tell(place, subscribe(options=ConsumerOptions(negative_ack_redelivery_delay_ms=2_000)))
     loop.until_quiet()
@@ -109,13 +113,13 @@ def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
 def test_a_lost_checkpoint_is_rebuilt_from_what_was_dispatched(place: Root, tmp_path: Path) -> None:
     send(place.service_url, "t", "abc", batchingEnabled=False)
     tell(place, subscribe())
-    first = BrokerLoop(place, tmp_path / "first")
+    first = EmbeddedBroker(place, "_broker/first")
     first.until_quiet()
     tell(place, Report("s", "c", 1, acknowledged=Cursor().acknowledge(messages(0)), permits=100))
     first.until_quiet()
     tell(place, Report("s", "c", 1, sequence=1, delivered={0: messages(1)}, permits=100,
                        rejected=(Rejection(0, messages(1), delay_ms=0),)))  # fmt: skip
-    second = BrokerLoop(place, tmp_path / "second", query_id="another")
+    second = EmbeddedBroker(place, "_broker/second")
     second.until_quiet()
     assert [(each.attempt, each.messages) for each in told(place, Grant)] == [
         (0, messages(0, 1, 2)), (1, messages(1)),
@@ -128,7 +132,7 @@ def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
 ) -> None:
     monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 6)
     monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
-    loop = BrokerLoop(place, tmp_path / "first")
+    loop = EmbeddedBroker(place, "_broker/first")
     tell(place, subscribe())
     for each in range(12):
         send(place.service_url, "t", [str(each)])
@@ -137,7 +141,7 @@ def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
     assert dispatch.refresh() > 12
     assert dispatch.first_ledger() > 3
     assert commands.refresh() == 1
-    second = BrokerLoop(place, tmp_path / "second", query_id="another")
+    second = EmbeddedBroker(place, "_broker/second")
     second.until_quiet()
     send(place.service_url, "t", ["last"])
     second.until_quiet()
@@ -146,10 +150,10 @@ def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
 
 
 def test_a_consumer_whose_lease_lapsed_gives_way_to_another(place: Root, tmp_path: Path) -> None:
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     send(place.service_url, "t", "a")
     keeper = LeaseKeeper(place.store)
-    keeper.keep(Lease("s", "c", 1, 400), [ABOUT])
+    keeper.keep(Lease("s", "c", 1, 1_000))
     tell(place, subscribe(kind=SubscriptionType.FAILOVER))
     loop.until_quiet()
     tell(place, subscribe("d", kind=SubscriptionType.FAILOVER))
@@ -174,12 +178,12 @@ def test_while_commands_wait_the_time_is_theirs(
     for number in range(3):
         tell(place, subscribe(f"c{number}"))
     sent = [each.publish_time_ms for each in _commands(place)]
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     loop.turn()
     for wait_until in sent[1:]:
         loop.turn()
-        assert loop.offset["now_ms"] <= max(wait_until, told(place, Stepped)[0].now_ms)
-    assert loop.offset["commands"] == 2
+        assert loop.offset.now_ms <= max(wait_until, told(place, Stepped)[0].now_ms)
+    assert loop.offset.commands == 2
 
 
 def _commands(place: Root) -> Iterator[Any]:
@@ -190,24 +194,22 @@ def _commands(place: Root) -> Iterator[Any]:
 def test_a_batch_that_is_repeated_takes_in_no_more_than_it_did(place: Root, tmp_path: Path) -> None:
     send(place.service_url, "t", "a")
     tell(place, subscribe())
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     loop.turn()
-    loop.turn()
-    for name in ("1.commit", "1.state"):  # killed behind the sink, before Spark's commit
-        (tmp_path / "c" / name).unlink()
+    loop.turn()  # and is killed behind the sink
     send(place.service_url, "t", "b")
-    BrokerLoop(place, tmp_path / "c").until_quiet()
+    EmbeddedBroker(place, "_broker/c").until_quiet()
     assert [each.messages for each in told(place, Grant)] == [
         messages(0), messages(0, ledger_id=1),
     ]  # fmt: skip
 
 
 def test_a_broker_whose_term_is_over_writes_nothing(place: Root, tmp_path: Path) -> None:
-    loop = BrokerLoop(place, tmp_path / "first", term=1)
+    loop = EmbeddedBroker(place, "_broker/first", term=1)
     tell(place, subscribe())
     send(place.service_url, "t", "a")
     loop.until_quiet()
-    newer = BrokerLoop(place, tmp_path / "second", query_id="another", term=2)
+    newer = EmbeddedBroker(place, "_broker/second", term=2)
     newer.until_quiet()
     before = SystemTopic(place, DISPATCH).refresh()
     send(place.service_url, "t", "b")
@@ -218,34 +220,58 @@ def test_a_broker_whose_term_is_over_writes_nothing(place: Root, tmp_path: Path)
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
-    place: Root, tmp_path: Path, *, planned: bool
+    place: Root, monkeypatch: pytest.MonkeyPatch, *, planned: bool
 ) -> None:
-    first = BrokerLoop(place, tmp_path / "first")
+    first = EmbeddedBroker(place, "_broker/first")
     tell(place, subscribe())
     send(place.service_url, "t", "a")
     first.until_quiet()
     if planned:  # killed before its last batch did anything
         send(place.service_url, "t", "b")
-        end = json.dumps(first.reader.latestOffset(first.offset, ReadAllAvailable()))
-        (tmp_path / "first" / f"{first.batch_id + 1}.offset").write_text(end)
-    BrokerLoop(place, tmp_path / "second", query_id="another", term=2).until_quiet()
+        with monkeypatch.context() as patch:
+            patch.setattr(embedded_broker, "write_rows", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                first.turn()
+    EmbeddedBroker(place, "_broker/second", term=2).until_quiet()
     send(place.service_url, "t", "c")
     before = SystemTopic(place, DISPATCH).refresh()
     with pytest.raises(StaleCheckpointError, match="or with a new checkpoint folder"):
-        BrokerLoop(place, tmp_path / "first", term=3).until_quiet()
+        EmbeddedBroker(place, "_broker/first", term=3).until_quiet()
     assert SystemTopic(place, DISPATCH).refresh() == before
-    BrokerLoop(place, tmp_path / "second", query_id="another", term=4).until_quiet()
+    EmbeddedBroker(place, "_broker/second", term=4).until_quiet()
     last = messages(0, ledger_id=2 if planned else 1)
     assert told(place, Grant)[-1].messages == last
 
 
+def test_a_checkpoint_of_version_1_is_still_read_and_a_newer_one_refused(place: Root) -> None:
+    golden = json.loads((GOLDEN / "broker-checkpoint-v1.json").read_bytes())
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    written = json.loads(place.store.get("_broker/c") or b"")
+    assert written.keys() == golden.keys()
+    place.store.put_if_absent("_broker/old", json.dumps(golden).encode())
+    with pytest.raises(StaleCheckpointError):  # read, and of another root
+        EmbeddedBroker(place, "_broker/old").until_quiet()
+    for data, error in ((b"{}", CorruptFileError), (b'{"version": 2}', FutureVersionError)):
+        place.store.delete("_broker/new")
+        place.store.put_if_absent("_broker/new", data)
+        with pytest.raises(error, match="_broker/new"):
+            EmbeddedBroker(place, "_broker/new")
+
+
+def _killed(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
 def test_a_checkpoint_of_another_root_is_refused(place: Root, tmp_path: Path) -> None:
     tell(place, subscribe())
-    BrokerLoop(place, tmp_path / "c").until_quiet()
+    EmbeddedBroker(place, "_broker/c").until_quiet()
     other = Root(str(tmp_path / "other"), {})
     tell(other, subscribe())
+    other.store.put_if_absent("_broker/c", place.store.get("_broker/c") or b"")
     with pytest.raises(StaleCheckpointError, match="of another root"):
-        BrokerLoop(other, tmp_path / "c").until_quiet()
+        EmbeddedBroker(other, "_broker/c").until_quiet()
 
 
 def test_of_two_brokers_that_begin_at_one_moment_each_has_a_term_of_its_own(
@@ -255,12 +281,12 @@ def test_of_two_brokers_that_begin_at_one_moment_each_has_a_term_of_its_own(
 
     def beaten(self: ManagedLedger, *given: Any, **options: Any) -> Any:
         monkeypatch.setattr(ManagedLedger, "append", append)
-        terms.append(broker_query._claim(place))
+        terms.append(broker_sink.claim_term(place))
         return append(self, *given, **options)
 
-    broker_query._claim(place)
+    broker_sink.claim_term(place)
     monkeypatch.setattr(ManagedLedger, "append", beaten)
-    terms.append(broker_query._claim(place))
+    terms.append(broker_sink.claim_term(place))
     assert terms == [2, 3]
 
 
@@ -271,7 +297,7 @@ def test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic(
     connect(place.open_or_create(TopicName.parse("dead"), 1), claim)
     send(place.service_url, "t", "a")
     tell(place, subscribe(options=ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1, "dead"))))
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     loop.until_quiet()
     hopeless = Rejection(0, messages(0), bury=True)
     tell(place, Report("s", "c", 1, delivered={0: messages(0)}, rejected=(hopeless,)))
@@ -283,7 +309,7 @@ def test_a_command_that_is_damaged_stops_nobody(place: Root, tmp_path: Path) -> 
     SystemTopic(place, COMMANDS).append([Record(ABOUT, "s", b"{}")])
     tell(place, subscribe())
     send(place.service_url, "t", "a")
-    BrokerLoop(place, tmp_path / "c").until_quiet()
+    EmbeddedBroker(place, "_broker/c").until_quiet()
     assert [each.messages for each in told(place, Grant)] == [messages(0)]
 
 
@@ -291,7 +317,7 @@ def test_a_topic_that_comes_later_is_found(
     place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_source, "MISSING_EVERY_S", 0.0)
-    loop = BrokerLoop(place, tmp_path / "c")
+    loop = EmbeddedBroker(place, "_broker/c")
     tell(place, subscribe())
     loop.until_quiet()
     send(place.service_url, "t", "a")
@@ -304,7 +330,7 @@ def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
 ) -> None:
     send(place.service_url, "t", "a")
     tell(place, subscribe())
-    BrokerLoop(place, tmp_path / "c").until_quiet()
+    EmbeddedBroker(place, "_broker/c").until_quiet()
     monkeypatch.setattr(
         "pulsar_spark.connector.managed_ledger.ManagedLedger.commits", lambda *_: None
     )
@@ -312,7 +338,7 @@ def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
         send(place.service_url, "t", value)
     topic = place.open(TopicName.parse("t"))
     broker_sink._trim(topic, 0, [0])
-    BrokerLoop(place, tmp_path / "c").until_quiet()
+    EmbeddedBroker(place, "_broker/c").until_quiet()
     assert [each.messages for each in told(place, Grant)][1] == messages(0, ledger_id=1).union(
         messages(0, ledger_id=2)
     )

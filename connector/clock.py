@@ -1,0 +1,140 @@
+"""The time, sleeping, and what is done again and again: all that the connector knows of clocks.
+
+Invariants: a store has one clock, and whoever works on that store asks no other; wall time may be
+set, monotonic time only goes on; a clock that its owner moves stands until it is moved, and whoever
+sleeps on it moves it. Follows trio's clocks: what tells the time is handed in.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from math import ceil
+from typing import Final
+
+
+class Repeated(ABC):
+    """Something that a clock does again and again, until `stop`."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """It is not begun again; one that is under way has ended when this returns."""
+
+
+class Clock(ABC):
+    """Tells the time, sleeps, and repeats."""
+
+    @abstractmethod
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+
+    @abstractmethod
+    def monotonic_s(self) -> float:
+        """Seconds since some moment; never goes back."""
+
+    @abstractmethod
+    def sleep(self, seconds: float) -> None:
+        """Return when that time has passed."""
+
+    @abstractmethod
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
+        """Do it each time that so much has passed, from now on. It must not raise."""
+
+
+class SystemClock(Clock):
+    """The machine's."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
+        return _Thread(every_s, action, name)
+
+
+class ManualClock(Clock):
+    """Stands until `advance` moves it; `repeat` acts on the way, in the caller's thread."""
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms: float = now_ms
+        self._repeated: list[_Manual] = []
+
+    def wall_ms(self) -> int:
+        return int(self._now_ms)
+
+    def monotonic_s(self) -> float:
+        return self._now_ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self._advance(seconds * 1000)
+
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:  # noqa: ARG002
+        repeated = _Manual(self._repeated, every_s * 1000, action, self._now_ms)
+        self._repeated.append(repeated)
+        return repeated
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, and do at each instant what is to be repeated at it."""
+        self._advance(milliseconds)
+
+    def next_due_ms(self) -> int | None:
+        """The next instant at which something is to be repeated."""
+        at_ms = min((each.due_ms for each in self._repeated), default=None)
+        return None if at_ms is None else ceil(at_ms)
+
+    def _advance(self, milliseconds: float) -> None:
+        until_ms = self._now_ms + milliseconds
+        while True:
+            due = min(self._repeated, key=lambda each: each.due_ms, default=None)
+            if due is None or due.due_ms > until_ms:
+                break
+            self._now_ms = max(self._now_ms, due.due_ms)
+            due.act()
+        self._now_ms = max(self._now_ms, until_ms)
+
+
+class _Thread(Repeated):
+    """Repeats in a daemon thread of its own."""
+
+    def __init__(self, every_s: float, action: Callable[[], None], name: str) -> None:
+        self._every_s, self._action = every_s, action
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            self._action()
+
+
+class _Manual(Repeated):
+    """Repeats when its clock is moved past it."""
+
+    def __init__(
+        self, others: list[_Manual], every_ms: float, action: Callable[[], None], now_ms: float
+    ) -> None:
+        self._others, self._every_ms, self._action = others, every_ms, action
+        self.due_ms = now_ms + every_ms
+
+    def act(self) -> None:
+        self.due_ms += self._every_ms
+        self._action()
+
+    def stop(self) -> None:
+        if self in self._others:
+            self._others.remove(self)
+
+
+SYSTEM_CLOCK: Final = SystemClock()

@@ -1,0 +1,209 @@
+"""A broker whose query fails begins again, unless what ended it can't pass."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pulsar_spark.connector import broker_query, standalone_command
+from pulsar_spark.connector.broker_query import Broker, _SignOfLife, standalone
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import PulsarliteError, StaleCheckpointError, StorageError
+from tests.connector.reading import Run
+from tests.connector.topics import send
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Query:
+    """What a broker sees of a StreamingQuery."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.isActive = error is None
+        self.status = {"message": "Waiting for data to arrive"}
+        self.lastProgress: dict[str, Any] | None = None
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.isActive = False
+
+
+class Queries:
+    """Begins one after the other; each outcome is an error to begin with, or None."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.begun: list[Query] = []
+        self._outcomes = list(outcomes)
+
+    def __call__(self) -> Any:
+        outcome = self._outcomes.pop(0) if self._outcomes else None
+        if isinstance(outcome, OSError):
+            raise outcome
+        self.begun.append(Query(outcome))
+        return self.begun[-1]
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_query, "FIRST_RESTART_S", 0.001)
+    monkeypatch.setattr(broker_query, "CHECK_S", 0.01)
+    monkeypatch.setattr(standalone_command, "CHECK_EVERY_S", 0.01)
+
+
+def served(root: Path, queries: Queries) -> Broker:
+    place = Root(str(root), {})
+    sign = _SignOfLife(place.store, place.service_url)
+    sign.start()
+    return Broker(object(), place, 1, sign, queries)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_query_that_fails_is_begun_again_and_counted(root: Path) -> None:
+    gone = StorageError("the network is away")
+    queries = Queries(None, OSError("Spark is busy"), gone, None)
+    with served(root, queries) as broker:
+        queries.begun[0].fail(RuntimeError("Python worker failed to connect back."))
+        eventually(lambda: len(queries.begun) == 3)
+        eventually(lambda: broker.status()["restarts"] == 2)
+        status = broker.status()
+        assert status["is_active"]
+        assert status["error"] is None
+        assert status["restart_error"] == str(gone)
+        assert id(broker.query) == id(queries.begun[-1])
+        assert not broker.await_termination(0.01)
+        assert (root / "_broker" / "alive.json").exists()
+    assert broker.await_termination(1)
+    assert not broker.status()["is_active"]
+    assert not queries.begun[-1].isActive
+    assert not (root / "_broker" / "alive.json").exists()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_what_can_t_pass_ends_it_for_all_who_wait(root: Path) -> None:
+    queries = Queries()
+    with served(root, queries) as broker:
+        queries.begun[0].fail(StaleCheckpointError("another has served since"))
+        with pytest.raises(StaleCheckpointError):
+            broker.await_termination()
+        status = broker.status()
+        assert (status["is_active"], status["restarts"]) == (False, 0)
+        assert "another has served since" in status["error"]
+        assert not (root / "_broker" / "alive.json").exists(), "another may begin at once"
+        with pytest.raises(PulsarliteError, match=r"The broker ended: .*STALE_CHECKPOINT"):
+            standalone_command._serve(broker, threading.Event(), print)
+
+
+def test_a_broker_is_stopped_while_it_waits_to_begin_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_query, "FIRST_RESTART_S", 3600.0)
+    monkeypatch.setattr(broker_query, "LONGEST_RESTART_S", 3600.0)
+    queries = Queries()
+    with served(root, queries) as broker:
+        queries.begun[0].fail(RuntimeError("it is busy"))
+        eventually(lambda: broker.restart_error)
+    assert len(queries.begun) == 1
+    assert broker.await_termination(1)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_the_command_says_that_the_query_began_again_and_what_is_set_aside(root: Path) -> None:
+    queries, lines, stop = Queries(), list[str](), threading.Event()
+    with served(root, queries) as broker:
+        said = threading.Thread(target=standalone_command._serve, args=(broker, stop, lines.append))
+        said.start()
+        queries.begun[0].fail(RuntimeError("Python worker failed to connect back.\nat a.scala"))
+        eventually(lambda: lines)
+        offset: dict[str, Any] = {
+            "version": 2, "commands": 1, "topics": {}, "now_ms": 1, "due": [], "lapsed": [],
+            "snapshot": False, "restored": None,
+            "aside": [["persistent://public/default/t", 0, 0, "[CORRUPT_FILE] why"]],
+        }  # fmt: skip
+        progress = {"batchId": 3, "numInputRows": 1, "sources": [{"endOffset": offset}]}
+        queries.begun[-1].lastProgress = progress
+        eventually(lambda: len(lines) == 2)
+        assert broker.status()["set_aside"] == {
+            "persistent://public/default/t-partition-0": "[CORRUPT_FILE] why"
+        }
+        queries.begun[-1].lastProgress = {
+            **progress,
+            "sources": [{"endOffset": {**offset, "aside": []}}],
+        }
+        eventually(lambda: len(lines) == 3)
+        stop.set()
+        said.join()
+    topic = "persistent://public/default/t-partition-0"
+    again = "The query failed and has begun again, 1 times so far"
+    assert lines == [
+        f"{again}: Python worker failed to connect back.",
+        f"Set aside, and tried again from time to time: {topic}: [CORRUPT_FILE] why",
+        f"No longer set aside: {topic}",
+    ]
+
+
+def read_of(process: int, name: str) -> str:
+    """Of what Linux tells of a process; empty if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/{name}").read_text()
+    return ""
+
+
+def workers() -> list[int]:
+    """The Python processes that Spark has started below this one."""
+    everybody = [int(each.name) for each in Path("/proc").glob("[0-9]*")]
+    parents = {
+        each: int(stat.rpartition(")")[2].split()[1])
+        for each in everybody
+        if (stat := read_of(each, "stat"))
+    }
+    below = {os.getpid()}
+    while new := {each for each, parent in parents.items() if parent in below} - below:
+        below |= new
+    return [each for each in below - {os.getpid()} if "-m\0pyspark." in read_of(each, "cmdline")]
+
+
+def test_a_broker_whose_workers_are_killed_serves_again_and_consumers_go_on(
+    spark: SparkSession, root: Path
+) -> None:
+    send(root, "t", ["a"])
+    consumer = Run(
+        root, topic="t", subscriptionName="s", subscriptionType="Shared", consumerName="c",
+        subscriptionInitialPosition="Earliest",
+    )  # fmt: skip
+
+    def reads(value: str) -> bool:
+        batch = consumer.next()
+        return batch is not None and value in batch.values
+
+    with standalone(spark, str(root)) as broker:
+        eventually(lambda: reads("a"), 90, "the consumer is served")
+        for number, value in enumerate("bc", 1):
+            found = workers()
+            assert found
+            for process in found:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            eventually(lambda number=number: broker.restarts >= number, 60)  # type: ignore[misc]
+            send(root, "t", [value])
+            eventually(lambda value=value: reads(value), 90, "it is served again")  # type: ignore[misc]
+        status = broker.status()
+        assert status["is_active"]
+        assert status["error"] is None
+        assert status["restart_error"]
+        assert broker.term == 1
+    assert broker.await_termination(1)

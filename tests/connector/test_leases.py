@@ -1,0 +1,277 @@
+"""Who is given up, and who is not: consumers, the broker's loop and a clock that the test moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.connector.broker_query import _SignOfLife
+from pulsar_spark.connector.clock import ManualClock
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.memory_store import MemoryStore
+from pulsar_spark.connector.subscription_admin import subscriptions
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.errors import BrokerBusyError, ConsumerBusyError, StorageError
+from pulsar_spark.ready import Grant, Reply, ServerError
+from pulsar_spark.stream_offset import TopicPartition
+from tests.connector.reading import Run
+from tests.connector.topics import send
+
+FULL = "persistent://public/default/"
+ABOUT = TopicPartition(f"{FULL}t", 0)
+_numbers = itertools.count()
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+class SetClock(ManualClock):
+    """Its wall time can be set, as an administrator or a time server does."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def place(clock: SetClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
+    name = f"test-leases-{next(_numbers)}"
+    MemoryStore.named(name, clock)
+    yield Root(f"memory://{name}", {})
+    MemoryStore.forget(name)
+
+
+@pytest.fixture
+def loop(place: Root, tmp_path: Path) -> EmbeddedBroker:
+    return EmbeddedBroker(place, "_broker/broker")
+
+
+def consumer(place: Root, name: str, topics: str = "t", **given: Any) -> Run:
+    names = {"topics": topics, "subscriptionName": "s", "consumerName": name}
+    kind = {"subscriptionType": "Exclusive", "subscriptionInitialPosition": "Earliest"}
+    return Run(place.service_url, **(names | kind | given))
+
+
+def turns(loop: EmbeddedBroker, *runs: Run) -> list[str]:
+    """Consumers and broker by turns until neither has anything to do; what came."""
+    values: list[str] = []
+    while True:
+        batches = [batch for run in runs if (batch := run.next()) is not None]
+        values += [value for batch in batches for value in batch.values]
+        if not loop.until_quiet() and not batches:
+            return values
+
+
+def subscribe(place: Root, name: str = "c", about: TopicPartition = ABOUT) -> None:
+    command = Subscribe(
+        "s", name, 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST, permits=9
+    )
+    SystemTopic(place, COMMANDS).append([Record.of(about, "s", command)])
+
+
+def told(place: Root, kind: type) -> list[Any]:
+    dispatch = SystemTopic(place, DISPATCH)
+    found = dispatch.read(0, dispatch.refresh(), keep=lambda _, name: not name.startswith("\x00"))
+    return [item for each in found if isinstance(item := each.record.item(), kind)]
+
+
+def given_up(place: Root) -> list[str]:
+    replies = told(place, Reply)
+    return [each.consumer for each in replies if each.error is ServerError.CONSUMER_REPLACED]
+
+
+def consumers(place: Root) -> list[tuple[str, str]]:
+    return [
+        (each.topic_partition.topic.removeprefix(FULL), one.name)
+        for each in subscriptions(place)
+        for one in each.consumers
+    ]
+
+
+def looks(loop: EmbeddedBroker, clock: ManualClock, count: int, every_s: int = 1) -> None:
+    for _ in range(count):
+        clock.advance(every_s * 1000)
+        loop.until_quiet()
+
+
+# -- a lease that lapses -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every_s", [1, 20, 100])
+def test_the_dead_are_given_up_however_seldom_the_broker_looks(
+    loop: EmbeddedBroker, place: Root, clock: SetClock, every_s: int
+) -> None:
+    send(place.service_url, "t", "a")
+    keeper = LeaseKeeper(place.store)
+    keeper.keep(Lease("s", "c", 1, 30_000))
+    subscribe(place)
+    looks(loop, clock, 1 + 120 // every_s, every_s)
+    assert not given_up(place)
+    keeper.stop()
+    looks(loop, clock, 3 + 30 // every_s, every_s)
+    assert given_up(place) == ["c"]
+    assert not list(place.store.files("_leases"))
+
+
+def test_a_consumer_without_a_file_is_given_up_too(
+    loop: EmbeddedBroker, place: Root, clock: SetClock, tmp_path: Path
+) -> None:
+    send(place.service_url, "t", "a")
+    subscribe(place)
+    looks(loop, clock, 5)
+    again = EmbeddedBroker(place, "_broker/broker")
+    looks(again, clock, 20)
+    assert not given_up(place)
+    looks(again, clock, 15)
+    assert given_up(place) == ["c"]
+
+
+def test_wall_time_that_jumps_ahead_and_back_gives_up_nobody(
+    loop: EmbeddedBroker, place: Root, clock: SetClock
+) -> None:
+    send(place.service_url, "t", "a")
+    LeaseKeeper(place.store).keep(Lease("s", "c", 1, 30_000))
+    subscribe(place)
+    looks(loop, clock, 5)
+    clock.ahead_ms = 3_600_000
+    send(place.service_url, "t", "b")
+    looks(loop, clock, 60)
+    clock.ahead_ms = 0
+    send(place.service_url, "t", "c")
+    looks(loop, clock, 60)
+    assert not given_up(place)
+    assert len(told(place, Grant)) == 3
+
+
+def test_a_store_whose_clock_is_wrong_gives_up_nobody(
+    loop: EmbeddedBroker, place: Root, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = MemoryStore.files
+
+    def slow(self: MemoryStore, folder: str) -> Iterator[Any]:
+        for each in files(self, folder):
+            object.__setattr__(each, "modified_ms", each.modified_ms - 86_400_000)
+            yield each
+
+    monkeypatch.setattr(MemoryStore, "files", slow)
+    LeaseKeeper(place.store).keep(Lease("s", "c", 1, 30_000))
+    subscribe(place)
+    looks(loop, clock, 60)
+    assert not given_up(place)
+
+
+def test_a_broker_that_slept_with_its_consumers_gives_them_time(
+    loop: EmbeddedBroker, place: Root, clock: SetClock
+) -> None:
+    lease = Lease("s", "c", 1, 30_000)
+    keeper = LeaseKeeper(place.store)
+    keeper.keep(lease)
+    subscribe(place)
+    looks(loop, clock, 10)
+    keeper.stop()  # with the machine
+    looks(loop, clock, 1, every_s=3600)
+    LeaseKeeper(place.store).keep(lease)
+    looks(loop, clock, 60)
+    assert not given_up(place)
+
+
+# -- refused on one of several topics ------------------------------------------------------------
+
+
+def test_a_consumer_that_is_refused_on_one_topic_leaves_the_others(
+    loop: EmbeddedBroker, place: Root
+) -> None:
+    for topic in "tu":
+        send(place.service_url, topic, ["a"])
+    owner = consumer(place, "owner", "u")
+    turns(loop, owner)
+    refused = consumer(place, "refused", "t,u")
+    with pytest.raises(ConsumerBusyError):
+        turns(loop, refused)
+    loop.until_quiet()
+    assert consumers(place) == [("u", "owner")]
+    assert not [each for each in place.store.files("_leases") if "refused" in each.path]
+    assert turns(loop, consumer(place, "next", "t")) == ["a"]
+
+
+def test_one_that_could_not_say_that_it_leaves_lapses(
+    loop: EmbeddedBroker, place: Root, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in "tu":
+        send(place.service_url, topic, ["a"])
+    owner = consumer(place, "owner", "u")
+    turns(loop, owner)
+    refused = consumer(place, "refused", "t,u")
+    for _ in range(2):
+        refused.next()
+    loop.until_quiet()
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise StorageError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SystemTopic, "append", fails)
+        with pytest.raises(StorageError):
+            refused.next()
+    assert ("t", "refused") in consumers(place)
+    looks(loop, clock, 40)
+    assert consumers(place) == [("u", "owner")]
+
+
+def test_a_lease_whose_consumer_never_came_is_forgotten_and_makes_no_broker(
+    loop: EmbeddedBroker, place: Root, clock: SetClock, tmp_path: Path
+) -> None:
+    send(place.service_url, "t", "a")
+    send(place.service_url, "u", "a")
+    subscribe(place)
+    place.store.touch(  # killed between its lease, as version 1 wrote it, and its Subscribe
+        "_leases/s~d~7",
+        b'{"consumer": "d", "incarnation": 7, "lease_ms": 30000, "partitions": '
+        b'[["persistent://public/default/u", 0]], "subscription": "s", "version": 1}',
+    )
+    keeper = LeaseKeeper(place.store)
+    keeper.keep(Lease("s", "c", 1, 30_000))
+    looks(loop, clock, 40)
+    assert [each.path for each in place.store.files("_leases")] == ["_leases/s~c~1"]
+    fresh = EmbeddedBroker(place, "_broker/another")
+    send(place.service_url, "t", "b")
+    looks(fresh, clock, 2)
+    assert len(told(place, Grant)) == 2
+
+
+# -- brokers -------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_signs_is_not_taken_over_whatever_its_clock_says(
+    place: Root, clock: SetClock
+) -> None:
+    first = _SignOfLife(place.store, place.service_url)
+    first.start()
+    clock.ahead_ms = 86_400_000
+    with pytest.raises(BrokerBusyError, match=r"serves memory://test-leases-\d+ already"):
+        _SignOfLife(place.store, place.service_url).start()
+    first.stop()
+    _SignOfLife(place.store, place.service_url).start()
+
+
+def test_a_broker_that_stopped_signing_is_taken_over_after_ten_seconds(
+    place: Root, clock: SetClock
+) -> None:
+    place.store.touch(
+        "_broker/alive.json", b'{"host": "elsewhere", "id": "x", "process": 1, "signed_ms": 9e99}'
+    )
+    before_s = clock.monotonic_s()
+    _SignOfLife(place.store, place.service_url).start()
+    assert 10 <= clock.monotonic_s() - before_s < 11

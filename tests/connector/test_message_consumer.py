@@ -1,0 +1,156 @@
+"""A consumer without Spark, beside what the dialogues tell: chunks, several topics, its life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from pulsar_spark.connector.message_consumer import MessageConsumer, ReceivedMessage
+from pulsar_spark.errors import ConsumerNotConnectedError, TopicNotFoundError
+from pulsar_spark.position import EARLIEST
+from pulsar_spark.stream_offset import TopicPartition
+from tests.connector.reading import Run
+from tests.connector.topics import send
+from tests.scenarios.host import Host
+
+CHUNKS = {"chunkingEnabled": "true", "maxMessageSize": "4", "batchingEnabled": "false"}
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host() as made:
+        yield made
+
+
+def consumer(host: Host, name: str = "c", **options: str) -> MessageConsumer:
+    given = {
+        "topic": "t", "subscriptionName": "s", "subscriptionType": "Shared",
+        "subscriptionInitialPosition": "Earliest", "consumerName": name,
+    }  # fmt: skip
+    return host.subscribe({**given, **options})
+
+
+def received(host: Host, mine: MessageConsumer) -> list[ReceivedMessage]:
+    found = []
+    while (message := mine.receive()) is not None:
+        found.append(message)
+        host.run()
+    return found
+
+
+def backlog(host: Host, topic: str = "t") -> int:
+    state = host.state(TopicPartition(f"persistent://public/default/{topic}", 0))
+    return state.subscriptions["s"].cursor.backlog(state.ledgers)
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
+def test_a_large_message_is_put_together_and_acknowledged_as_a_whole(host: Host, kind: str) -> None:
+    one, two = (host.producer({"topic": "t", "producerName": name, **CHUNKS}) for name in "ab")
+    one.send(b"0123456789")
+    two.send(b"abcdefgh")
+    one.send(b"xyz")
+    mine = consumer(host, subscriptionType=kind)
+    whole = received(host, mine)
+    assert [each.value for each in whole] == [b"0123456789", b"abcdefgh", b"xyz"]
+    mine.acknowledge(*whole)
+    host.run()
+    assert backlog(host) == 0
+
+
+def test_of_two_that_share_each_gets_whole_messages_and_none_is_lost(host: Host) -> None:
+    names = [b"%04d" % number * 3 for number in range(20)]
+    with host.producer({"topic": "t", **CHUNKS}) as large:
+        for name in names:
+            large.send(name)
+    both = [consumer(host, name, receiverQueueSize="2") for name in "ab"]
+    found: list[bytes | None] = []
+    for _ in names:
+        for mine in both:
+            for message in received(host, mine):
+                found.append(message.value)
+                mine.acknowledge(message)
+            host.run()
+    assert sorted(map(bytes, filter(None, found))) == names
+    assert backlog(host) == 0
+
+
+def test_a_rejected_chunked_message_comes_again_as_a_whole(host: Host) -> None:
+    host.producer({"topic": "t", **CHUNKS}).send(b"0123456789")
+    mine = consumer(host)
+    (first,) = received(host, mine)
+    mine.negative_acknowledge(first, delay_ms=1_000)
+    host.advance(1_000)
+    (again,) = received(host, mine)
+    assert (again.value, again.redelivery_count) == (b"0123456789", 1)
+
+
+def test_it_reads_several_topics_and_says_of_which_each_message_is(host: Host) -> None:
+    for topic in ("t", "u"):
+        send(host.root.service_url, topic, [f"{topic}1", f"{topic}2"])
+    options = {
+        "topics": "t,u", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest",
+    }  # fmt: skip
+    mine = host.subscribe(options, prefetch=10)
+    found = received(host, mine)
+    assert {(each.topic[-1], each.value) for each in found} == {
+        ("t", b"t1"), ("t", b"t2"), ("u", b"u1"), ("u", b"u2")
+    }  # fmt: skip
+    mine.acknowledge(*found)
+    host.run()
+    assert (backlog(host), backlog(host, "u")) == (0, 0)
+
+
+def test_it_takes_part_beside_a_streaming_source(host: Host) -> None:
+    send(host.root.service_url, "t", [str(number) for number in range(40)], batchingEnabled=False)
+    mine = consumer(host, receiverQueueSize="5")
+    query = Run(
+        host.root.service_url, topic="t", subscriptionName="s", subscriptionType="Shared",
+        receiverQueueSize=5,
+    )  # fmt: skip
+    found: list[str] = []
+    for _ in range(20):
+        batch = query.next()
+        found += batch.values if batch is not None else []
+        for message in received(host, mine):
+            found.append((message.value or b"").decode())
+            mine.acknowledge(message)
+        host.run()
+    assert sorted(found, key=int) == [str(number) for number in range(40)]
+
+
+def test_a_seek_empties_its_queue(host: Host) -> None:
+    send(host.root.service_url, "t", "abc", batchingEnabled=False)
+    options = {
+        "topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest",
+    }  # fmt: skip
+    mine = host.subscribe(options, prefetch=3)
+    first = mine.receive()
+    assert first is not None
+    mine.seek(first.message_id)
+    host.run()
+    assert [each.value for each in received(host, mine)] == [b"a", b"b", b"c"]
+    mine.seek(EARLIEST)
+    host.run()
+    assert len(received(host, mine)) == 3
+    mine.seek(datetime.fromtimestamp(host.now_ms / 1000 + 1, UTC))
+    host.run()
+    assert received(host, mine) == []
+
+
+def test_who_is_closed_says_so_and_another_gets_what_was_not_acknowledged(host: Host) -> None:
+    send(host.root.service_url, "t", ["a"])
+    with consumer(host, "first") as first:
+        assert received(host, first)
+    host.run()
+    with pytest.raises(ConsumerNotConnectedError, match="first is closed"):
+        first.receive()
+    first.poll()
+    (again,) = received(host, consumer(host, "second"))
+    assert again.redelivery_count == 1
+
+
+def test_a_topic_that_is_not_there_is_an_error(host: Host) -> None:
+    with pytest.raises(TopicNotFoundError, match="does not exist"):
+        consumer(host)

@@ -1,0 +1,150 @@
+"""A producer without Spark: what it gathers, refuses, and may publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pulsar_spark.connector.message_producer import MessageProducer
+from pulsar_spark.errors import (
+    InvalidMessageError,
+    InvalidOptionError,
+    ProducerBusyError,
+    ProducerFencedError,
+)
+from pulsar_spark.hashing import java_string_hash, murmur3_32_hash
+from tests.connector.reading import entries, messages
+from tests.scenarios.host import Host
+
+UNBATCHED = {"batchingEnabled": "false"}
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host() as made:
+        yield made
+
+
+def producer(host: Host, name: str = "p", delay_ms: int = 0, **options: str) -> MessageProducer:
+    given = {"topic": "t", "producerName": name, **options}
+    return host.producer(given, publish_delay_ms=delay_ms)
+
+
+def published(host: Host) -> list[str]:
+    return [each["value"].decode() for each in messages(host.root.service_url)]
+
+
+def sizes(host: Host) -> list[int]:
+    """Messages in each entry."""
+    return entries(host.root.service_url)
+
+
+def test_messages_wait_for_the_delay_and_share_an_entry(host: Host) -> None:
+    mine = producer(host, delay_ms=10)
+    mine.send(b"a")
+    host.advance(5)
+    mine.send(b"b")
+    host.advance(4)
+    assert sizes(host) == []
+    host.advance(1)
+    assert sizes(host) == [2]
+    assert published(host) == ["a", "b"]
+
+
+def test_entries_are_full_by_count_by_bytes_and_by_delivery_time(host: Host) -> None:
+    few = producer(host, delay_ms=1, batchingMaxMessages="2", batchingMaxBytes="4")
+    for value in (b"a", b"b", b"c", b"ddd", b"ee"):
+        few.send(value)
+    few.send(b"later", deliver_after=timedelta(seconds=5))
+    ids = few.flush()
+    assert sizes(host) == [2, 2, 1, 1]
+    assert [(each.entry_id, each.batch_index) for each in ids] == [
+        (0, 0), (0, 1), (1, 0), (1, 1), (2, -1), (3, -1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["JavaStringHash", "Murmur3_32Hash"])
+def test_a_key_goes_to_the_partition_of_its_hash(host: Host, scheme: str) -> None:
+    mine = producer(host, delay_ms=1, numPartitions="4", hashingScheme=scheme, **UNBATCHED)
+    hashed = java_string_hash if scheme == "JavaStringHash" else murmur3_32_hash
+    for key in ("a", "b", "c", "N12345"):
+        mine.send(key.encode(), key=key)
+        assert [each.partition for each in mine.flush()] == [hashed(key) % 4]
+
+
+def test_all_that_is_said_of_a_message_is_stored(host: Host) -> None:
+    mine = producer(host)
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    mine.send(
+        b"a", key="k", ordering_key=b"o", properties={"x": "1"}, sequence_id=7, event_time=when
+    )
+    (found,) = messages(host.root.service_url)
+    assert (found["key"], found["ordering_key"], found["properties"]) == ("k", b"o", [("x", "1")])
+    assert (found["producer_name"], found["sequence_id"], found["event_time"]) == ("p", 7, when)
+
+
+def test_a_message_that_can_not_be_is_refused_and_loses_no_other(host: Host) -> None:
+    mine = producer(host, delay_ms=1, maxMessageSize="4")
+    mine.send(b"0123")
+    with pytest.raises(InvalidMessageError, match="has 5 bytes, and maxMessageSize is 4"):
+        mine.send(b"01234")
+    with pytest.raises(InvalidMessageError, match="both deliver_at and deliver_after"):
+        mine.send(b"0", deliver_at=datetime.now(UTC), deliver_after=timedelta(1))
+    assert mine.send(b"1") == 1  # no sequence id was used up
+    mine.flush()
+    assert published(host) == ["0123", "1"]
+
+
+def test_a_sequence_id_that_was_published_is_dropped_and_a_new_run_goes_on_behind(
+    host: Host,
+) -> None:
+    mine = producer(host, enableDeduplication="true")
+    for number, value in ((0, b"a"), (1, b"b"), (1, b"b"), (0, b"a"), (2, b"c")):
+        mine.send(value, sequence_id=number)
+    again = producer(host, enableDeduplication="true")
+    assert again.send(b"d") == 3
+    assert published(host) == ["a", "b", "c", "d"]
+
+
+def test_an_exclusive_producer_keeps_others_out_until_it_closes(host: Host) -> None:
+    mine = producer(host, "mine", accessMode="Exclusive")
+    with pytest.raises(ProducerBusyError, match="existing exclusive producer: mine"):
+        producer(host, "other", accessMode="Shared")
+    mine.send(b"a")
+    mine.close()
+    with pytest.raises(ProducerBusyError, match="is closed"):
+        mine.send(b"b")
+    with producer(host, "waits", accessMode="WaitForExclusive") as waits:
+        waits.send(b"c")
+    assert published(host) == ["a", "c"]
+
+
+def test_who_waits_for_the_topic_has_it_when_its_producers_lease_is_over(host: Host) -> None:
+    producer(host, "gone", accessMode="Exclusive", producerLease="1m").send(b"a")
+    before_ms = host.now_ms
+    producer(host, "waits", accessMode="WaitForExclusive").send(b"b")
+    assert 60_000 <= host.now_ms - before_ms < 61_000
+
+
+def test_who_is_fenced_out_publishes_nothing_any_more(host: Host) -> None:
+    old = producer(host, "old", accessMode="Exclusive")
+    producer(host, "new", accessMode="ExclusiveWithFencing")
+    with pytest.raises(ProducerFencedError, match="Nothing was published"):
+        old.send(b"x")
+    assert published(host) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batchingMaxMesages": "1"}, "Did you mean batchingMaxMessages?"),
+        ({"chunkingEnabled": "true"}, "can't be enabled together"),
+    ],
+)
+def test_an_option_that_can_not_be_is_refused(
+    host: Host, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        host.producer({"topic": "t", **options})

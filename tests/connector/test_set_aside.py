@@ -1,0 +1,242 @@
+"""One topic's trouble: its broker is set aside, the others serve, and nothing of its is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark import hosted_broker
+from pulsar_spark.broker import step
+from pulsar_spark.broker_format import from_shards
+from pulsar_spark.broker_state import BrokerState
+from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.connector import broker_sink, broker_source
+from pulsar_spark.connector.broker_input import last_shards
+from pulsar_spark.connector.clock import ManualClock
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.ready import Grant, Ready
+from pulsar_spark.stream_offset import TopicPartition
+from tests.connector.topics import ledger_of, send
+
+FULL = "persistent://public/default/"
+GOOD, BAD = TopicPartition(f"{FULL}good", 0), TopicPartition(f"{FULL}bad", 0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def place(root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Root:
+    place = Root(str(root), {})
+    place.store.clock = clock
+    for about in (GOOD, BAD):
+        send(root, about.topic, ["a"], columns={"key": ["k"]})
+    return place
+
+
+class Trouble:
+    """Makes the steps of one topic partition fail, while it is on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.on = True
+        self._step = step
+        patch.setattr(hosted_broker, "step", self)
+
+    def __call__(
+        self, state: BrokerState, commands: Sequence[Any], now_ms: int
+    ) -> tuple[BrokerState, Ready]:
+        if self.on and state.topic == BAD.topic:
+            raise ZeroDivisionError("what nobody thought of")
+        return self._step(state, commands, now_ms)
+
+
+def subscribe(place: Root, name: str = "c") -> None:
+    command = Subscribe(
+        "s", name, 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST, permits=9
+    )
+    LeaseKeeper(place.store).keep(Lease("s", name, 1))
+    commands = SystemTopic(place, COMMANDS)
+    commands.append([Record.of(about, "s", command) for about in (GOOD, BAD)])
+
+
+def grants(place: Root, about: TopicPartition) -> int:
+    """How many messages were granted, all in all."""
+    dispatch = SystemTopic(place, DISPATCH)
+    found = dispatch.read(
+        0, dispatch.refresh(), keep=lambda of, name: of == about and not name.startswith("\x00")
+    )
+    items = [each.record.item() for each in found]
+    return sum(len(list(each.messages.entries())) for each in items if isinstance(each, Grant))
+
+
+def aside(loop: EmbeddedBroker) -> list[TopicPartition]:
+    return sorted(loop.offset.aside)
+
+
+def tried_again(loop: EmbeddedBroker, clock: ManualClock) -> None:
+    clock.advance(int(broker_source.LONGEST_RETRY_S * 1000))
+    loop.until_quiet()
+
+
+def test_a_step_that_fails_ends_nobody_elses_and_is_tried_again(
+    place: Root, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    subscribe(place)
+    loop.until_quiet()
+    trouble = Trouble(monkeypatch)
+    for value in "bc":
+        for about in (GOOD, BAD):
+            send(place.service_url, about.topic, [value])
+        subscribe(place, f"c-{value}")
+        loop.until_quiet()
+        assert aside(loop) == [BAD]
+    (held,) = loop.offset.aside.values()
+    assert held.error == "ZeroDivisionError: what nobody thought of"
+    assert (grants(place, GOOD), grants(place, BAD)) == (3, 1)
+    tried_again(loop, clock)
+    assert aside(loop) == [BAD]
+    trouble.on = False
+    tried_again(loop, clock)
+    assert grants(place, BAD) == 3
+    brokers = last_shards(SystemTopic(place, DISPATCH), SystemTopic(place, DISPATCH).refresh())[1]
+    assert brokers.keys() == {GOOD, BAD}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_what_is_set_aside_keeps_its_commands_over_a_restart(
+    place: Root,
+    tmp_path: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    lost: bool,
+    first: bool,
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    if not first:
+        subscribe(place)
+        loop.until_quiet()
+    trouble = Trouble(monkeypatch)
+    subscribe(place, "b")
+    send(place.service_url, BAD.topic, ["b"])
+    loop.turn()  # and is killed before it has heard of the trouble
+    again = EmbeddedBroker(place, "_broker/d" if lost else "_broker/c")
+    again.until_quiet()
+    assert aside(again) == [BAD]
+    assert grants(place, BAD) == (0 if first else 1)
+    trouble.on = False
+    third = EmbeddedBroker(place, "_broker/e")
+    tried_again(third, clock)
+    assert not aside(third)
+    assert grants(place, BAD) == 2
+
+
+def test_a_snapshot_keeps_what_is_set_aside(
+    place: Root, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 6)
+    monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
+    monkeypatch.setattr(broker_sink, "COMMANDS_KEPT", 0)
+    loop = EmbeddedBroker(place, "_broker/c")
+    subscribe(place)
+    loop.until_quiet()
+    trouble = Trouble(monkeypatch)
+    subscribe(place, "b")
+    for each in range(12):
+        send(place.service_url, GOOD.topic, [str(each)])
+        subscribe(place, str(each))
+        loop.until_quiet()
+    dispatch = SystemTopic(place, DISPATCH)
+    dispatch.refresh()
+    assert dispatch.first_ledger() > 3
+    commands = SystemTopic(place, COMMANDS)
+    commands.refresh()
+    assert commands.first_ledger() == 1, "what it has not taken in is not trimmed"
+    trouble.on = False
+    send(place.service_url, BAD.topic, ["b"])
+    fresh = EmbeddedBroker(place, "_broker/d")
+    tried_again(fresh, clock)
+    assert not aside(fresh)
+    offset, brokers = last_shards(dispatch, dispatch.refresh())
+    assert offset is not None
+    assert offset.aside == {}
+    state = from_shards(brokers[BAD])
+    assert len(state.subscriptions["s"].consumers) == 14
+    assert len(list(state.subscriptions["s"].held.entries())) == 2
+
+
+def test_a_log_that_is_damaged_sets_its_topic_aside_until_it_is_mended(
+    place: Root, tmp_path: Path, clock: ManualClock
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    subscribe(place)
+    loop.until_quiet()
+    for about in (GOOD, BAD):
+        send(place.service_url, about.topic, ["b"])
+    folder = Path(place.service_url) / ledger_of(place.service_url, BAD.topic).folder
+    newest = max((folder / "_log").glob("*.json"))
+    whole = newest.read_bytes()
+    newest.write_bytes(b"{}")
+    loop.until_quiet()
+    assert aside(loop) == [BAD]
+    assert (grants(place, GOOD), grants(place, BAD)) == (2, 1)
+    again = EmbeddedBroker(place, "_broker/c")
+    again.until_quiet()
+    assert aside(again) == [BAD]
+    newest.write_bytes(whole)
+    tried_again(again, clock)
+    assert not aside(again)
+    assert grants(place, BAD) == 2
+
+
+def test_a_data_file_that_is_damaged_sets_its_topic_aside(
+    place: Root, tmp_path: Path, clock: ManualClock
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    folder = Path(place.service_url) / ledger_of(place.service_url, BAD.topic).folder
+    (file,) = (folder / "data").glob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    subscribe(place)
+    loop.until_quiet()
+    assert aside(loop) == [BAD]
+    assert grants(place, GOOD) == 1
+    file.write_bytes(whole)
+    tried_again(loop, clock)
+    assert not aside(loop)
+    assert grants(place, BAD) == 1
+
+
+def test_a_state_from_before_there_were_such_offsets_is_taken_up(
+    place: Root, tmp_path: Path
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    subscribe(place)
+    loop.until_quiet()
+    dispatch = SystemTopic(place, DISPATCH)
+    offset, brokers = last_shards(dispatch, dispatch.refresh())
+    assert offset is not None
+    value = offset.to_json_value() | {"version": 1}
+    for name in ("aside", "created", "partitions"):
+        del value[name]
+    del value["topics"][BAD.topic]  # a lease had lapsed there, and nothing else happened
+    dispatch.append(
+        [Record(TopicPartition(str(DISPATCH), 0), "\x00offset", json.dumps(value).encode())]
+    )
+    fresh = EmbeddedBroker(place, "_broker/d")
+    fresh.until_quiet()
+    assert brokers.keys() == {GOOD, BAD}
+    send(place.service_url, BAD.topic, ["b"])
+    fresh.until_quiet()
+    assert grants(place, BAD) == 2

@@ -1,0 +1,118 @@
+"""A store in memory, a clock that stands, a broker on it, and those who talk to it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from pulsar_spark.broker_rows import OutputRow
+from pulsar_spark.broker_state import BrokerState
+from pulsar_spark.connector.clock import ManualClock
+from pulsar_spark.connector.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.memory_store import MemoryStore
+from pulsar_spark.connector.message_consumer import MessageConsumer
+from pulsar_spark.connector.message_producer import MessageProducer
+from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topics import Root
+from pulsar_spark.stream_offset import TopicPartition
+
+_numbers = itertools.count()
+
+
+class Host:
+    """One root. What its broker has said and done gathers in `said`, batch by batch."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self._name = f"host-{next(_numbers)}"
+        self.clock = ManualClock(now_ms)
+        self.root = Root(MemoryStore.named(self._name, self.clock).root, {})
+        self.broker = EmbeddedBroker(self.root)
+        self.consumers: list[MessageConsumer] = []
+        self.said: list[tuple[tuple[OutputRow, ...], tuple[tuple[str, str], ...]]] = []
+        """Rows of a batch, and the (topic, subscription)s that it deleted."""
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        MemoryStore.forget(self._name)
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    def subscribe(self, options: Mapping[str, str], **named: Any) -> MessageConsumer:
+        """A consumer that the broker has let in."""
+        consumer = MessageConsumer({"serviceUrl": self.root.service_url, **options}, **named)
+        self.consumers.append(consumer)
+        try:
+            self.run()
+        except BaseException:
+            self.consumers.remove(consumer)
+            raise
+        return consumer
+
+    def producer(self, options: Mapping[str, str], **named: Any) -> MessageProducer:
+        return MessageProducer({"serviceUrl": self.root.service_url, **options}, **named)
+
+    def kill(self, consumer: MessageConsumer) -> None:
+        """It shows no life from now on; nobody knows until its lease has lapsed."""
+        self.consumers.remove(consumer)
+        consumer._client._keeper.stop()
+
+    def tell(self, about: TopicPartition, subscription: str, command: Any) -> None:
+        """A command for a partition's broker."""
+        SystemTopic(self.root, COMMANDS).append([Record.of(about, subscription, command)])
+        self.run()
+
+    def state(self, about: TopicPartition) -> BrokerState:
+        """What a partition's broker knows."""
+        held = self.broker.brokers.get((about.topic, about.partition))
+        state = None if held is None else held.state
+        return BrokerState(*about) if state is None else state
+
+    def run(self) -> None:
+        """Let all talk until nobody has anything to say."""
+        while self._turns():
+            for consumer in list(self.consumers):
+                consumer.poll()
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, and do at each instant what falls due at it."""
+        until_ms = self.now_ms + milliseconds
+        self.run()
+        while True:
+            instants = (self.broker.next_due_ms(), self.clock.next_due_ms())
+            due = [at for at in instants if at is not None and self.now_ms < at <= until_ms]
+            if not due:
+                break
+            self.clock.advance(min(due) - self.now_ms)
+            self.run()
+        self.clock.advance(until_ms - self.now_ms)
+        self.run()
+
+    def _turns(self) -> bool:
+        """Until the broker has nothing to do; whether it had."""
+        turned = False
+        while True:
+            before = self._subscriptions()
+            if not self.broker.turn():
+                return turned
+            turned = True
+            deleted = tuple(sorted(before - self._subscriptions()))
+            self.said.append((self.broker.done, deleted))
+
+    def _subscriptions(self) -> set[tuple[str, str]]:
+        return {
+            (topic, name)
+            for (topic, _), held in self.broker.brokers.items()
+            if held.state is not None
+            for name in held.state.subscriptions
+        }
