@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.acknowledgment_rows import fold
+from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.stream_writer import (
     PulsarliteStreamWriter,
@@ -322,17 +323,17 @@ def test_a_batch_half_committed_over_several_topics_is_finished_by_its_replay(
 ) -> None:
     options = options_of(root, Scope.WRITE)
     columns = {"topic": pa.array(["a", "b", "c"])}
-    opened: list[str] = []
-    open_topic = Root.open
+    begun: list[str] = []
+    append = ManagedLedger.append
 
-    def fail_at_the_second(self: Root, topic: Any) -> Any:
-        opened.append(str(topic))
-        if len(opened) == 2:
+    def fail_at_the_second(self: ManagedLedger, *given: Any, **named: Any) -> Any:
+        begun.append(self.topic)
+        if len(begun) == 2:
             raise OSError("killed here")
-        return open_topic(self, topic)
+        return append(self, *given, **named)
 
     files = written(options, "123", columns)
-    monkeypatch.setattr(Root, "open", fail_at_the_second)
+    monkeypatch.setattr(ManagedLedger, "append", fail_at_the_second)
     with pytest.raises(OSError, match="killed here"):
         publish(Root.of(options), files, ("query", 0))
     monkeypatch.undo()
