@@ -153,7 +153,7 @@ class Source:
         """Its checkpoint is lost, and an old copy put in its place: what came since comes again."""
         self.checkpoint = replace(self.copy)
         self.world.oracle.gone(self)
-        self.finished, self.unsettled = set(), {}
+        self.finished = set()
         self.crash(keep_checkpoint=True)
 
     def close(self) -> None:
@@ -331,6 +331,8 @@ class Source:
         messages = [m for m, _ in chosen_rows]
         if how == 0:
             self.acknowledge_as_a_client(messages)
+        elif how == 1:
+            world.rows_of_sinks += [(a, world.one(m)) for m, a in rows if m in set(messages)]
         elif how >= 7 and not world.setting.calm:
             chosen = [(m, a) for m, a in rows if m in set(messages)]
             for attempt in sorted({a for _, a in chosen}):
@@ -348,12 +350,6 @@ class Source:
         settled = world.made(messages)
         left = {a: held.difference(settled) for a, held in self.unsettled.items()}
         self.unsettled = {a: held for a, held in left.items() if held}
-
-    def unsettle(self, attempt: int, messages: PositionSet) -> None:
-        """Somebody else has settled these."""
-        left = self.unsettled.pop(attempt, PositionSet()).difference(messages)
-        if left:
-            self.unsettled[attempt] = left
 
     def acknowledge_as_a_client(self, messages: list[Message]) -> None:
         """By ids and ack sets, at once; on Exclusive and Failover perhaps up to one of them."""
