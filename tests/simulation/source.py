@@ -269,15 +269,18 @@ class Source:
     def plan(self, consumer: PartitionConsumer, most: int) -> PartitionOffset | None:
         """The next offset; None if there is nothing to read."""
         ledgers, start = self.world.log_ledgers, self.committed
+        hidden = self.world.hidden
+        if not self.kind.is_shared:  # of an open grant it holds back by itself what is delayed
+            hidden = hidden.union(self.world.delayed())
         consumer.forget_planned(start)
-        offered = consumer.offered(start, ledgers, self.world.hidden)
+        offered = consumer.offered(start, ledgers, hidden)
         while offered.begins_before(self.world.trimmed_up_to) and self.read_to < len(
             self.world.dispatch
         ):
             self.hear(1)  # the log may be ahead of what was heard
             if not consumer.connected or self.gave_back_at is not None:
                 return None
-            offered = consumer.offered(start, ledgers, self.world.hidden)
+            offered = consumer.offered(start, ledgers, hidden)
         taken = offered.take(most)
         return consumer.plan(start, offered.by_attempt(taken), ledgers) if taken else None
 

@@ -149,6 +149,11 @@ class World(Lots):
         self.rows.append((0, ledger_id, added))
         self.oracle.published(added, rows)
 
+    def delayed(self) -> PositionSet:
+        """What its producer wants to be delivered later."""
+        later = self.oracle.deliver_at.items()
+        return self.made(message for message, at_ms in later if at_ms > self.now_ms)
+
     # -- commands ----------------------------------------------------------------------------
 
     def send(self, command: Command) -> None:
