@@ -329,10 +329,14 @@ class Oracle:
                 if cursor is None:
                     places.append(set(self.heard) if latest else set())
                 else:
-                    places.append(
-                        {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
-                    )
+                    done = {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
+                    places.append(done if self._by_batch_index else self._whole(done | self.hidden))
         return places
+
+    def _whole(self, messages: set[Message]) -> set[Message]:
+        """Those whose batch is complete."""
+        missing = {message[:2] for message in self.messages.keys() - messages}
+        return {message for message in messages if message[:2] not in missing}
 
     def _before(self, seek: Seek, there: set[int]) -> set[Message]:
         """What lies before the message that is to be the next."""
@@ -490,7 +494,8 @@ class Oracle:
 
     def _check_time(self, message: Message, what: str) -> None:
         now_ms = self.world.now_ms
-        if self.world.setting.kind.is_shared and self.deliver_at.get(message, 0) > now_ms:
+        shared = self.world.setting.kind.is_shared
+        if (shared or what == "delivered") and self.deliver_at.get(message, 0) > now_ms:
             self.fail(f"{message} was {what} before its producer's time")
         if self.not_before.get(message, 0) > now_ms:
             self.fail(f"{message} was {what} {self.not_before[message] - now_ms} ms early")
