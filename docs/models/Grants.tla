@@ -2,7 +2,7 @@
 (* Consumers of a subscription: leases, grants and their handover. The lowest that is connected *)
 (* is active. A grant is a message at an attempt. Spark logs an offset after it was reported.   *)
 EXTENDS Naturals, Sequences, FiniteSets
-CONSTANTS Consumers, Messages, Runs, Attempts, Seeks, Refuses, Buries,  \* who, what, how often, whether
+CONSTANTS Consumers, Messages, Runs, Attempts, Seeks, Refuses, Buries,  \* how often, or whether
   \* The guards. A mutant has one of them off.
   WaitsForLastReport, SaysAgain, ReportsFirst, AcknowledgesCommitted, ClosesEverywhere,
   LeavesOutAcknowledged, KeepsForReplay, RowsCarryEpoch, CountsReported
@@ -68,14 +68,14 @@ report(c) ==
      /\ IF obeyed THEN Tells(c) ELSE UNCHANGED run
 Leaves(c, lapsed) ==
   LET seen == {g \in Held(c) : CountsReported => g \in sub[c].reported}
-  IN /\ sub' = [sub EXCEPT ![c] = Absent(@.incarnation)] /\ UNCHANGED way
+  IN /\ said[c] = <<>> /\ sub' = [sub EXCEPT ![c] = Absent(@.incarnation)] /\ UNCHANGED way
      /\ topic' = [topic EXCEPT !.msg = Freed(Of(Held(c))), !.active = ActiveNoMore(c),
                                !.buried = @ \cup (IF lapsed /\ Buries THEN Of(seen) ELSE {})]
      /\ ghost' = [ghost EXCEPT !.given = [m \in Messages |-> @[m] \ {c}],
                        !.missed = @ \/ \E g \in Held(c) \ seen : c \in ghost.given[g[1]]]
      /\ disk' = [disk EXCEPT ![c].late = UnderWay(c)]
 close(c) ==  \* Its lease lapsed, and all that it said was heard; one that only slept notices later.
-  c \in Connected /\ sub[c].lease /\ said[c] = <<>> /\ Leaves(c, TRUE) /\ Tells(c)
+  c \in Connected /\ sub[c].lease /\ Leaves(c, TRUE) /\ Tells(c)
 seek ==
   /\ topic.epoch <= Seeks /\ ghost' = [ghost EXCEPT !.since = {}, !.given = [m \in Messages |-> {}]]
   /\ run' = [c \in Consumers |-> [run[c] EXCEPT !.fresh = FALSE]] /\ UNCHANGED <<disk, way>>
@@ -131,10 +131,9 @@ _look_at_refusals(c) ==  \* Another topic refused it: the run ends, and leaves t
        sub' = [sub EXCEPT ![c].lease = FALSE] /\ UNCHANGED <<topic, disk, way, ghost>>
 Next ==
   \/ seek \/ (\E m \in Messages : trim(m)) \/ (\E row \in rows : acknowledge(row))
-  \/ \E c \in Consumers :
-       \/ subscribe(c) \/ _open(c) \/ (\E m \in Messages : grant(c, m)) \/ _revoke(c) \/ report(c)
-       \/ close(c) \/ hear(c) \/ latestOffset(c) \/ partitions(c) \/ read(c) \/ commit(c) \/ stop(c)
-       \/ _look_at_refusals(c)
+  \/ \E c \in Consumers : _look_at_refusals(c) \/ (\E m \in Messages : grant(c, m))
+       \/ subscribe(c) \/ _open(c) \/ _revoke(c) \/ report(c) \/ close(c) \/ hear(c) \/ commit(c)
+       \/ latestOffset(c) \/ partitions(c) \/ read(c) \/ stop(c)
 Spec == Init /\ [][Next]_<<topic, sub, run, disk, said, rows, ghost>>
 (* -- what holds ----------------------------------------------------------------------------- *)
 DeliveredOnce == \A m \in Messages : Cardinality(ghost.given[m]) <= 1
