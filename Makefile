@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate benchmark docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate models benchmark docs wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ flips: ## Flip every third bit, and cut every file everywhere: a named error or 
 
 simulate: ## Simulate a million schedules of the broker: make simulate SEED=1
 	./run python -m tests.simulation --schedules 1000000 $(if $(SEED),--seed $(SEED))
+
+models: ## Check the models of docs/models within their large bounds
+	./run python -m docs.models.check --large
 
 benchmark: ## Measure source and sink against Spark's own Parquet
 	./run python -m benchmarks

@@ -26,11 +26,11 @@ import pulsar_spark
 from pulsar_spark.connector.message_writer import write_messages
 from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
-from pulsar_spark.deduplication import MessageDeduplication
 from pulsar_spark.hashing import java_string_hash_many
 from pulsar_spark.message_router import partitions_of_keys
 from pulsar_spark.options import Options
 from pulsar_spark.topic_name import TopicName
+from tests.vectors.message_deduplication import MessageDeduplication
 
 Ids = NDArray[np.int64]
 ROWS_AT_ONCE = 10_000

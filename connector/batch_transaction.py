@@ -236,7 +236,7 @@ def commit_batch(
         )
         prepares.append(last)
     if prepares:
-        commit_together(root.store, begin(application, timeout_ms), prepares)
+        commit_together(root.store, begin(root.store, application, timeout_ms), prepares)
 
 
 class _Write:

@@ -422,7 +422,7 @@ class _Sign:
         return DEAD_AFTER_MS
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return SIGN_FORMAT.encode(asdict(self))
 
     def is_gone(self) -> bool:
         """Whether it was a process of this machine that is no more."""

@@ -208,7 +208,8 @@ def _trim_topic(root: Root, topic: str, partition: int, ledger_ids: Iterable[int
 def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
     """Drop them, and what had to stay when it was asked for: a broker asks oldest first, once.
 
-    Behind an open transaction all of them stay, as the broker waits for no topic. Ledgers stay from the first on that has chunks of a message which stays, or is in the making.
+    Behind an open transaction all of them stay, as the broker waits for no topic. Ledgers stay from
+    the first on that has chunks of a message which stays, or is in the making.
     """
     last = max(ledger_ids, default=-1)
 

@@ -84,6 +84,8 @@ class BrokerStreamReader(DataSourceStreamReader):
         self._look_at_leases_s = self._clock.monotonic_s()
         self._before = BrokerOffset()
         """Where the last batch began."""
+        self._failed: dict[TopicPartition, str] = {}
+        """Those that could not step in it, until a look has ended, and why."""
         self._tries: dict[TopicPartition, tuple[int, float]] = {}
         """Of what is set aside: how often it was, and when it is tried again."""
         self._news_s = self._clock.monotonic_s()
@@ -187,6 +189,7 @@ class BrokerStreamReader(DataSourceStreamReader):
             before = last_offset(self._dispatch, self._dispatch_read)
             self._before = self._before if before is None else before
         start = self._before = self._as_stepped(start)
+        self._failed = {}
         due = tuple(sorted(each for each in start.hosted if each not in start.aside))
         return BrokerOffset(
             start.commands, start.hosted, max(self._clock.wall_ms(), start.now_ms), due,
@@ -218,6 +221,8 @@ class BrokerStreamReader(DataSourceStreamReader):
         lapsed = self._lapsed(aside) if unread_ms is None else ()
         snapshot = self._snapshot_is_due()
         same = commands == start.commands and moved == start.hosted and aside == start.aside
+        same = same and partitions == start.partitions
+        self._failed = {}
         if same and not (due or lapsed or snapshot):
             return None
         for each in moved if snapshot else due:
@@ -230,11 +235,11 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def _as_stepped(self, start: BrokerOffset) -> BrokerOffset:
         """Where the brokers are: those that could not step in the batch before are set aside."""
-        failed = self._hear()
-        if not failed:
+        self._failed |= self._hear()
+        if not self._failed:
             return start
         hosted, aside = dict(start.hosted), dict(start.aside)
-        for about, error in failed.items():
+        for about, error in self._failed.items():
             hosted[about] = self._before.hosted.get(about, NO_COMMIT)
             made = start.created.get(about, ())
             aside[about] = self._set_aside(about, self._before, error, made)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from pulsar_spark.connector.clock import Clock, Repeated
 from pulsar_spark.connector.object_store import ObjectStore, join
-from pulsar_spark.errors import CorruptFileError, PulsarliteError
+from pulsar_spark.errors import CorruptFileError, FutureVersionError, PulsarliteError
 from pulsar_spark.stored_record import StoredFormat
 from pulsar_spark.stream_offset import TopicPartition
 

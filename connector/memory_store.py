@@ -74,7 +74,7 @@ class MemoryStore(ObjectStore):
         data = self.get(path)
         return None if data is None else Versioned(data, _token(data))
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         with self._lock:
             if checked_path(path) in self._files:
                 return False
@@ -88,6 +88,9 @@ class MemoryStore(ObjectStore):
                 return False
             self._put(path, data)
             return True
+
+    def check(self) -> None:
+        """The process's memory is there."""
 
     def touch(self, path: str, data: bytes) -> None:
         with self._lock:
@@ -157,7 +160,7 @@ class _MemoryOutput(Output):
         if sink is None:
             raise StorageError(f"File {self._path} was closed or given up before.")
         data = sink.getvalue().to_pybytes()
-        if not self._store.put_if_absent(self._path, data):
+        if not self._store.create(self._path, data):
             raise StorageError(f"File {self._path} exists already; a data file is written once.")
         return len(data)
 

@@ -52,7 +52,7 @@ def publish(
     with ExitStack() as connected:
         for part in parts:
             connected.enter_context(part.connected())
-        together = transaction or begin(application)
+        together = transaction or begin(root.store, application)
         commit_together(root.store, together, [part.publish for part in parts])
     return []
 

@@ -68,7 +68,7 @@ class PulsarliteWriter(DataSourceArrowWriter):
             application = (self._options["txnAppId"], self._options["txnVersion"])
         name = self._options["txnAppId"] or uuid.uuid4().hex
         claim = claim_of(self._options, name, uuid.uuid4().hex)
-        transaction = _transaction(self._options, application)
+        transaction = _transaction(self._root, self._options, application)
         written = topics_of(_written(messages))
         publish(self._root, written, application, claim, leaves=True, transaction=transaction)
 
@@ -99,7 +99,7 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
             run_ids = {each.run_id for each in written if each.run_id}
             claim = claim_of(self._options, query_id, min(run_ids, default=query_id))
             application = (query_id, batchId)
-            transaction = _transaction(self._options, application)
+            transaction = _transaction(self._root, self._options, application)
             published = topics_of(written)
             publish(self._root, published, application, claim, transaction=transaction)
 
@@ -119,10 +119,12 @@ def query_of(query_ids: Iterable[str | None], batch_id: int) -> str:
     return known.pop()
 
 
-def _transaction(options: Options, application: tuple[str, int] | None) -> Transaction | None:
+def _transaction(
+    root: Root, options: Options, application: tuple[str, int] | None
+) -> Transaction | None:
     if not options["transactional"]:
         return None
-    return begin(application, options["transactionTimeout"])
+    return begin(root.store, application, options["transactionTimeout"])
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:

@@ -17,7 +17,6 @@ from itertools import chain
 
 from pulsar_spark.connector.ledger_store import ORPHAN_AGE_MS
 from pulsar_spark.connector.log_pointer import PointerFile
-from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.object_store import ObjectStore, join
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_decisions import (
@@ -31,10 +30,10 @@ from pulsar_spark.topic_name import NON_PERSISTENT
 from pulsar_spark.transaction_attempt import ANONYMOUS, first_version
 
 
-def forget_decisions(root: Root, now_ms: int | None = None) -> int:
+def forget_decisions(root: Root) -> int:
     """How many transactions' decisions were deleted."""
     store = root.store
-    began_before = first_version((wall_clock_ms() if now_ms is None else now_ms) - ORPHAN_AGE_MS)
+    began_before = first_version(root.clock.wall_ms() - ORPHAN_AGE_MS)
     decisions = _decisions(store)
     closed = {each for each in decisions if _is_over(store, each, began_before)}
     if not closed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 
-from pulsar_spark.connector.managed_ledger import wall_clock_ms
 from pulsar_spark.connector.object_store import ObjectStore
 from pulsar_spark.connector.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import InvalidTxnStatusError
@@ -22,12 +21,14 @@ Prepare = Callable[[Transaction], object]
 
 
 def begin(
-    application: tuple[str, int] | None, timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    store: ObjectStore,
+    application: tuple[str, int] | None,
+    timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
 ) -> Transaction:
     """A new try; without an application at what nobody else can try."""
     attempt = uuid.uuid4().hex
     if application is None:
-        return Transaction.anonymous(wall_clock_ms(), attempt, timeout_ms)
+        return Transaction.anonymous(store.clock.wall_ms(), attempt, timeout_ms)
     return Transaction.of(application, attempt, timeout_ms)
 
 

@@ -215,8 +215,8 @@ class Report:
     has obeyed. `committed` is the floor of its committed offset: below it no replay reads.
     A report without consumer comes from a sink: its acknowledgements and rejections count. A sink
     knows no epoch; None is whichever it is now. `acknowledged_attempts` are acknowledged as they
-    were granted in each attempt: what was granted before the latest seek is left out. Its cumulative acknowledgement is refused where
-    several consumers share the subscription.
+    were granted in each attempt: what was granted before the latest seek is left out. Its
+    cumulative acknowledgement is refused where several consumers share the subscription.
     """
 
     subscription: str

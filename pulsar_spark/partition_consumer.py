@@ -219,10 +219,11 @@ class PartitionConsumer:
         return Offered(explicit, self.open_attempt, openly, ledgers, removed)
 
     def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
-        """What the open grant does not, or no longer, offer."""
+        """What the open grant does not, or no longer, offer: planned by it, or granted since."""
         after = done.union(self.open_after)
-        if self.open_attempt in attempts:
-            after = after.union(attempts[self.open_attempt])
+        for attempt, cursor in attempts.items():
+            if attempt >= self.open_attempt:
+                after = after.union(cursor)
         for granted in self.grants.values():
             after = after.acknowledge(granted)
         return after
@@ -252,7 +253,8 @@ class PartitionConsumer:
     ) -> dict[int, Cursor]:
         """Without those of which every message is below the floor, or came again at a higher one.
 
-        Forgetting is safe: at an attempt that is over, nothing is ever planned again.
+        Forgetting is safe: at an attempt that is over nothing is planned again, and an open grant
+        leaves out what was planned at a higher one.
         """
         floor, higher = Cursor(self.floor), NOTHING
         kept: dict[int, Cursor] = {}

@@ -18,11 +18,6 @@ from tests.vectors.check import KINDS
 
 DOORS = ("pulsar_spark", "pulsar_spark.__main__", "pyspark_pulsarlite")
 """What users and Spark import: the package, the command, the format."""
-TWINS = {
-    "pulsar_spark.draining_hashes": "Key_Shared drains through `Consumer.draining`",
-    "pulsar_spark.deduplication": "the log deduplicates: `publication`, `sequence_ranges`",
-}
-"""Modules that still run in tests alone, as vectors call them, and what runs instead."""
 TWIN_NAMES = {
     "managed_cursor.ManagedCursor": "the step's subscription has a cursor of its own",
     "range_set.RangeSet": "only `ManagedCursor` and the vectors say it",
@@ -128,22 +123,21 @@ def trees() -> dict[str, ast.Module]:
 def test_every_module_is_reached_from_a_door(trees: dict[str, ast.Module]) -> None:
     reached = reached_modules(trees, pages())
     alone = {name for name in trees if name not in reached}
-    assert alone == set(TWINS), "reached by tests alone: use it or delete it; or no twin any more"
+    assert alone == set(), "reached by tests alone: use it, or delete it"
 
 
 def test_every_public_name_is_said_by_the_product_or_told_to_users(
     trees: dict[str, ast.Module],
 ) -> None:
     everywhere: dict[str, int] = defaultdict(int)
-    for name, tree in trees.items():
-        if name not in TWINS:
-            for each, count in said(tree).items():
-                everywhere[each] += count
+    for tree in trees.values():
+        for each, count in said(tree).items():
+            everywhere[each] += count
     told = set(re.findall(r"\w+", pages()))
     unused = []
     for module, tree in trees.items():
         home = module.rpartition(".")[2]
-        if module in (*TWINS, *DOORS) or home in FROM_PULSAR:
+        if module in DOORS or home in FROM_PULSAR:
             continue
         for whole, name, node in defined(tree):
             if f"{home}.{whole.partition('.')[0]}" in TWIN_NAMES or name in told:
@@ -166,11 +160,15 @@ def test_the_table_of_vectors_says_what_is_driven_and_whether_users_run_it(
         for whole in re.findall(r"`([\w.]+)`", functions):
             module, _, name = whole.rpartition(".")
             assert name in driven, f"{kind}: no checker says {name}"
+            if module.startswith("tests."):
+                assert runs == "no", f"{kind}: {whole} is a model, and no user runs it"
+                continue
             home = f"pulsar_spark.{module}"
             assert home in trees, f"{kind}: there is no module {module}"
             assert name in {each for _, each, _ in defined(trees[home])}, f"{kind}: no {whole}"
-            twin = home in TWINS or f"{module}.{name}" in TWIN_NAMES
-            assert twin == (runs != "yes"), f"{kind}: {whole} is listed as the contrary"
+            assert (f"{module}.{name}" in TWIN_NAMES) == (runs != "yes"), (
+                f"{kind}: {whole} is listed as the contrary"
+            )
 
 
 def _checkers() -> Iterator[ast.Module]:

@@ -17,7 +17,8 @@ from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.namespace_policies import read_policies, set_policy
 from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.stream_writer import check_messages, publish
+from pulsar_spark.connector.publishing import publish
+from pulsar_spark.connector.stream_writer import check_messages
 from pulsar_spark.connector.system_topics import COMMANDS
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_commit import begin
@@ -94,8 +95,9 @@ def test_a_sink_with_any_options_is_refused_or_its_topic_can_be_read(
         rows = StructType().add("value", BinaryType())
         check_messages(parsed, Root.of(parsed), rows, overwrite=False)
         application = (parsed["txnAppId"], parsed["txnVersion"]) if "txnAppId" in options else None
-        txn = begin(application, parsed["transactionTimeout"]) if parsed["transactional"] else None
-        publish(Root.of(parsed), written(parsed, ["after"]), application, transaction=txn)
+        place, timeout_ms = Root.of(parsed), parsed["transactionTimeout"]
+        txn = begin(place.store, application, timeout_ms) if parsed["transactional"] else None
+        publish(place, written(parsed, ["after"]), application, transaction=txn)
     except PulsarliteError:
         assert is_readable(root) == [b"before"]
     else:

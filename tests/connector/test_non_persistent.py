@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pulsar_spark.connector import managed_ledger
 from pulsar_spark.connector.batch_reader import PulsarliteReader
 from pulsar_spark.connector.clock import SystemClock
 from pulsar_spark.connector.command_line import main

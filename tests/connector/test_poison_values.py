@@ -19,17 +19,17 @@ from pulsar_spark.connector.compaction import compact
 from pulsar_spark.connector.letters import ANY_SCHEMA
 from pulsar_spark.connector.message_columns import read_schema
 from pulsar_spark.connector.message_writer import write_messages
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.schema_codec import encoder
 from pulsar_spark.connector.schema_registration import SinkSchema, register
 from pulsar_spark.connector.schema_types import spark_type
-from pulsar_spark.connector.stream_writer import WrittenFiles, publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError, SchemaMismatchError
 from pulsar_spark.options import Scope
 from pulsar_spark.policies import DeadLetterPolicy
 from pulsar_spark.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import TopicName
-from tests.connector.broker_loop import BrokerLoop, impatient
+from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Run, messages
 from tests.connector.test_acknowledging import ids, subscribe, write
 from tests.connector.test_schema_codec import record
@@ -178,13 +178,10 @@ def test_poison_ends_a_source_by_an_error_that_names_the_message(root: Path, nam
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_poison_goes_to_the_dead_letters_and_nothing_else_does(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    impatient(monkeypatch)
+def test_poison_goes_to_the_dead_letters_and_nothing_else_does(root: Path, name: str) -> None:
     schema, good, value, poisons = CASES[name]
     topic_of(root, schema, [good, *(each for poison in poisons for each in (poison, good))])
-    loop = BrokerLoop(Root.of(options_of(root)), tmp_path / "c")
+    broker = PlainBroker(root, "_broker/c")
     columns = read_schema(include_properties=False, consumer=True, value=spark_type(schema))
     consumer = Run(
         root, topic="t", subscriptionName="s", subscriptionInitialPosition="Earliest",
@@ -195,7 +192,7 @@ def test_poison_goes_to_the_dead_letters_and_nothing_else_does(
     for _ in range(4):
         batch = consumer.next()
         found += [plain(each["value"]) for each in batch.messages] if batch else []
-        loop.until_quiet()
+        broker.until_quiet()
     assert found == [value] * (len(poisons) + 1)
     letters = [letter["value"] for letter in messages(root, "t-s-DLQ")]
     assert sorted(letters) == sorted(poisons)  # By reason, not by place.
@@ -268,7 +265,7 @@ def test_a_value_by_a_schema_without_a_spark_type_does_not_fit(
     options = options_of(root, Scope.WRITE, {"topic": "t"})
     batch = pa.record_batch({"value": pa.array(bombs, pa.binary())})
     encoded = SinkSchema(writer, encoded=True)
-    publish(place, [WrittenFiles(tuple(write_messages([batch], options, place, encoded)))], None)
+    publish(place, write_messages([batch], options, place, encoded), None)
     register(ledger, name, SinkSchema(schema, ANY_SCHEMA))
     found = read(root, schema, "null")
     assert [each["value"] for each in found] == [None] * 3
@@ -341,18 +338,17 @@ def test_a_sink_names_the_row_whose_value_cannot_be_written(
 
 
 def test_texts_that_an_older_version_published_end_neither_broker_nor_compaction(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient(monkeypatch)
     place = Root(str(root), {})
     monkeypatch.setattr("pulsar_spark.connector.message_writer.check_rows", lambda _: None)
     columns = {name: ODD[name] for name in ("key", "producer_name", "properties")}
     send(root, "t", ["a", "b"], columns=columns)
     subscribe(place, dead_letter_policy=DeadLetterPolicy(1))
-    loop = BrokerLoop(place, tmp_path / "c")
-    loop.until_quiet()
+    broker = PlainBroker(root, "_broker/c")
+    broker.until_quiet()
     write(place, ids(0) | {"ack_type": ["DeadLetter"]})
-    loop.until_quiet()
+    broker.until_quiet()
     letters = messages(root, "t-s-DLQ", schema=StructType().add("value", "binary"))
     assert [each["value"] for each in letters] == [b"a", b"b"]
     compact(place.open(TopicName.parse("t")))

@@ -18,12 +18,12 @@ from pulsar_spark.connector.compaction import compact
 from pulsar_spark.connector.ledger_file import COMPRESSION_TYPES
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.stream_writer import WrittenFiles, publish
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_commit import begin
 from pulsar_spark.options import Scope
 from pulsar_spark.policies import DeadLetterPolicy
-from tests.connector.broker_loop import BrokerLoop, impatient
+from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import messages
 from tests.connector.test_acknowledging import ids, subscribe, write
 from tests.connector.topics import ledger_of, options_of, send
@@ -106,12 +106,11 @@ def published(
     place = Root.of(options)
     names = next((list(row) for task in sent for rows in task for row in rows), ["value"])
     written = [
-        WrittenFiles(
-            tuple(write_messages([batch_of(rows, names) for rows in task], options, place))
-        )
+        topic
         for task in sent
+        for topic in write_messages([batch_of(rows, names) for rows in task], options, place)
     ]
-    transaction = begin(None, 60_000) if options["transactional"] else None
+    transaction = begin(place.store, None, 60_000) if options["transactional"] else None
     publish(place, written, None, transaction=transaction)
 
 
@@ -191,18 +190,17 @@ def test_what_compaction_has_copied_is_the_latest_of_each_key(
 
 @pytest.mark.parametrize("keys", [["k", None], [None, "k"]])
 def test_dead_letters_of_one_step_may_differ_in_what_they_have(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[str | None]
+    root: Path, keys: list[str | None]
 ) -> None:
-    impatient(monkeypatch)
     place = Root(str(root), {})
     for key in keys:
         send(root, "t", ["v"], columns={"key": pa.array([key], pa.string())})
     subscribe(place, dead_letter_policy=DeadLetterPolicy(1))
-    loop = BrokerLoop(place, tmp_path / "c")
-    loop.until_quiet()
+    broker = PlainBroker(root, "_broker/c")
+    broker.until_quiet()
     rejected = ids(0, 0) | {"ledger_id": [0, 1], "ack_type": ["DeadLetter"] * 2}
     write(place, rejected)
-    loop.until_quiet()
+    broker.until_quiet()
     assert [letter["key"] for letter in messages(root, "t-s-DLQ")] == keys
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pulsar_spark.connector import transaction_commit
-from pulsar_spark.connector.managed_ledger import ManagedLedger, wall_clock_ms
+from pulsar_spark.connector.clock import SYSTEM_CLOCK, ManualClock
+from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.stream_writer import publish
+from pulsar_spark.connector.publishing import publish
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.transaction_decisions import Decision, TransactionDecisions
@@ -54,7 +55,11 @@ def give_up_the_log(root: Path, *topics: str) -> None:
 
 def forget(root: Path, days: float = 0) -> int:
     """As if so many days had passed."""
-    return forget_decisions(Root(str(root), {}), wall_clock_ms() + int(days * DAY_MS))
+    later = Root(str(root), {})
+    clock = ManualClock(SYSTEM_CLOCK.wall_ms() + int(days * DAY_MS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(later.store, "clock", clock)
+        return forget_decisions(later)
 
 
 def test_a_decision_is_forgotten_when_no_log_refers_to_it(tmp_path: Path) -> None:
@@ -71,6 +76,10 @@ def test_a_decision_is_forgotten_when_no_log_refers_to_it(tmp_path: Path) -> Non
     assert seen(tmp_path) == expected
 
 
+def begin_anonymously(root: Path) -> Transaction:
+    return transaction_commit.begin(open_store(str(root)), None)
+
+
 def send_anonymously(root: Path, values: str, transaction: Transaction) -> None:
     """One write without an application, with a row for each topic."""
     options = options_of(root, Scope.WRITE)
@@ -81,13 +90,13 @@ def send_anonymously(root: Path, values: str, transaction: Transaction) -> None:
 def test_transactions_without_an_application_leave_no_file_each(tmp_path: Path) -> None:
     left = []
     for number in range(3):
-        send_anonymously(tmp_path, str(number), transaction_commit.begin(None))
+        send_anonymously(tmp_path, str(number), begin_anonymously(tmp_path))
         send_both(tmp_path, number, begin(number))
     for _ in range(3):
-        transaction = transaction_commit.begin(None)
+        transaction = begin_anonymously(tmp_path)
         TransactionDecisions(open_store(str(tmp_path)), transaction.id).abort(transaction.attempt)
     give_up_the_log(tmp_path, "a")
-    send_anonymously(tmp_path, "named", transaction_commit.begin(None))
+    send_anonymously(tmp_path, "named", begin_anonymously(tmp_path))
     assert forget(tmp_path, days=0.5) == 0, "b's log has them all"
     give_up_the_log(tmp_path, "b")
     assert forget(tmp_path, days=0.5) == 3, "those of the query"
@@ -107,8 +116,8 @@ def test_transactions_without_an_application_leave_no_file_each(tmp_path: Path) 
 def test_a_sink_without_an_application_that_slept_for_days_publishes_nothing(
     tmp_path: Path,
 ) -> None:
-    sleeper = transaction_commit.begin(None)
-    send_anonymously(tmp_path, "0", transaction_commit.begin(None))
+    sleeper = begin_anonymously(tmp_path)
+    send_anonymously(tmp_path, "0", begin_anonymously(tmp_path))
     give_up_the_log(tmp_path)
     before = seen(tmp_path)
     assert forget(tmp_path, days=2) == 1
@@ -123,14 +132,14 @@ def test_one_without_an_application_does_not_abort_another(
     with pytest.MonkeyPatch.context() as patch:
         die_in(patch, "append", 1)
         with pytest.raises(Died):
-            send_anonymously(tmp_path, "0", transaction_commit.begin(None))
+            send_anonymously(tmp_path, "0", begin_anonymously(tmp_path))
 
     def waits(_: float) -> None:
         raise TimeoutError
 
     monkeypatch.setattr("time.sleep", waits)
     with pytest.raises(TimeoutError):
-        send_anonymously(tmp_path, "1", transaction_commit.begin(None))
+        send_anonymously(tmp_path, "1", begin_anonymously(tmp_path))
 
 
 def test_a_repetition_after_its_decision_was_forgotten_adds_nothing(tmp_path: Path) -> None:
@@ -177,7 +186,7 @@ def test_a_decision_in_an_emptied_place_does_not_count(tmp_path: Path) -> None:
     left_open_in_c = options_of(tmp_path, Scope.STREAM_WRITE)
     tasks = written(left_open_in_c, ["c0"], {"topic": ["c"]})
     ledger = fresh(tmp_path, "c")
-    ledger.append(tasks[0].topics[0].ledgers, application=("query", 0), transaction=sleeper)
+    ledger.append(tasks[0].ledgers, application=("query", 0), transaction=sleeper)
     path = tmp_path / "_transactions" / f"{sleeper.id}.{0:020d}.json"
     path.write_bytes(Decision(TxnStatus.COMMITTED, sleeper.attempt).to_json())
     assert values_of(fresh(tmp_path, "c")) == []

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
-from pulsar_spark.connector import transaction_commit
 from pulsar_spark.connector.ledger_store import LedgerStore
 from pulsar_spark.connector.managed_ledger import ManagedLedger
 from pulsar_spark.connector.object_store import open_store
@@ -65,7 +65,7 @@ def send_both(root: Path, batch: int, transaction: Transaction, *topics: str) ->
 
 
 def begin(batch: int, timeout_ms: int = 60_000) -> Transaction:
-    return transaction_commit.begin(("query", batch), timeout_ms)
+    return Transaction.of(("query", batch), uuid4().hex, timeout_ms)
 
 
 def die_in(monkeypatch: pytest.MonkeyPatch, method: str, calls: int = 0) -> None:

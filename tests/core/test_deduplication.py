@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.deduplication import MessageDeduplication, MessageDupStatus
 from tests.core.partition import repeatable
+from tests.vectors.message_deduplication import MessageDeduplication, MessageDupStatus
 
 ids = st.lists(st.integers(0, 20), max_size=12)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.draining_hashes import DrainingHash, DrainingHashes
 from tests.core.partition import repeatable
+from tests.vectors.draining import DrainingHash, DrainingHashes
 
 CONSUMERS = ("a", "b", "c")
 slots = st.integers(1, 6)

@@ -240,7 +240,7 @@ def believes_a_sink_whenever_it_read(patch: Any) -> None:
     """A seek back is undone by the acknowledgement in flight."""
 
     def of_any_epoch(_subscription: Subscription, command: Any) -> Cursor:
-        cursor = command.acknowledged
+        cursor: Cursor = command.acknowledged
         for messages in command.acknowledged_attempts.values():
             cursor = cursor.acknowledge(messages)
         return cursor

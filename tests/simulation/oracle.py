@@ -131,14 +131,7 @@ class Oracle:
         for attempt, messages in attempts.items():
             batch = batch.union(messages)
             for message in world.plain(messages):
-                self.ever_done.add(message)
-                epoch = self.epoch_of.setdefault((message, attempt), source.epoch)
-                if epoch != source.epoch:
-                    self.fail(
-                        f"attempt {attempt} of {message} is of epochs {epoch}, {source.epoch}"
-                    )
-                if source.epoch == self.epoch:
-                    self.attempts.setdefault(message, set()).add(attempt)
+                self._attempted(source, attempt, message)
         if source.epoch != self.epoch:
             return
         if (source.name, source.incarnation) in self.lapsed:
@@ -148,13 +141,7 @@ class Oracle:
         if not self._by_batch_index:  # its batch comes again whole, perhaps one by one
             self.rejected(world.made(timed_out))
         for message in rows:
-            if message in self.hidden:
-                self.fail(f"{message} is a duplicate, and was delivered")
-            if message in source.finished and world.goes_on_alone:
-                self.fail(f"{message} was delivered to {source.name}, who had finished it")
-            if message in self.buried:
-                self.fail(f"{message} was delivered after it became a dead letter")
-            self._check_time(message, "delivered")
+            self._check_deliverable(source, message)
             before = self.owner.get(message)
             if before is source and message in self.twice:
                 self.twice.discard(message)
@@ -165,6 +152,25 @@ class Oracle:
             if message not in self.seen:
                 self._check_key(message)
             self.seen.add(message)
+
+    def _attempted(self, source: Source, attempt: int, message: Message) -> None:
+        """An attempt belongs to one epoch."""
+        self.ever_done.add(message)
+        epoch = self.epoch_of.setdefault((message, attempt), source.epoch)
+        if epoch != source.epoch:
+            self.fail(f"attempt {attempt} of {message} is of epochs {epoch}, {source.epoch}")
+        if source.epoch == self.epoch:
+            self.attempts.setdefault(message, set()).add(attempt)
+
+    def _check_deliverable(self, source: Source, message: Message) -> None:
+        """Nobody may get it twice who has finished it, nor what nobody may get."""
+        if message in self.hidden:
+            self.fail(f"{message} is a duplicate, and was delivered")
+        if message in source.finished and self.world.goes_on_alone:
+            self.fail(f"{message} was delivered to {source.name}, who had finished it")
+        if message in self.buried:
+            self.fail(f"{message} was delivered after it became a dead letter")
+        self._check_time(message, "delivered")
 
     def _check_key(self, message: Message) -> None:
         """Its key's messages come in order, at first."""
@@ -253,12 +259,7 @@ class Oracle:
         self, before: BrokerState, commands: Sequence[Command], after: BrokerState
     ) -> None:
         """The obvious cursor: a set to which every report of this epoch adds."""
-        for command in commands:
-            if isinstance(command, LedgerAdded):
-                ledger = command.ledger
-                for entry_id in range(ledger.entries):
-                    for index in range(ledger.batch_sizes.size_of(entry_id)):
-                        self.heard.add((ledger.ledger_id, entry_id, index))
+        self._hear(commands)
         self.acked |= self.hidden & self.heard
         subscription = after.subscriptions.get("s")
         if subscription is None:
@@ -276,6 +277,15 @@ class Oracle:
                 # The type that counts is the one at that command: later ones may change it.
                 then, _ = step(before, commands[:place], after.now_ms)
                 self._acknowledge_as_told(command, then.subscriptions.get("s", subscription))
+
+    def _hear(self, commands: Sequence[Command]) -> None:
+        """The broker knows of the messages of these ledgers."""
+        for command in commands:
+            if isinstance(command, LedgerAdded):
+                ledger = command.ledger
+                for entry_id in range(ledger.entries):
+                    for index in range(ledger.batch_sizes.size_of(entry_id)):
+                        self.heard.add((ledger.ledger_id, entry_id, index))
 
     def _acknowledge_by_sink(self, report: Report) -> None:
         """What was delivered in this epoch counts; a sink itself knows no epoch."""
@@ -329,10 +339,14 @@ class Oracle:
                 if cursor is None:
                     places.append(set(self.heard) if latest else set())
                 else:
-                    places.append(
-                        {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
-                    )
+                    done = {m for m in self.heard if cursor.contains(Position(*m[:2]), m[2])}
+                    places.append(done if self._by_batch_index else self._whole(done | self.hidden))
         return places
+
+    def _whole(self, messages: set[Message]) -> set[Message]:
+        """Those whose batch is complete."""
+        missing = {message[:2] for message in self.messages.keys() - messages}
+        return {message for message in messages if message[:2] not in missing}
 
     def _before(self, seek: Seek, there: set[int]) -> set[Message]:
         """What lies before the message that is to be the next."""
@@ -490,7 +504,8 @@ class Oracle:
 
     def _check_time(self, message: Message, what: str) -> None:
         now_ms = self.world.now_ms
-        if self.world.setting.kind.is_shared and self.deliver_at.get(message, 0) > now_ms:
+        shared = self.world.setting.kind.is_shared
+        if (shared or what == "delivered") and self.deliver_at.get(message, 0) > now_ms:
             self.fail(f"{message} was {what} before its producer's time")
         if self.not_before.get(message, 0) > now_ms:
             self.fail(f"{message} was {what} {self.not_before[message] - now_ms} ms early")

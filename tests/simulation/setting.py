@@ -36,7 +36,8 @@ class Setting:
     consumer_options: ConsumerOptions
     has_witness: bool
     """Another subscription, of which nobody acknowledges anything."""
-    had_consumers: int = 0
+    alone: bool
+    """One consumer at a time, which comes again."""
 
     @property
     def is_ordered(self) -> bool:
@@ -49,19 +50,20 @@ class Setting:
 
 
 def drawn_setting(lots: Lots) -> Setting:
-    calm, manual = lots.one_in(3), lots.one_in(2)
+    calm, manual, durable = lots.one_in(3), lots.one_in(2), not lots.one_in(6)
     options = ConsumerOptions() if calm else _consumer_options(lots, manual=manual)
     return Setting(
         kind=lots.draw_from(tuple(SubscriptionType)),
         calm=calm,
         manual=manual,
-        durable=not lots.one_in(6),
+        durable=durable,
         initial_position=InitialPosition.LATEST if lots.one_in(5) else InitialPosition.EARLIEST,
         mode=KeySharedMode.STICKY if lots.one_in(4) else KeySharedMode.AUTO_SPLIT,
         allow_out_of_order_delivery=lots.one_in(6),
         policies=_policies(lots),
         consumer_options=options,
         has_witness=lots.one_in(5),
+        alone=not durable and lots.one_in(2),
     )
 
 

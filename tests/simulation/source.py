@@ -153,11 +153,11 @@ class Source:
         """Its checkpoint is lost, and an old copy put in its place: what came since comes again."""
         self.checkpoint = replace(self.copy)
         self.world.oracle.gone(self)
-        self.finished, self.unsettled = set(), {}
+        self.finished = set()
         self.crash(keep_checkpoint=True)
 
     def close(self) -> None:
-        """A last report, then it goes; its checkpoint may wait for another run, as AvailableNow's."""
+        """A last report, then it goes; its checkpoint may wait for another run."""
         self.commit()
         self.report(certain=True)
         self.world.send(CloseConsumer(self.subscription, self.name, self.incarnation))
@@ -269,15 +269,18 @@ class Source:
     def plan(self, consumer: PartitionConsumer, most: int) -> PartitionOffset | None:
         """The next offset; None if there is nothing to read."""
         ledgers, start = self.world.log_ledgers, self.committed
+        hidden = self.world.hidden
+        if not self.kind.is_shared:  # of an open grant it holds back by itself what is delayed
+            hidden = hidden.union(self.world.delayed())
         consumer.forget_planned(start)
-        offered = consumer.offered(start, ledgers, self.world.hidden)
+        offered = consumer.offered(start, ledgers, hidden)
         while offered.begins_before(self.world.trimmed_up_to) and self.read_to < len(
             self.world.dispatch
         ):
             self.hear(1)  # the log may be ahead of what was heard
             if not consumer.connected or self.gave_back_at is not None:
                 return None
-            offered = consumer.offered(start, ledgers, self.world.hidden)
+            offered = consumer.offered(start, ledgers, hidden)
         taken = offered.take(most)
         return consumer.plan(start, offered.by_attempt(taken), ledgers) if taken else None
 
@@ -331,6 +334,8 @@ class Source:
         messages = [m for m, _ in chosen_rows]
         if how == 0:
             self.acknowledge_as_a_client(messages)
+        elif how == 1:
+            world.rows_of_sinks += [(a, world.one(m)) for m, a in rows if m in set(messages)]
         elif how >= 7 and not world.setting.calm:
             chosen = [(m, a) for m, a in rows if m in set(messages)]
             for attempt in sorted({a for _, a in chosen}):
@@ -348,12 +353,6 @@ class Source:
         settled = world.made(messages)
         left = {a: held.difference(settled) for a, held in self.unsettled.items()}
         self.unsettled = {a: held for a, held in left.items() if held}
-
-    def unsettle(self, attempt: int, messages: PositionSet) -> None:
-        """Somebody else has settled these."""
-        left = self.unsettled.pop(attempt, PositionSet()).difference(messages)
-        if left:
-            self.unsettled[attempt] = left
 
     def acknowledge_as_a_client(self, messages: list[Message]) -> None:
         """By ids and ack sets, at once; on Exclusive and Failover perhaps up to one of them."""

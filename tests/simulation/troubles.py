@@ -34,7 +34,8 @@ def closes(world: World) -> None:
     source = _alive(world)
     if source is not None:
         source.close()
-        world.sources.remove(source)
+        if not world.setting.alone:
+            world.sources.remove(source)
 
 
 def ends_its_run(world: World) -> None:
@@ -120,6 +121,7 @@ def wakes_up(world: World) -> None:
 def gives_back(world: World) -> None:
     source = _troubled(world)
     if source is not None:
+        world.goes_on_alone = False
         source.give_back()
 
 
@@ -178,26 +180,8 @@ def another_acknowledges(world: World) -> None:
     else:
         world.oracle.rejected(chosen)
         world.send(Report("s", epoch=epoch, rejected=(Rejection(attempt, chosen, 0),)))
-        source.unsettle(attempt, chosen)
-
-
-def a_sink_takes_rows(world: World) -> None:
-    """It works on them, and will acknowledge them by what stands in the rows."""
-    source = _troubled(world)
-    if source is not None and source.unsettled:
-        attempt, messages = world.draw_from(sorted(source.unsettled.items()))
-        if messages:
-            chosen = world.made(world.sample(world.plain(messages)))
-            world.rows_of_sinks.append((attempt, chosen))
-
-
-def a_sink_commits(world: World) -> None:
-    """Whatever has become of the subscription since."""
-    rows, world.rows_of_sinks = world.rows_of_sinks, []
-    for attempt, messages in rows:
-        world.send(Report("s", epoch=None, acknowledged_attempts={attempt: messages}))
-        for source in world.sources:
-            source.unsettle(attempt, messages)
+        left = {a: held.difference(chosen) for a, held in source.unsettled.items()}
+        source.unsettled = {a: held for a, held in left.items() if held}
 
 
 def nonsense_arrives(world: World) -> None:
@@ -239,9 +223,6 @@ TROUBLES: tuple[Trouble, ...] = (
     is_too_far_behind,
     an_old_copy_is_restored,
     acknowledges_otherwise,
-    a_sink_takes_rows,
-    a_sink_takes_rows,
-    a_sink_commits,
     another_acknowledges,
     another_acknowledges,
     stalls,

@@ -21,6 +21,7 @@ from pulsar_spark.commands import (
     CreateSubscription,
     LedgerAdded,
     LedgersTrimmed,
+    Report,
     SetPolicies,
     SubscriptionType,
 )
@@ -60,11 +61,11 @@ class World(Lots):
         self.shape = shape
         self.now_ms = 1_000_000
         self.numbers = 0
+        self.setting = drawn_setting(self)
         self.rows_of_sinks: list[tuple[int, PositionSet]] = []
         """What sinks are about to acknowledge, by the attempt at which it was delivered."""
-        self.goes_on_alone = False
+        self.goes_on_alone = self.setting.alone and not self.setting.manual
         """One consumer for the whole schedule, whose checkpoint alone says where it is."""
-        self.setting = drawn_setting(self)
         self.ordered = self.setting.is_ordered
         """Until somebody does what may mix up the keys."""
         self.oracle = Oracle(self)
@@ -147,6 +148,11 @@ class World(Lots):
         self.rows.append((0, ledger_id, added))
         self.oracle.published(added, rows)
 
+    def delayed(self) -> PositionSet:
+        """What its producer wants to be delivered later."""
+        later = self.oracle.deliver_at.items()
+        return self.made(message for message, at_ms in later if at_ms > self.now_ms)
+
     # -- commands ----------------------------------------------------------------------------
 
     def send(self, command: Command) -> None:
@@ -170,6 +176,8 @@ class World(Lots):
 
     def step(self) -> Ready:
         """One micro-batch of the broker: rows in any order, sorted, stepped, perhaps again."""
+        if self.rows_of_sinks and self.one_in(3):
+            self.sinks_commit()
         rows, self.rows = self.rows, []
         if self.late and self.draw(0, 2) == 0:
             rows += [(1, self.next_number(), command) for command in self.late]
@@ -207,6 +215,12 @@ class World(Lots):
         if to_shards(again) != shards:
             raise ViolationError("the state is another one after it was stored")
         return again
+
+    def sinks_commit(self) -> None:
+        """What they have worked on is acknowledged, whatever has become of the subscription."""
+        rows, self.rows_of_sinks = self.rows_of_sinks, []
+        for attempt, messages in rows:
+            self.send(Report("s", epoch=None, acknowledged_attempts={attempt: messages}))
 
     def _perform(self, ready: Ready) -> None:
         items: tuple[Any, ...] = (
@@ -281,16 +295,16 @@ class World(Lots):
             source.subscribe()
 
     def join(self, third: int | None = None) -> None:
-        if third is None and len(self.sources) >= self.shape.sources:
+        most = 1 if self.setting.alone else self.shape.sources
+        if third is None and len(self.sources) >= most:
             return
         if third is None:
             taken = {source.third for source in self.sources}
             free = [each for each in range(len(THIRDS)) if each not in taken]
             third = self.draw_from(free) if free and not self.one_in(8) else self.draw(0, 2)
+        self.goes_on_alone &= not self.sources
         name = "c" * self.draw(1, 2) + str(self.next_number())
         setting = self.setting
-        setting.had_consumers += 1
-        self.goes_on_alone = setting.had_consumers == 1 and not (setting.durable or setting.manual)
         source = Source(
             self, SUBSCRIPTION, name, setting.kind, setting.manual, self.draw(1, 9), third
         )

@@ -20,7 +20,7 @@ from pulsar_spark.connector import managed_ledger
 from pulsar_spark.connector.batch_reader import PulsarliteReader
 from pulsar_spark.connector.compaction import compact
 from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.namespace_policies import read_policies, set_deduplication
+from pulsar_spark.connector.namespace_policies import read_policies, set_policy
 from pulsar_spark.connector.topics import Root
 from pulsar_spark.connector.transaction_commit import commit_together
 from pulsar_spark.errors import PulsarliteError
@@ -69,15 +69,14 @@ def make_topic(root: Path, *, snapshot: bool = True) -> None:
     ledger.refresh()
     if snapshot:
         ledger.write_snapshot()
-    set_deduplication(ledger.store, TopicName.parse(TOPIC).namespace, enabled=True)
+    set_policy(ledger.store, TopicName.parse(TOPIC).namespace, deduplication=True)
     send(root, TOPIC, ["after", "the snapshot"], columns={"key": ["k", "k"]})
     second = Transaction.of(("flips", 1), "try", 60_000)
     commit_together(ledger.store, second, [_prepared(root)])
 
 
 def _prepared(root: Path) -> Callable[[Transaction], object]:
-    (files,) = written(options_of(root, given={"topic": TOPIC}), ["in a transaction"])
-    (topic,) = files.topics
+    (topic,) = written(options_of(root, given={"topic": TOPIC}), ["in a transaction"])
 
     def prepare(transaction: Transaction) -> object:
         return ledger_of(root, TOPIC).append(topic.ledgers, transaction=transaction)

@@ -235,7 +235,9 @@ class Schedule:
                     )
                 )
         if prepares:
-            commit_together(self.store(), begin(application, TRANSACTION_MS), prepares)
+            commit_together(
+                self.store(), begin(self.store(), application, TRANSACTION_MS), prepares
+            )
 
     def sleep(self) -> None:
         self.clock.now_ms += self.die.choice([LOG_GRACE_MS, FILE_GRACE_MS, 2 * ORPHAN_AGE_MS])

@@ -14,7 +14,7 @@ from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.log_pointer import POINTER_FILE, PointerFile
 from pulsar_spark.connector.log_snapshot import snapshot_file
 from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import read_policies, set_deduplication
+from pulsar_spark.connector.namespace_policies import read_policies, set_policy
 from pulsar_spark.connector.object_store import ObjectStore, open_store
 from pulsar_spark.connector.transaction_decisions import ClosedVersions, TransactionDecisions
 from pulsar_spark.errors import (
@@ -80,7 +80,7 @@ def test_snapshots_move_the_pointer_and_policies_are_set(service: ObjectService)
     assert values_of(opened(service)) == ["a", "b", "c"]
     namespace = NamespaceName("public", "default")
     for wanted in (True, False, None):
-        assert set_deduplication(ledger.store, namespace, wanted).deduplication is wanted
+        assert set_policy(ledger.store, namespace, deduplication=wanted).deduplication is wanted
         assert read_policies(ledger.store, namespace).deduplication is wanted
 
 
@@ -227,7 +227,7 @@ def test_nothing_that_is_done_in_a_bucket_that_is_not_there_goes_on_for_ever(
     for attempt in (
         lambda: ManagedLedger.create(store, FOLDER, 1),
         lambda: ManagedLedger.open(store, FOLDER),
-        lambda: set_deduplication(store, NamespaceName("public", "default"), enabled=True),
+        lambda: set_policy(store, NamespaceName("public", "default"), deduplication=True),
         lambda: TransactionDecisions(store, Transaction.of(("a", 1), "b").id).commit("b"),
         lambda: ClosedVersions(store, "f" * 32).add([(1, 1)]),
         lambda: store.compare_and_swap("p", None, b""),
@@ -254,7 +254,7 @@ def test_a_service_that_honours_no_condition_is_told_and_not_tried_for_ever(
     monkeypatch.setattr("pulsar_spark.connector.object_store.LOST_RACE_PAUSE_S", 0.0)
     service.answer("PUT", "policies.json", 412, "PreconditionFailed", times=10**6)
     with pytest.raises(StorageUnavailableError, match="honour conditional writes"):
-        set_deduplication(store_of(service), NamespaceName("public", "default"), enabled=True)
+        set_policy(store_of(service), NamespaceName("public", "default"), deduplication=True)
 
 
 def test_a_snapshot_that_fails_for_a_dead_line_does_not_fail_the_commit(

@@ -306,12 +306,12 @@ def test_a_full_disk_leaves_no_temporary_file(
 ) -> None:
     store = open_store(str(tmp_path))
     keeper = LeaseKeeper(store)
-    keeper.keep(Lease("s", "c", 1, 60_000), [])
+    keeper.keep(Lease("s", "c", 1, 60_000))
     send(tmp_path, "t", ["a"])
     before = files_below(tmp_path)
     monkeypatch.setattr(os, operation, full_disk)
     attempts: list[Callable[[], object]] = [
-        lambda: keeper.keep(Lease("s", "c", 2, 60_000), []),
+        lambda: keeper.keep(Lease("s", "c", 2, 60_000)),
         lambda: store.put_if_absent("a/once", b"x"),
         lambda: store.compare_and_swap("a/pointer", None, b"x"),
         lambda: send(tmp_path, "t", ["b"]),

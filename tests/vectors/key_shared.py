@@ -9,13 +9,13 @@ import numpy as np
 
 from pulsar_spark.auto_split_selector import AutoSplitSelector
 from pulsar_spark.consistent_hashing_selector import ConsistentHashingSelector
-from pulsar_spark.draining_hashes import DrainingHashes
 from pulsar_spark.errors import ConsumerAssignError
 from pulsar_spark.hash_assignments import HashRange
 from pulsar_spark.hashing import murmur3_32_hash
 from pulsar_spark.sticky_key_selector import StickyKeySelector
 from pulsar_spark.sticky_range_selector import StickyRangeSelector
 from tests.vectors.case import Case, run_all
+from tests.vectors.draining import DrainingHashes
 
 Document = dict[str, Any]
 

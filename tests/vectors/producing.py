@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from pulsar_spark.chunking import Chunks
-from pulsar_spark.deduplication import MessageDeduplication, MessageDupStatus
 from pulsar_spark.errors import InvalidMessageError
 from tests.vectors.case import Case
+from tests.vectors.message_deduplication import MessageDeduplication, MessageDupStatus
 
 PERSIST_FAILURE = "persist_failure_reset_pushed"
 
