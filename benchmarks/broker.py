@@ -12,10 +12,13 @@ from statistics import median
 import numpy as np
 from pyroaring import BitMap
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.hosting.shards import changed
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Command,
     InitialPosition,
     LedgerAdded,
@@ -23,11 +26,8 @@ from pulsar_spark.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.policies import TopicPolicies
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.shards import changed
+from pulsar_spark.protocol.policies import TopicPolicies
+from pulsar_spark.subscriptions.broker_state import BrokerState
 
 RUNS = 7
 MILLION = 1_000_000

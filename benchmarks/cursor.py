@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
 
 RUNS = 7
 Columns = tuple[np.ndarray[Any, Any], ...]

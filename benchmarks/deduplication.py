@@ -23,12 +23,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 import pulsar_spark
-from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.hashing import java_string_hash_many
-from pulsar_spark.message_router import partitions_of_keys
-from pulsar_spark.options import Options
+from pulsar_spark.connector.sink.message_writer import write_messages
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.options.options import Options
+from pulsar_spark.producing.hashing import java_string_hash_many
+from pulsar_spark.producing.message_router import partitions_of_keys
 from pulsar_spark.topic_name import TopicName
 from tests.vectors.message_deduplication import MessageDeduplication
 

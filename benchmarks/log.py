@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWriter
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import ObjectStore, open_store
-from pulsar_spark.ledger_info import BatchSizes
-from pulsar_spark.publication import NewLedger
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
+from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.positions.ledger_info import BatchSizes
+from pulsar_spark.topic_log.publication import NewLedger
 
 FOLDER = "persistent/public/default/benchmark"
 STOPS = (10, 1_000, 10_000, 50_000)

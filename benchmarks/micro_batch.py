@@ -23,11 +23,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
-from pulsar_spark.connector.clock import SYSTEM_CLOCK
-from pulsar_spark.connector.ledger_file import LedgerFileWriter
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.ledger_info import BatchSizes
-from pulsar_spark.publication import NewLedger
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
+from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.positions.ledger_info import BatchSizes
+from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName
 
 SIZES = (10, 100, 1_000, 10_000)

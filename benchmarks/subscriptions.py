@@ -39,13 +39,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
-from pulsar_spark.connector.broker_input import last_shards
-from pulsar_spark.connector.start_positions import last_position
-from pulsar_spark.connector.subscription_admin import subscriptions
-from pulsar_spark.connector.system_topics import DISPATCH, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.dispatch import Stepped
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.connector.broker.broker_input import last_shards
+from pulsar_spark.connector.source.start_positions import last_position
+from pulsar_spark.connector.system.subscription_admin import subscriptions
+from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.topic_name import TopicName
 
 SUBSCRIPTION = "s"

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.start_positions import end_position, start_position
-from pulsar_spark.connector.subscribed_topics import SubscribedTopics
-from pulsar_spark.connector.topics import Root, options_of
-from pulsar_spark.connector.typed_values import value_type
-from pulsar_spark.connector.worker_process import spare_the_garbage_collector
-from pulsar_spark.options import Scope
+from pulsar_spark.connector.source.start_positions import end_position, start_position
+from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.source.typed_values import value_type
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from pulsar_spark.connector.acknowledgment_writer import (
+    from pulsar_spark.connector.ack_sink.acknowledgment_writer import (
         AcknowledgmentStreamWriter,
         AcknowledgmentWriter,
     )
-    from pulsar_spark.connector.batch_reader import PulsarliteReader
-    from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
-    from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter, PulsarliteWriter
-    from pulsar_spark.connector.subscription_reader import SubscriptionStreamReader
+    from pulsar_spark.connector.sink.stream_writer import PulsarliteStreamWriter, PulsarliteWriter
+    from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+    from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
+    from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
 
 
 class PulsarliteDataSource(DataSource):
@@ -69,7 +69,7 @@ class PulsarliteDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> PulsarliteReader:
-        from pulsar_spark.connector.batch_reader import PulsarliteReader
+        from pulsar_spark.connector.source.batch_reader import PulsarliteReader
 
         self.parsed.check_scope(Scope.BATCH_READ)
         return PulsarliteReader(self.parsed, self.root, schema)
@@ -78,8 +78,8 @@ class PulsarliteDataSource(DataSource):
         self,
         schema: StructType,
     ) -> PulsarliteStreamReader | SubscriptionStreamReader:
-        from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
-        from pulsar_spark.connector.subscription_reader import SubscriptionStreamReader
+        from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
+        from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
 
         if self.parsed.has("subscriptionName"):
             return SubscriptionStreamReader(self.parsed, self.root, schema)
@@ -89,8 +89,8 @@ class PulsarliteDataSource(DataSource):
     def writer(
         self, schema: StructType, overwrite: bool
     ) -> PulsarliteWriter | AcknowledgmentWriter:
-        from pulsar_spark.connector.acknowledgment_writer import AcknowledgmentWriter
-        from pulsar_spark.connector.stream_writer import PulsarliteWriter
+        from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentWriter
+        from pulsar_spark.connector.sink.stream_writer import PulsarliteWriter
 
         self.parsed.check_scope(Scope.BATCH_WRITE)
         if self.parsed.has("subscriptionName"):
@@ -102,8 +102,8 @@ class PulsarliteDataSource(DataSource):
         schema: StructType,
         overwrite: bool,
     ) -> PulsarliteStreamWriter | AcknowledgmentStreamWriter:
-        from pulsar_spark.connector.acknowledgment_writer import AcknowledgmentStreamWriter
-        from pulsar_spark.connector.stream_writer import PulsarliteStreamWriter
+        from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentStreamWriter
+        from pulsar_spark.connector.sink.stream_writer import PulsarliteStreamWriter
 
         spare_the_garbage_collector()  # Spark asks a process that it keeps, once a micro-batch
         self.parsed.check_scope(Scope.STREAM_WRITE)

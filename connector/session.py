@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pulsar_spark.connector.java_home import ensure_java
 from pulsar_spark.connector.registration import register
+from pulsar_spark.connector.spark.java_home import ensure_java
 from pulsar_spark.errors import InvalidOptionError, ShellNotFoundError
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pulsar_spark import errors
-from pulsar_spark.connector.acknowledgment_writer import ACK_COLUMNS
-from pulsar_spark.connector.message_columns import READ_COLUMNS, WRITE_COLUMNS
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
+from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, WRITE_COLUMNS
 from pulsar_spark.errors import PulsarliteError
-from pulsar_spark.options import markdown_table
+from pulsar_spark.options.options import markdown_table
 
 FOLDER = Path(__file__).resolve().parent
 MADE = "<!-- Made by `make docs` from the code: change it there. -->\n"
@@ -26,7 +26,7 @@ error that offers the nearest. Options `storage.NAME` are those of the object st
 `storage.aws_endpoint`; an unknown one is an error too. A request that finds no answer is sent again
 `storage.max_retries` times (10), with growing pauses, and for `storage.retry_timeout` (3m) at most;
 then the query ends with `STORAGE_UNAVAILABLE`, and may be started again. This page is made from
-[options.py](../pulsar_spark/options.py).
+[options.py](../pulsar_spark/options/options.py).
 
 """
 READ = """

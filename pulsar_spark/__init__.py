@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
-    from pulsar_spark.connector.acknowledging import (
+    from pulsar_spark.connector.broker.broker_query import standalone
+    from pulsar_spark.connector.functions.acknowledging import (
         acknowledge,
         acknowledge_cumulative,
         negative_acknowledge,
         reconsume_later,
     )
-    from pulsar_spark.connector.batch_transaction import transaction
-    from pulsar_spark.connector.broker_query import standalone
-    from pulsar_spark.connector.processing import Message, Reject, RetryLater, process
+    from pulsar_spark.connector.functions.batch_transaction import transaction
+    from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
@@ -50,20 +50,20 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "Message": "pulsar_spark.connector.processing",
+    "Message": "pulsar_spark.connector.functions.processing",
     "PulsarliteError": "pulsar_spark.errors",
-    "Reject": "pulsar_spark.connector.processing",
-    "RetryLater": "pulsar_spark.connector.processing",
-    "acknowledge": "pulsar_spark.connector.acknowledging",
-    "acknowledge_cumulative": "pulsar_spark.connector.acknowledging",
+    "Reject": "pulsar_spark.connector.functions.processing",
+    "RetryLater": "pulsar_spark.connector.functions.processing",
+    "acknowledge": "pulsar_spark.connector.functions.acknowledging",
+    "acknowledge_cumulative": "pulsar_spark.connector.functions.acknowledging",
     "deduplicate": "pulsar_spark.state.deduplication_processor",
-    "negative_acknowledge": "pulsar_spark.connector.acknowledging",
-    "process": "pulsar_spark.connector.processing",
-    "reconsume_later": "pulsar_spark.connector.acknowledging",
+    "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
+    "process": "pulsar_spark.connector.functions.processing",
+    "reconsume_later": "pulsar_spark.connector.functions.acknowledging",
     "register": "pulsar_spark.connector.registration",
     "session": "pulsar_spark.connector.session",
-    "standalone": "pulsar_spark.connector.broker_query",
-    "transaction": "pulsar_spark.connector.batch_transaction",
+    "standalone": "pulsar_spark.connector.broker.broker_query",
+    "transaction": "pulsar_spark.connector.functions.batch_transaction",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 

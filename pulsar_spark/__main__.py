@@ -1,4 +1,4 @@
-"""`python -m pulsar_spark COMMAND`: hands the arguments to `pulsar_spark.connector.command_line`.
+"""`python -m pulsar_spark COMMAND`: hands the arguments to `pulsar_spark.connector.command_line.command_line`.
 
 Invariant: nothing heavy is imported before the command line itself is needed.
 """
@@ -11,7 +11,7 @@ from importlib import import_module
 
 def main() -> int:
     """Run the command line on `sys.argv`; the process's exit status."""
-    command_line = import_module("pulsar_spark.connector.command_line")
+    command_line = import_module("pulsar_spark.connector.command_line.command_line")
     return int(command_line.main(sys.argv[1:]) or 0)
 
 

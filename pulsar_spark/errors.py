@@ -46,7 +46,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from pulsar_spark.ready import ServerError
+    from pulsar_spark.protocol.ready import ServerError
 
 
 class PulsarliteError(Exception):

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pulsar_spark.broker_rows import OFFSET, InputRow, OutputRow
-from pulsar_spark.hosted_broker import OFFSET_KEY, HostedBroker, run
+from pulsar_spark.hosting.broker_rows import OFFSET, InputRow, OutputRow
+from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, HostedBroker, run
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.architecture.rules import Violation, core_violations, import_violations
 from tests.architecture.sources import FOLDERS, modules
 
-WIRING_MODULES = {"connector/broker_query.py"}
+WIRING_MODULES = {"connector/broker/broker_query.py"}
 """The one place where connector and state meet: it wires a broker query."""
 
 CORE_FACE = {"pulsar_spark/__init__.py", "pulsar_spark/__main__.py"}

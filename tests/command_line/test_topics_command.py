@@ -10,16 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.command_line import main, pulsarlite_message
-from pulsar_spark.connector.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
-from pulsar_spark.connector.namespace_policies import SchemaPolicies
-from pulsar_spark.connector.schema_registration import register_info
-from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.ledger_info import BatchSizes
-from pulsar_spark.publication import NewLedger
-from pulsar_spark.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.connector.command_line.command_line import main, pulsarlite_message
+from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
+from pulsar_spark.connector.schema.schema_registration import register_info
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.ledger_info import BatchSizes
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName
 from tests.connector.topics import files_below
 
@@ -260,7 +260,7 @@ def test_bad_usage_has_status_2(
 
 def test_topics_start_no_spark(topics: Root) -> None:
     code = (
-        "import sys; from pulsar_spark.connector.command_line import main;"
+        "import sys; from pulsar_spark.connector.command_line.command_line import main;"
         "status = main(['topics', 'list']); assert 'py4j' not in sys.modules; sys.exit(status)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -272,7 +272,7 @@ def test_an_interrupt_has_status_130(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pulsar_spark.connector.topics_command.run", interrupted)
+    monkeypatch.setattr("pulsar_spark.connector.command_line.topics_command.run", interrupted)
     status, _, error = run(capsys, "topics", "list")
     assert status == 130
     assert "interrupted" in error

@@ -15,16 +15,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pulsar_spark.commands import InitialPosition, Rejection, Report, Subscribe, SubscriptionType
-from pulsar_spark.connector import local_store, managed_ledger
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Grant
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.storage import local_store
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    InitialPosition,
+    Rejection,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.protocol.ready import Grant
 from pulsar_spark.topic_name import TopicName
 from tests.connector.killed_queries import KilledAtChange
 from tests.connector.topics import send

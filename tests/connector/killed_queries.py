@@ -18,11 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pulsar_spark.connector import local_store, managed_ledger, offset_store, stream_reader
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.options import Scope
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.source import offset_store, stream_reader
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.storage import local_store
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.options.options import Scope
 from tests.connector.reading import Batch, Run
 from tests.connector.topics import options_of, written
 from tests.store.killed_writers import KilledAt, fork

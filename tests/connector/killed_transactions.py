@@ -17,17 +17,18 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from pulsar_spark.connector import local_store, managed_ledger
-from pulsar_spark.connector.batch_transaction import commit_batch
-from pulsar_spark.connector.log_pointer import PointerFile
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import ObjectStore, open_store
-from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.functions.batch_transaction import commit_batch
+from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.storage import local_store
+from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.log_pointer import PointerFile
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
-from pulsar_spark.options import Scope
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.options.options import Scope
+from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 from tests.connector.killed_queries import KilledAtChange, Log
 from tests.connector.topics import options_of, written

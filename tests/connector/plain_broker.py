@@ -9,8 +9,8 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.topic_log.topics import Root
 
 TURN_S = 0.005
 

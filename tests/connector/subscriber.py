@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulsar_spark
-from pulsar_spark.connector.subscription_admin import SubscriptionStats, subscriptions
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.system.subscription_admin import SubscriptionStats, subscriptions
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.topic_name import TopicName
 from tests.connector.spark_query import SparkQuery
 from tests.waiting import eventually

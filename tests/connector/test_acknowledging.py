@@ -13,7 +13,28 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import pulsar_spark
-from pulsar_spark.commands import (
+from pulsar_spark.connector.ack_sink import acknowledgment_writer
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import MOST_ERRORS, fold
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import (
+    AcknowledgmentStreamWriter,
+    AcknowledgmentWriter,
+    FoldedRows,
+)
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import (
+    BrokerRefusedError,
+    InvalidCursorPositionError,
+    InvalidMessageError,
+    InvalidOptionError,
+    PulsarliteError,
+    TopicNotFoundError,
+)
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Acknowledge,
     AckType,
     InitialPosition,
@@ -23,30 +44,9 @@ from pulsar_spark.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.connector import acknowledgment_writer
-from pulsar_spark.connector.acknowledgment_rows import MOST_ERRORS, fold
-from pulsar_spark.connector.acknowledgment_writer import (
-    AcknowledgmentStreamWriter,
-    AcknowledgmentWriter,
-    FoldedRows,
-)
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.dispatch import Stepped
-from pulsar_spark.errors import (
-    BrokerRefusedError,
-    InvalidCursorPositionError,
-    InvalidMessageError,
-    InvalidOptionError,
-    PulsarliteError,
-    TopicNotFoundError,
-)
-from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Grant
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.protocol.ready import Grant
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, options_of, send, trim
 from tests.waiting import eventually

@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector import managed_ledger
 from pulsar_spark.connector.data_source import PulsarliteDataSource
+from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.errors import InvalidTopicNameError, PulsarliteError
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, send

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.batch_reader import PulsarliteReader
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import DataLossError, InvalidOptionError
-from pulsar_spark.options import Scope
+from pulsar_spark.options.options import Scope
 from tests.connector.topics import numbers, options_of, send, trim
 
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pulsar_spark
-from pulsar_spark.commands import InitialPosition, Report, Subscribe, SubscriptionType
-from pulsar_spark.connector.batch_transaction import commit_batch
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_decisions import TransactionDecisions
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.dispatch import Stepped
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.functions.batch_transaction import commit_batch
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
-from pulsar_spark.options import Scope
-from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.stream_offset import TopicPartition
-from pulsar_spark.transaction_attempt import TxnStatus
+from pulsar_spark.options.options import Scope
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import InitialPosition, Report, Subscribe, SubscriptionType
+from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.topic_log.transaction_attempt import TxnStatus
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, numbers, options_of, send, written
 

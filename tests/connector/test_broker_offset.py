@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.broker_offset import Aside, BrokerOffset
-from pulsar_spark.connector.lease import Lease
+from pulsar_spark.connector.system.broker_offset import Aside, BrokerOffset
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.planning.stream_offset import TopicPartition
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FLIGHTS = "persistent://public/default/flights"

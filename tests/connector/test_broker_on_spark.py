@@ -13,19 +13,19 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import pulsar_spark
-from pulsar_spark.commands import CreateSubscription
-from pulsar_spark.connector import standalone_command
-from pulsar_spark.connector.broker_query import (
+from pulsar_spark.connector.broker.broker_query import (
     SETTINGS,
     Broker,
     default_checkpoint,
     standalone,
 )
-from pulsar_spark.connector.broker_sink import claim_term
-from pulsar_spark.connector.subscription_admin import ask, request_id
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker.broker_sink import claim_term
+from pulsar_spark.connector.command_line import standalone_command
+from pulsar_spark.connector.system.subscription_admin import ask, request_id
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerFencedError
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.protocol.commands import CreateSubscription
 from tests.connector.subscriber import (
     MakeSubscriber,
     Subscriber,

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector import broker_query, standalone_command
-from pulsar_spark.connector.broker_query import Broker, _SignOfLife, standalone
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker import broker_query
+from pulsar_spark.connector.broker.broker_query import Broker, _SignOfLife, standalone
+from pulsar_spark.connector.command_line import standalone_command
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError, StaleCheckpointError, StorageError
 from tests.connector.reading import Run
 from tests.connector.topics import send

@@ -12,27 +12,27 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector import managed_ledger
-from pulsar_spark.connector.batch_reader import PulsarliteReader
-from pulsar_spark.connector.command_line import main
-from pulsar_spark.connector.ledger_file import LedgerFileWriter
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.message_chunking import chunk_runs
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.message_reader import read_messages
-from pulsar_spark.connector.row_groups import CUT_ROW_GROUP_BYTES
-from pulsar_spark.connector.stream_reader import PulsarliteStreamReader
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.command_line.command_line import main
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
+from pulsar_spark.connector.ledger_files.row_groups import CUT_ROW_GROUP_BYTES
+from pulsar_spark.connector.sink.message_chunking import chunk_runs
+from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     CorruptFileError,
     DataLossError,
     InvalidMessageError,
     InvalidOptionError,
 )
-from pulsar_spark.ledger_info import BatchSizes
-from pulsar_spark.message_id import MessageId
-from pulsar_spark.options import Scope
-from pulsar_spark.publication import NewLedger
+from pulsar_spark.options.options import Scope
+from pulsar_spark.positions.ledger_info import BatchSizes
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, trim
@@ -373,7 +373,7 @@ else:
     run = Run(root, topic="t", startingOffsets="earliest",
               schema=StructType().add("value", "binary"))
     batch = run.planned()
-    from pulsar_spark.connector.message_reader import read_messages
+    from pulsar_spark.connector.source.message_reader import read_messages
     before = peak()
     for task in run.reader.partitions(batch.start, batch.end):
         for each in read_messages(task, run.schema):

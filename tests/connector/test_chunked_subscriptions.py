@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.chunked_messages import ChunkedMessages, ChunkRun
-from pulsar_spark.connector.broker_sink import _trim
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker.broker_sink import _trim
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.topic_log.chunked_messages import ChunkedMessages, ChunkRun
 from tests.connector.reading import Message, Run
 from tests.connector.reading import messages as messages_of
 from tests.connector.test_acknowledging import write
@@ -32,7 +32,7 @@ GIVEN: dict[str, Any] = {
 
 @pytest.fixture
 def loop(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedBroker:
-    monkeypatch.setattr("pulsar_spark.connector.stream_reader.LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr("pulsar_spark.connector.source.stream_reader.LONGEST_WAIT_S", 0.0)
     return EmbeddedBroker(Root(str(root), {}), "_broker/broker")
 
 

@@ -14,22 +14,29 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulsar_spark.broker_rows import COMPACTED, LEDGER, command_of, in_order
-from pulsar_spark.commands import Acknowledge, LeaseLapsed, Rejection, Report, Seek, Subscribe
-from pulsar_spark.connector.acknowledgment_writer import AcknowledgmentWriter
-from pulsar_spark.connector.broker_input import rows_of
-from pulsar_spark.connector.broker_offset import BrokerOffset
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentWriter
+from pulsar_spark.connector.broker.broker_input import rows_of
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     ConsumerBusyError,
     DataLossError,
     InvalidOptionError,
 )
-from pulsar_spark.options import Scope
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
+from pulsar_spark.hosting.broker_rows import COMPACTED, LEDGER, command_of, in_order
+from pulsar_spark.options.options import Scope
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    Acknowledge,
+    LeaseLapsed,
+    Rejection,
+    Report,
+    Seek,
+    Subscribe,
+)
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Run
 from tests.connector.test_compaction import put

@@ -11,22 +11,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark import cursor_format
-from pulsar_spark.connector import compaction
-from pulsar_spark.connector.batch_reader import PulsarliteReader
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.message_reader import read_messages
-from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.housekeeping import compaction
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.sink.message_writer import write_messages
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError, DataLossError
-from pulsar_spark.ledger_commit import Commit
-from pulsar_spark.options import Scope
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
+from pulsar_spark.options.options import Scope
+from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_log.ledger_commit import Commit
 from tests.connector.reading import Message, Run
 from tests.connector.test_chunked_messages import NOW_US, send_rows
 from tests.connector.topics import ledger_of, options_of, send, trim

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from pulsar_spark.connector.compaction import compact
+from pulsar_spark.connector.housekeeping.compaction import compact
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.spark_query import SparkQuery
 from tests.connector.test_compaction import put

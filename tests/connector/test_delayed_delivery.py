@@ -8,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector import delivery_times, ledger_columns
-from pulsar_spark.connector.clock import ManualClock
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.memory_store import MemoryStore
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.subscription import delivery_times
+from pulsar_spark.connector.topic_log import ledger_columns
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options import Scope
+from pulsar_spark.options.options import Scope
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, numbers, options_of, send
 

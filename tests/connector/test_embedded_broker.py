@@ -12,34 +12,34 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.commands import (
-    InitialPosition,
-    Rejection,
-    Report,
-    Subscribe,
-    SubscriptionType,
-)
-from pulsar_spark.connector import broker_sink, broker_source, embedded_broker
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.lease import Lease, LeaseKeeper
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.producer_connection import connect
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.dispatch import Stepped
+from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.producer_connection import connect
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerFencedError,
     CorruptFileError,
     FutureVersionError,
     StaleCheckpointError,
 )
-from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.producer_access import ProducerAccessMode
-from pulsar_spark.producer_registry import ProducerClaim
-from pulsar_spark.ready import Grant, OpenGrant, Reply, ServerError
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    InitialPosition,
+    Rejection,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply, ServerError
+from pulsar_spark.topic_log.producer_access import ProducerAccessMode
+from pulsar_spark.topic_log.producer_registry import ProducerClaim
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Run
 from tests.connector.topics import send
@@ -332,7 +332,7 @@ def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
     tell(place, subscribe())
     EmbeddedBroker(place, "_broker/c").until_quiet()
     monkeypatch.setattr(
-        "pulsar_spark.connector.managed_ledger.ManagedLedger.commits", lambda *_: None
+        "pulsar_spark.connector.topic_log.managed_ledger.ManagedLedger.commits", lambda *_: None
     )
     for value in "bc":
         send(place.service_url, "t", value)

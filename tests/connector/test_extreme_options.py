@@ -12,20 +12,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StructType
 
-from pulsar_spark.connector.batch_transaction import commit_batch, transaction
 from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import read_policies, set_policy
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.stream_writer import check_messages
-from pulsar_spark.connector.system_topics import COMMANDS
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_commit import begin
+from pulsar_spark.connector.functions.batch_transaction import commit_batch, transaction
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.sink.stream_writer import check_messages
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.system.system_topics import COMMANDS
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import read_policies, set_policy
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_commit import begin
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError, UnreadableRecordError
-from pulsar_spark.options import OPTIONS, Options, Scope
+from pulsar_spark.options.options import OPTIONS, Options, Scope
+from pulsar_spark.topic_log.transaction_attempt import Transaction
 from pulsar_spark.topic_name import MAX_PARTITIONS, NamespaceName
-from pulsar_spark.transaction_attempt import Transaction
 from tests.connector.reading import Run
 from tests.connector.topics import options_of, send, written
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.subscription_admin import subscriptions
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.system.subscription_admin import subscriptions
+from pulsar_spark.connector.topic_log.topics import Root
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, send
 

@@ -16,19 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_spark import base85, wire_format
-from pulsar_spark.connector import managed_ledger
-from pulsar_spark.connector.broker_offset import BrokerOffset
-from pulsar_spark.connector.lease import Lease
-from pulsar_spark.connector.log_pointer import POINTER_FILE
-from pulsar_spark.connector.namespace_policies import NamespacePolicies
-from pulsar_spark.connector.transaction_decisions import Decision
-from pulsar_spark.connector.value_pages import value_pages
-from pulsar_spark.cursor import Cursor
+from pulsar_spark.connector.ledger_files.value_pages import value_pages
+from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.lease import Lease
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE
+from pulsar_spark.connector.topic_log.namespace_policies import NamespacePolicies
+from pulsar_spark.connector.topic_log.transaction_decisions import Decision
 from pulsar_spark.errors import CorruptFileError, PulsarliteError
-from pulsar_spark.ledger_commit import Commit, log_file
-from pulsar_spark.shards import ShardReader, ShardWriter
-from pulsar_spark.stored_data import MOST_INFLATED_BYTES, inflate
+from pulsar_spark.hosting.shards import ShardReader, ShardWriter
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.protocol import wire_format
+from pulsar_spark.records import base85
+from pulsar_spark.records.stored_data import MOST_INFLATED_BYTES, inflate
+from pulsar_spark.topic_log.ledger_commit import Commit, log_file
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.store.test_value_pages import values_of, written

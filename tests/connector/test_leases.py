@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.connector.broker_query import _SignOfLife
-from pulsar_spark.connector.clock import ManualClock
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.lease import Lease, LeaseKeeper
-from pulsar_spark.connector.memory_store import MemoryStore
-from pulsar_spark.connector.subscription_admin import subscriptions
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker.broker_query import _SignOfLife
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.system.subscription_admin import subscriptions
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerBusyError, ConsumerBusyError, StorageError
-from pulsar_spark.ready import Grant, Reply, ServerError
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.protocol.ready import Grant, Reply, ServerError
 from tests.connector.reading import Run
 from tests.connector.topics import send
 

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pulsar_spark.connector.message_producer import MessageProducer
+from pulsar_spark.connector.client.message_producer import MessageProducer
 from pulsar_spark.errors import (
     InvalidMessageError,
     InvalidOptionError,
     ProducerBusyError,
     ProducerFencedError,
 )
-from pulsar_spark.hashing import java_string_hash, murmur3_32_hash
+from pulsar_spark.producing.hashing import java_string_hash, murmur3_32_hash
 from tests.connector.reading import entries, messages
 from tests.scenarios.host import Host
 

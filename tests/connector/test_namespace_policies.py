@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.namespace_policies import (
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.namespace_policies import (
     NamespacePolicies,
     read_policies,
     set_policy,
 )
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.topic_name import NamespaceName
 from tests.connector.reading import messages

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector import managed_ledger
-from pulsar_spark.connector.batch_reader import PulsarliteReader
-from pulsar_spark.connector.clock import SystemClock
-from pulsar_spark.connector.command_line import main
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.broker.retention import NON_PERSISTENT_KEPT_MS
+from pulsar_spark.connector.command_line.command_line import main
+from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.storage.clock import SystemClock
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.retention import NON_PERSISTENT_KEPT_MS
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Run
 from tests.connector.test_subscription_reader import turns

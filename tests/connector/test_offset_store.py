@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector import offset_store
+from pulsar_spark.connector.source import offset_store
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from tests.connector.reading import Batch, Run
 from tests.connector.topics import numbers, send

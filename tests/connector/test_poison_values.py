@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructType
 
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.letters import ANY_SCHEMA
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.schema_codec import encoder
-from pulsar_spark.connector.schema_registration import SinkSchema, register
-from pulsar_spark.connector.schema_types import spark_type
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker.letters import ANY_SCHEMA
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.schema.schema_codec import encoder
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
+from pulsar_spark.connector.schema.schema_types import spark_type
+from pulsar_spark.connector.sink.message_writer import write_messages
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError, SchemaMismatchError
-from pulsar_spark.options import Scope
-from pulsar_spark.policies import DeadLetterPolicy
-from pulsar_spark.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.options.options import Scope
+from pulsar_spark.protocol.policies import DeadLetterPolicy
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import TopicName
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Run, messages
@@ -341,7 +341,7 @@ def test_texts_that_an_older_version_published_end_neither_broker_nor_compaction
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Root(str(root), {})
-    monkeypatch.setattr("pulsar_spark.connector.message_writer.check_rows", lambda _: None)
+    monkeypatch.setattr("pulsar_spark.connector.sink.message_writer.check_rows", lambda _: None)
     columns = {name: ODD[name] for name in ("key", "producer_name", "properties")}
     send(root, "t", ["a", "b"], columns=columns)
     subscribe(place, dead_letter_policy=DeadLetterPolicy(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.connector.polling import MOST_PAUSE_S, REMOTE_PAUSE_S, pause_s
+from pulsar_spark.connector.spark.polling import MOST_PAUSE_S, REMOTE_PAUSE_S, pause_s
 
 
 @pytest.mark.parametrize(

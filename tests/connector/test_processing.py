@@ -17,17 +17,17 @@ from pyspark.errors import PySparkException
 
 import pulsar_spark
 from pulsar_spark import RetryLater
-from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.connector.child_process import ChildProcess
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.processing import Message, Processor, messages_of
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.dispatch import Stepped
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.functions.processing import Message, Processor, messages_of
+from pulsar_spark.connector.spark.child_process import ChildProcess
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError
-from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, send
 from tests.waiting import eventually
@@ -333,7 +333,7 @@ def test_a_child_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> Non
     code = (
         "import os, signal, sys\n"
         "from tests.connector.test_processing import batch_of\n"
-        "from pulsar_spark.connector.processing import Processor\n"
+        "from pulsar_spark.connector.functions.processing import Processor\n"
         "def hang(message):\n"
         "    print(os.getpid(), flush=True)\n"
         "    signal.pause()\n"

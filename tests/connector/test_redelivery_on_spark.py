@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pulsar_spark
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
 from tests.connector.reading import messages
 from tests.connector.subscriber import (

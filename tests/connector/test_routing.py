@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.stream_writer import PulsarliteWriter
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.sink.stream_writer import PulsarliteWriter
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
-from pulsar_spark.hashing import java_string_hash, murmur3_32_hash
-from pulsar_spark.options import Scope
+from pulsar_spark.options.options import Scope
+from pulsar_spark.producing.hashing import java_string_hash, murmur3_32_hash
 from tests.connector.reading import Run, entries, messages
 from tests.connector.topics import files_below, ledger_of, options_of, send
 

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.ledger_file import COMPRESSION_TYPES
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_commit import begin
-from pulsar_spark.options import Scope
-from pulsar_spark.policies import DeadLetterPolicy
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.ledger_files.ledger_file import COMPRESSION_TYPES
+from pulsar_spark.connector.sink.message_writer import write_messages
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_commit import begin
+from pulsar_spark.options.options import Scope
+from pulsar_spark.protocol.policies import DeadLetterPolicy
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import messages
 from tests.connector.test_acknowledging import ids, subscribe, write

@@ -35,10 +35,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.connector.schema_codec import decoder, encoder
-from pulsar_spark.connector.schema_types import check_fits, definition_of, spark_type
+from pulsar_spark.connector.schema.schema_codec import decoder, encoder
+from pulsar_spark.connector.schema.schema_types import check_fits, definition_of, spark_type
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError
-from pulsar_spark.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
 RECORDS = [SchemaType.JSON, SchemaType.AVRO]
 

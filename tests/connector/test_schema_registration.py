@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from pulsar_spark.connector import managed_ledger
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import set_policy
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.schema_registration import SinkSchema, look_ahead, register
-from pulsar_spark.connector.schema_types import definition_of
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, look_ahead, register
+from pulsar_spark.connector.schema.schema_types import definition_of
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import set_policy
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError, IncompatibleSchemaError
-from pulsar_spark.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import NamespaceName, TopicName
 from tests.connector.topics import files_below, ledger_of, options_of, send
 

@@ -13,21 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.acknowledgment_rows import fold
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.stream_writer import (
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.sink.stream_writer import (
     PulsarliteStreamWriter,
     PulsarliteWriter,
 )
-from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     InvalidMessageError,
     InvalidTopicNameError,
 )
-from pulsar_spark.options import Options, Scope
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import entries, messages
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, written

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from pulsar_spark.connector.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from tests.connector.topics import ledger_of, maps, numbers, send
 from tests.waiting import eventually
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.commands import InitialPosition, Report, Subscribe, SubscriptionType
-from pulsar_spark.connector.broker_query import check_spark, standalone
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.cursor import Cursor
+from pulsar_spark.connector.broker.broker_query import check_spark, standalone
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerBusyError, InvalidOptionError, SparkNotReadyError
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Grant
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import InitialPosition, Report, Subscribe, SubscriptionType
+from pulsar_spark.protocol.ready import Grant
 from tests.connector.topics import send
 from tests.waiting import eventually
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsar_spark.connector import stream_reader
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.message_reader import read_messages
+from pulsar_spark.connector.source import stream_reader
+from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.errors import (
     DataLossError,
     InvalidOptionError,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.planning.stream_offset import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, send
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.commands import CloseConsumer, LeaseLapsed, Rejection, Report, Subscribe
-from pulsar_spark.connector import consumer_run, subscribed_batch, subscription_client
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.subscription import consumer_run, subscribed_batch, subscription_client
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerAbsentError,
     BrokerRefusedError,
@@ -24,9 +23,10 @@ from pulsar_spark.errors import (
     DataLossError,
     InvalidOptionError,
 )
-from pulsar_spark.policies import DeadLetterPolicy
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import CloseConsumer, LeaseLapsed, Rejection, Report, Subscribe
+from pulsar_spark.protocol.policies import DeadLetterPolicy
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Run
 from tests.connector.topics import ledger_of, numbers, send, trim

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from pulsar_spark.commands import Rejection, Report, Seek
-from pulsar_spark.connector.broker_query import standalone
-from pulsar_spark.connector.subscription_admin import subscriptions
-from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.connector.broker.broker_query import standalone
+from pulsar_spark.connector.system.subscription_admin import subscriptions
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Rejection, Report, Seek
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.spark_query import SparkQuery
 from tests.connector.topics import numbers, send

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector import transaction_commit
-from pulsar_spark.connector.clock import SYSTEM_CLOCK, ManualClock
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_cleanup import forget_decisions
-from pulsar_spark.connector.transaction_decisions import Decision, TransactionDecisions
+from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, ManualClock
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log import transaction_commit
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_decisions import Decision, TransactionDecisions
 from pulsar_spark.errors import CorruptFileError, InvalidTxnStatusError
-from pulsar_spark.options import Scope
+from pulsar_spark.options.options import Scope
+from pulsar_spark.topic_log.transaction_attempt import ANONYMOUS, Transaction, TxnStatus
 from pulsar_spark.topic_name import TopicName
-from pulsar_spark.transaction_attempt import ANONYMOUS, Transaction, TxnStatus
 from tests.connector.test_transactions import (
     TOPICS,
     Died,

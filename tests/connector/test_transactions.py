@@ -12,23 +12,23 @@ from uuid import uuid4
 
 import pytest
 
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.producer_connection import claim_of, connect
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_cleanup import forget_decisions
-from pulsar_spark.connector.transaction_decisions import TransactionDecisions
+from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,
     InvalidOptionError,
     InvalidTxnStatusError,
 )
-from pulsar_spark.options import Scope
+from pulsar_spark.options.options import Scope
+from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
 from pulsar_spark.topic_name import TopicName
-from pulsar_spark.transaction_attempt import Transaction, TxnStatus
 from tests.connector.topics import files_below, ledger_of, options_of, send, written
 from tests.store.conftest import S3Root
 from tests.store.stores import Clock, rewrite_text, values_of
@@ -276,7 +276,7 @@ def test_a_snapshot_holds_only_what_is_decided(tmp_path: Path) -> None:
 def test_a_topic_that_only_transactions_feed_gets_snapshots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_spark.connector.managed_ledger.SNAPSHOT_EVERY", 2)
+    monkeypatch.setattr("pulsar_spark.connector.topic_log.managed_ledger.SNAPSHOT_EVERY", 2)
     for batch in range(4):
         send_both(tmp_path, batch, begin(batch))
     assert list(tmp_path.glob("persistent/public/default/b/_log/*.snapshot.parquet"))

@@ -10,17 +10,17 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.message_writer import write_messages
-from pulsar_spark.connector.namespace_policies import set_policy
-from pulsar_spark.connector.processing import Message, Processor
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.schema_registration import SinkSchema, register
-from pulsar_spark.connector.schema_types import definition_of
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.functions.processing import Message, Processor
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
+from pulsar_spark.connector.schema.schema_types import definition_of
+from pulsar_spark.connector.sink.message_writer import write_messages
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.topic_log.namespace_policies import set_policy
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import SchemaMismatchError
-from pulsar_spark.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import NamespaceName, TopicName
 from tests.connector.reading import Batch, Run, messages
 from tests.connector.test_acknowledging import write

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from pulsar_spark.commands import Report
-from pulsar_spark.connector.broker_query import standalone
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.withheld import WithheldBatches, what_remains
-from pulsar_spark.cursor import Cursor
+from pulsar_spark.connector.broker.broker_query import standalone
+from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_remains
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.options import Options, Scope
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Report
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, numbers, options_of, send
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.publishing import publish
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.options import Options, Scope
+from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Command,
     InitialPosition,
     LedgerAdded,
@@ -18,12 +20,10 @@ from pulsar_spark.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Ready
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
+from pulsar_spark.protocol.ready import Ready
+from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.subscriptions.broker_state import BrokerState
 
 TOPIC = "persistent://public/default/orders"
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.admission import Admission, Waiting, fair_shares
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
+from pulsar_spark.planning.admission import Admission, Waiting, fair_shares
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
 from tests.core.partition import LEDGERS, MESSAGES, Message, listed, made, message_sets, repeatable
 
 Messages = frozenset[Message]

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.batch_message_container import (
+from pulsar_spark.producing.batch_message_container import (
     BatchLimits,
     key_based_order,
 )
-from pulsar_spark.message_router import RoundRobinByBatch
+from pulsar_spark.producing.message_router import RoundRobinByBatch
 from tests.core.partition import repeatable
 from tests.vectors.values import _cut_plainly
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 import numpy as np
 from pyroaring import BitMap
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.range_set import RangeSet
+from pulsar_spark.protocol.commands import (
     Acknowledge,
     AckType,
     LeaseLapsed,
     LedgerAdded,
     Rejection,
 )
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.range_set import RangeSet
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from tests.connector.reading import messages
 from tests.core.broker_samples import (
     EXCLUSIVE,

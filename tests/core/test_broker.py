@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.dispatchers.dispatcher_single_active import TRANSITIONS, Event, Role, moved
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Acknowledge,
     AckType,
     CloseConsumer,
@@ -26,18 +29,15 @@ from pulsar_spark.commands import (
     Subscribe,
     Unsubscribe,
 )
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.dispatcher_single_active import TRANSITIONS, Event, Role, moved
-from pulsar_spark.policies import (
+from pulsar_spark.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.position import EARLIEST, LATEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Ready, ServerError
+from pulsar_spark.protocol.ready import Ready, ServerError
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from tests.core.broker_samples import (
     EXCLUSIVE,
     FAILOVER,

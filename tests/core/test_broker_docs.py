@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pulsar_spark.broker import HANDLERS
-from pulsar_spark.dispatcher_single_active import TRANSITIONS
-from pulsar_spark.ready import Ready
+from pulsar_spark.broker.step import HANDLERS
+from pulsar_spark.dispatchers.dispatcher_single_active import TRANSITIONS
+from pulsar_spark.protocol.ready import Ready
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "broker.md").read_text(encoding="utf-8")
 

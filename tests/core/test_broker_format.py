@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from pyroaring import BitMap
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.broker_state import BrokerState
+from pulsar_spark.broker.step import step
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.policies import TopicPolicies
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.shards import MAX_SHARD_BYTES, changed
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.hosting.shards import MAX_SHARD_BYTES, changed
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.policies import TopicPolicies
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from tests.core.broker_samples import (
     KEY_SHARED,
     SHARED,

@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     CloseConsumer,
     Command,
     CreateSubscription,
@@ -22,23 +25,20 @@ from pulsar_spark.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.consumer import Consumer
-from pulsar_spark.dead_letter import letter_properties
-from pulsar_spark.due_messages import MAX_INSTANTS, DueMessages
-from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.failover_selector import FailoverSelector
-from pulsar_spark.message_id import MessageId
-from pulsar_spark.policies import (
+from pulsar_spark.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Ready, ServerError
-from pulsar_spark.subscription import MAX_REMEMBERED_INCARNATIONS
+from pulsar_spark.protocol.ready import Ready, ServerError
+from pulsar_spark.selectors.failover_selector import FailoverSelector
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.dead_letter import letter_properties
+from pulsar_spark.subscriptions.due_messages import MAX_INSTANTS, DueMessages
+from pulsar_spark.subscriptions.subscription import MAX_REMEMBERED_INCARNATIONS
 from tests.core.broker_samples import (
     EXCLUSIVE,
     FAILOVER,

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pulsar_spark.broker import step
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.dispatchers.dispatcher_sticky_key import look_ahead_of
+from pulsar_spark.positions.position import LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     CreateSubscription,
     InitialPosition,
     LedgersTrimmed,
@@ -15,15 +18,12 @@ from pulsar_spark.commands import (
     Seek,
     SetPolicies,
 )
-from pulsar_spark.dispatcher_sticky_key import look_ahead_of
-from pulsar_spark.policies import (
+from pulsar_spark.protocol.policies import (
     INFINITE,
     BacklogQuotaPolicy,
     TopicPolicies,
 )
-from pulsar_spark.position import LATEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Ready, ServerError
+from pulsar_spark.protocol.ready import Ready, ServerError
 from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.chunking import Chunks
 from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.producing.chunking import Chunks
 from tests.core.partition import repeatable
 
 

@@ -8,11 +8,14 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.broker_rows import COMPACTED, InputRow, Phase, command_of
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.hosting.broker_rows import COMPACTED, InputRow, Phase, command_of
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     CloseConsumer,
     Command,
     Compacted,
@@ -21,13 +24,10 @@ from pulsar_spark.commands import (
     LedgersTrimmed,
     Seek,
 )
-from pulsar_spark.compacted_ledgers import CompactedLedgers
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.ledger_info import LedgerList
-from pulsar_spark.policies import TopicPolicies
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import ServerError
+from pulsar_spark.protocol.policies import TopicPolicies
+from pulsar_spark.protocol.ready import ServerError
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from tests.core.broker_samples import (
     EXCLUSIVE,
     FAILOVER,

@@ -7,17 +7,17 @@ from dataclasses import fields
 
 import pytest
 
-from pulsar_spark.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.consumer_options import permits_of, subscribe_command
-from pulsar_spark.options import Options, Scope
-from pulsar_spark.policies import (
+from pulsar_spark.options.consumer_options import permits_of, subscribe_command
+from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.positions.position import Position
+from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
 )
-from pulsar_spark.position import Position
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 
 FULL = "persistent://public/default/"
 DEAD, RETRY = f"{FULL}first-s-DLQ", f"{FULL}first-s-RETRY"

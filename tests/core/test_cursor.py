@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
 from tests.core.partition import (
     ENTRIES,
     LEDGERS,

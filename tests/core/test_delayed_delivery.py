@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.delayed_delivery import (
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.subscriptions.delayed_delivery import (
     DelayedDeliveryTimer,
     DelayedDeliveryTracker,
     Punctuality,
 )
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
 from tests.core.partition import repeatable
 
 ticks = st.sampled_from([1, 2, 100, 1000])

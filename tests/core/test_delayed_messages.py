@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import SetPolicies
-from pulsar_spark.delayed_messages import GROUP_BITS, MAX_GROUPS, DelayedMessages
-from pulsar_spark.policies import TopicPolicies
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.shards import changed
+from pulsar_spark.broker.step import step
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.hosting.shards import changed
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import SetPolicies
+from pulsar_spark.protocol.policies import TopicPolicies
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.delayed_messages import GROUP_BITS, MAX_GROUPS, DelayedMessages
 from tests.core.broker_samples import TOPIC, entries, ledger, run, subscribe
 
 A_GROUP_MS = 1 << GROUP_BITS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pulsar_spark.due_messages import MAX_INSTANTS, DueMessages
-from pulsar_spark.position_set import PositionSet
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.subscriptions.due_messages import MAX_INSTANTS, DueMessages
 from tests.core.broker_samples import entries, granted_to, ledger, run, subscribe
 
 

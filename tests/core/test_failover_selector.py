@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError
-from pulsar_spark.failover_selector import FailoverSelector
+from pulsar_spark.selectors.failover_selector import FailoverSelector
 from tests.core.partition import repeatable
 
 TOPIC = "persistent://public/default/orders"

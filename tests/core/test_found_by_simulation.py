@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.cursor_format import serialized
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Acknowledge,
     AckType,
     CloseConsumer,
@@ -20,11 +23,8 @@ from pulsar_spark.commands import (
     SetPolicies,
     Unsubscribe,
 )
-from pulsar_spark.cursor_format import serialized
-from pulsar_spark.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import ServerError
+from pulsar_spark.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
+from pulsar_spark.protocol.ready import ServerError
 from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.errors import InvalidCursorPositionError
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.managed_cursor import ManagedCursor
-from pulsar_spark.position import LATEST, Position
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import LATEST, Position
+from pulsar_spark.subscriptions.managed_cursor import ManagedCursor
 from tests.core.partition import LEDGERS
 
 

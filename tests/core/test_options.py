@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from pulsar_spark import option_values as values
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options import OPTIONS, Option, Options, Scope, markdown_table
+from pulsar_spark.options import option_values as values
+from pulsar_spark.options.options import OPTIONS, Option, Options, Scope, markdown_table
 
 URL = {"serviceUrl": "/data"}
 

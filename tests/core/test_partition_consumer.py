@@ -9,13 +9,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.commands import Report, Subscribe, SubscriptionType
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.partition_consumer import PartitionConsumer
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import (
+from pulsar_spark.planning.partition_consumer import PartitionConsumer
+from pulsar_spark.planning.stream_offset import PartitionOffset
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Report, Subscribe, SubscriptionType
+from pulsar_spark.protocol.ready import (
     Acknowledged,
     EpochBegan,
     Grant,
@@ -24,7 +25,6 @@ from pulsar_spark.ready import (
     Revoke,
     ServerError,
 )
-from pulsar_spark.stream_offset import PartitionOffset
 from tests.core.partition import LEDGERS, MESSAGES, Message, listed, made, message_sets, repeatable
 
 BEGIN = Cursor(Position(1, -1))

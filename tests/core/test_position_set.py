@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
 from tests.core.partition import (
     ENTRIES,
     LEDGERS,

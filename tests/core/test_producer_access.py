@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
-from pulsar_spark.producer_access import ProducerAccessMode, TopicProducers
+from pulsar_spark.topic_log.producer_access import ProducerAccessMode, TopicProducers
 from tests.core.partition import repeatable
 
 SHARED = ProducerAccessMode.SHARED

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
-from pulsar_spark.producer_access import ProducerAccessMode
-from pulsar_spark.producer_registry import FENCED_RUNS, ProducerClaim, ProducerRegistry
+from pulsar_spark.topic_log.producer_access import ProducerAccessMode
+from pulsar_spark.topic_log.producer_registry import FENCED_RUNS, ProducerClaim, ProducerRegistry
 
 SHARED, EXCLUSIVE = ProducerAccessMode.SHARED, ProducerAccessMode.EXCLUSIVE
 FENCING, WAITING = (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.avro_schema import parse_avro, why_unreadable
 from pulsar_spark.errors import IncompatibleSchemaError, InvalidSchemaDataError
-from pulsar_spark.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.schema_registry import SchemaCompatibilityStrategy, SchemaRegistry
+from pulsar_spark.schema.avro_schema import parse_avro, why_unreadable
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy, SchemaRegistry
 
 
 def definition(*fields: Any, name: str = "order", **more: Any) -> str:

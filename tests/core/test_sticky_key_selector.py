@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pulsar_spark.auto_split_selector import AutoSplitSelector
-from pulsar_spark.consistent_hashing_selector import ConsistentHashingSelector
 from pulsar_spark.errors import ConsumerAssignError, InvalidOptionError
-from pulsar_spark.hash_assignments import NOBODY, HashAssignments, HashRange
-from pulsar_spark.hashing import murmur3_32_hash, sticky_key_slot
-from pulsar_spark.sticky_key_selector import StickyKeySelector
-from pulsar_spark.sticky_range_selector import StickyRangeSelector, check_sticky_ranges
+from pulsar_spark.producing.hashing import murmur3_32_hash, sticky_key_slot
+from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
+from pulsar_spark.selectors.consistent_hashing_selector import ConsistentHashingSelector
+from pulsar_spark.selectors.hash_assignments import NOBODY, HashAssignments, HashRange
+from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
+from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector, check_sticky_ranges
 from tests.core.partition import repeatable
 
 SLOTS = 65536

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.cursor import Cursor
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.position import Position
-from pulsar_spark.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import Position
 from tests.core.partition import (
     ENTRIES,
     LEDGERS,

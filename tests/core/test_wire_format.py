@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark import wire_format
-from pulsar_spark.commands import (
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol import wire_format
+from pulsar_spark.protocol.commands import (
     Acknowledge,
     AckType,
     CloseConsumer,
@@ -27,10 +31,8 @@ from pulsar_spark.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.dispatch import Stepped, told
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.policies import (
+from pulsar_spark.protocol.dispatch import Stepped, told
+from pulsar_spark.protocol.policies import (
     BacklogQuotaPolicy,
     ConsumerOptions,
     DeadLetterPolicy,
@@ -38,9 +40,7 @@ from pulsar_spark.policies import (
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.position import EARLIEST, LATEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import (
+from pulsar_spark.protocol.ready import (
     Acknowledged,
     BacklogQuotaExceeded,
     EpochBegan,
@@ -51,7 +51,7 @@ from pulsar_spark.ready import (
     Revoke,
     ServerError,
 )
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 SOME = PositionSet.of([(1, 2), (1, 4), (3, 0)]).union(PositionSet.of_batch((5, 0), 10, 0b1010))

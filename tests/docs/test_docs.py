@@ -13,9 +13,9 @@ import pytest
 
 import pulsar_spark
 from docs.generate import FOLDER, PAGES, all_errors, error_tree
-from pulsar_spark.connector import command_line
+from pulsar_spark.connector.command_line import command_line
 from pulsar_spark.errors import PulsarliteError
-from pulsar_spark.options import OPTIONS
+from pulsar_spark.options.options import OPTIONS
 from tests.architecture.sources import REPOSITORY, modules, texts
 
 PROSE = [file for file, _ in texts() if file.endswith(".md")]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector import java_home
-from pulsar_spark.connector.java_home import (
+from pulsar_spark.connector.spark import java_home
+from pulsar_spark.connector.spark.java_home import (
     VECTOR_FLAG,
     Java,
     cache_folder,

@@ -15,25 +15,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark import broker_rows, wire_format
-from pulsar_spark.broker_rows import OutputRow
-from pulsar_spark.commands import CreateSubscription, Seek, SubscriptionType
-from pulsar_spark.connector.acknowledgment_rows import fold
-from pulsar_spark.connector.acknowledgment_writer import FoldedRows, tell
-from pulsar_spark.connector.batch_reader import PulsarliteReader
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.message_consumer import MessageConsumer, ReceivedMessage
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import FoldedRows, tell
+from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
     BrokerRefusedError,
     PulsarliteError,
 )
-from pulsar_spark.options import Options, Scope
-from pulsar_spark.position import EARLIEST, LATEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import BacklogQuotaExceeded, EpochBegan, Reply, Revoke
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.hosting import broker_rows
+from pulsar_spark.hosting.broker_rows import OutputRow
+from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol import wire_format
+from pulsar_spark.protocol.commands import CreateSubscription, Seek, SubscriptionType
+from pulsar_spark.protocol.ready import BacklogQuotaExceeded, EpochBegan, Reply, Revoke
 from pulsar_spark.topic_name import TopicName
 from tests.scenarios.host import Host
 

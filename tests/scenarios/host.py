@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from pulsar_spark.broker_rows import OutputRow
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.connector.clock import ManualClock
-from pulsar_spark.connector.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.memory_store import MemoryStore
-from pulsar_spark.connector.message_consumer import MessageConsumer
-from pulsar_spark.connector.message_producer import MessageProducer
-from pulsar_spark.connector.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.stream_offset import TopicPartition
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.client.message_consumer import MessageConsumer
+from pulsar_spark.connector.client.message_producer import MessageProducer
+from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.hosting.broker_rows import OutputRow
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.subscriptions.broker_state import BrokerState
 
 _numbers = itertools.count()
 

@@ -6,25 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pulsar_spark import (
-    acknowledgment,
-    broker_format,
+from pulsar_spark.broker import acknowledgment, retention, topic_subscriptions
+from pulsar_spark.dispatchers import (
     dispatcher_multiple_consumers,
     dispatcher_single_active,
     dispatcher_sticky_key,
     granting,
-    message_redelivery,
-    retention,
-    topic_subscriptions,
 )
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.consumer import Consumer
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.delayed_delivery import DelayedDeliveryTracker, Punctuality
-from pulsar_spark.due_messages import NOTHING, DueMessages
-from pulsar_spark.partition_consumer import PartitionConsumer
-from pulsar_spark.redelivery_tracker import RedeliveryTracker
-from pulsar_spark.subscription import Subscription
+from pulsar_spark.hosting import broker_format
+from pulsar_spark.planning.partition_consumer import PartitionConsumer
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.subscriptions import message_redelivery
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.delayed_delivery import DelayedDeliveryTracker, Punctuality
+from pulsar_spark.subscriptions.due_messages import NOTHING, DueMessages
+from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
+from pulsar_spark.subscriptions.subscription import Subscription
 
 Patch = Callable[[Any], None]
 """Takes pytest's monkeypatch, or anything with its `setattr`."""
@@ -124,8 +122,8 @@ def believes_reports_of_an_older_epoch(patch: Any) -> None:
             command = replace(command, epoch=subscription.epoch)
         original(state, command, out)
 
-    from pulsar_spark import broker
-    from pulsar_spark.commands import Report
+    from pulsar_spark.broker import step as broker
+    from pulsar_spark.protocol.commands import Report
 
     patch.setitem(broker.HANDLERS, Report, report)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pulsar_spark import ack_set
-from pulsar_spark.broker import step
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.planning.stream_offset import PartitionOffset
+from pulsar_spark.positions import ack_set
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Acknowledge,
     AckType,
     CloseConsumer,
@@ -23,14 +27,10 @@ from pulsar_spark.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.consumer import Consumer
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.ledger_info import LedgerList
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Grant, OpenGrant, Ready
-from pulsar_spark.stream_offset import PartitionOffset
-from pulsar_spark.subscription import Subscription
+from pulsar_spark.protocol.ready import Grant, OpenGrant, Ready
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.subscription import Subscription
 
 if TYPE_CHECKING:
     from tests.simulation.source import Message, Source

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pulsar_spark.commands import InitialPosition, SubscriptionType
-from pulsar_spark.policies import (
+from pulsar_spark.protocol.commands import InitialPosition, SubscriptionType
+from pulsar_spark.protocol.policies import (
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 from tests.simulation.lots import Lots
 
 THIRDS = ((0, 20_000), (20_001, 44_000), (44_001, 65_535))

@@ -10,8 +10,13 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark import ack_set
-from pulsar_spark.commands import (
+from pulsar_spark.planning.partition_consumer import PartitionConsumer
+from pulsar_spark.planning.stream_offset import PartitionOffset
+from pulsar_spark.positions import ack_set
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Acknowledge,
     AckType,
     CloseConsumer,
@@ -22,12 +27,7 @@ from pulsar_spark.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.partition_consumer import PartitionConsumer
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Reply, Revoke
-from pulsar_spark.stream_offset import PartitionOffset
+from pulsar_spark.protocol.ready import Reply, Revoke
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

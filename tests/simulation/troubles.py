@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pulsar_spark.commands import (
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Acknowledge,
     LeaseLapsed,
     Rejection,
@@ -18,9 +21,6 @@ from pulsar_spark.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.cursor import Cursor
-from pulsar_spark.position import EARLIEST, LATEST, Position
-from pulsar_spark.position_set import PositionSet
 from tests.simulation.source import Source
 
 if TYPE_CHECKING:

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pulsar_spark.broker import step
-from pulsar_spark.broker_format import from_shards, to_shards
-from pulsar_spark.broker_state import BrokerState
-from pulsar_spark.commands import (
+from pulsar_spark.broker.step import step
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
     Command,
     CreateSubscription,
     LedgerAdded,
@@ -25,11 +27,9 @@ from pulsar_spark.commands import (
     SetPolicies,
     SubscriptionType,
 )
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.policies import KeySharedMode
-from pulsar_spark.position import EARLIEST, Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.ready import Ready
+from pulsar_spark.protocol.policies import KeySharedMode
+from pulsar_spark.protocol.ready import Ready
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from tests.simulation.lots import Lots
 from tests.simulation.oracle import Oracle
 from tests.simulation.setting import THIRDS, drawn_setting

@@ -29,7 +29,7 @@ from typing import IO, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_spark.connector.flights import FLIGHTS, write_flights
+from pulsar_spark.connector.command_line.flights import FLIGHTS, write_flights
 from tests.soak.query import Place
 
 LONGEST_DELAY_S = 3.0

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_spark.connector.ledger_file import LedgerFileReader
-from pulsar_spark.connector.subscription_admin import subscriptions
-from pulsar_spark.connector.topics import Root
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.system.subscription_admin import subscriptions
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.topic_name import TopicName
 from tests.soak.__main__ import Role, Soak, kill, last, main
 from tests.soak.query import PARTITIONS, Place

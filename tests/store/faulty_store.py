@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.connector.object_store import ObjectInfo, ObjectStore, Output, Versioned
+from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output, Versioned
 from pulsar_spark.errors import ObjectNotFoundError, StorageError, StorageUnavailableError
 
 

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_spark.connector import managed_ledger
-from pulsar_spark.connector.batch_reader import PulsarliteReader
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.message_columns import read_schema
-from pulsar_spark.connector.namespace_policies import read_policies, set_policy
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_commit import commit_together
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.namespace_policies import read_policies, set_policy
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_commit import commit_together
 from pulsar_spark.errors import PulsarliteError
-from pulsar_spark.options import Scope
+from pulsar_spark.options.options import Scope
+from pulsar_spark.topic_log.transaction_attempt import Transaction
 from pulsar_spark.topic_name import TopicName
-from pulsar_spark.transaction_attempt import Transaction
 from tests.connector.topics import ledger_of, maps, options_of, send, written
 
 TOPIC: Final = "t"

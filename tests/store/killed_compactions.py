@@ -21,16 +21,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pulsar_spark.connector.compacted_reading import ReadView
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.ledger_file import LedgerFileReader
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.source.compacted_reading import ReadView
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
-from pulsar_spark.options import Options
-from pulsar_spark.position import EARLIEST
-from pulsar_spark.position_set import PositionSet
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.positions.position_set import PositionSet
 from tests.store.killed_writers import confirm, fork, topic
 from tests.store.stores import FOLDER, messages, write
 

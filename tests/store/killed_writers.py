@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pulsar_spark.connector import local_store, managed_ledger
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import ObjectStore, open_store
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.storage import local_store
+from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import FileReclaimedError, TopicExistsError
 from tests.store.stores import FOLDER, messages, publish, values_of, write
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from pulsar_spark.connector.ledger_store import INACTIVE_AGE_MS, LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.producer_connection import connect
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.ledger_store import INACTIVE_AGE_MS, LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.producer_connection import connect
 from tests.store.make_golden_producers import CLAIMS
 from tests.store.stores import FOLDER, Clock, messages, publish, write
 

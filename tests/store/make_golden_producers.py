@@ -15,14 +15,14 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from pulsar_spark.chunked_messages import ChunkRun
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import set_policy
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.producer_connection import connect
-from pulsar_spark.producer_access import ProducerAccessMode
-from pulsar_spark.producer_registry import ProducerClaim
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import set_policy
+from pulsar_spark.connector.topic_log.producer_connection import connect
+from pulsar_spark.topic_log.chunked_messages import ChunkRun
+from pulsar_spark.topic_log.producer_access import ProducerAccessMode
+from pulsar_spark.topic_log.producer_registry import ProducerClaim
 from pulsar_spark.topic_name import NamespaceName
 from tests.store.stores import FOLDER, Clock, messages, write
 

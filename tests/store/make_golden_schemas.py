@@ -12,12 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import SchemaPolicies, set_policy
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.schema_registration import register_info
-from pulsar_spark.schema_info import SchemaInfo, SchemaType
-from pulsar_spark.schema_registry import SchemaCompatibilityStrategy
+from pulsar_spark.connector.schema.schema_registration import register_info
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies, set_policy
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy
 from pulsar_spark.topic_name import NamespaceName
 from tests.store.stores import FOLDER, Clock
 

@@ -17,12 +17,15 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.transaction_commit import commit_together
-from pulsar_spark.connector.transaction_decisions import ClosedVersions, TransactionDecisions
-from pulsar_spark.transaction_attempt import Transaction
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.transaction_commit import commit_together
+from pulsar_spark.connector.topic_log.transaction_decisions import (
+    ClosedVersions,
+    TransactionDecisions,
+)
+from pulsar_spark.topic_log.transaction_attempt import Transaction
 from tests.store.stores import Clock, messages, publish, write
 
 FOLDERS = ("persistent/public/default/a", "persistent/public/default/b")

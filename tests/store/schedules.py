@@ -18,23 +18,23 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pulsar_spark.connector import managed_ledger
-from pulsar_spark.connector.compacted_reading import kept_rows
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.ledger_file import LedgerFileReader
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import ObjectStore
-from pulsar_spark.connector.topics import Root
-from pulsar_spark.connector.transaction_cleanup import forget_decisions
-from pulsar_spark.connector.transaction_commit import begin, commit_together
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.source.compacted_reading import kept_rows
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_commit import begin, commit_together
 from pulsar_spark.errors import (
     FileReclaimedError,
     InvalidTxnStatusError,
     StorageError,
     TopicExistsError,
 )
-from pulsar_spark.ledger_info import LedgerInfo
+from pulsar_spark.positions.ledger_info import LedgerInfo
 from tests.store.faulty_store import Disk, FaultyStore, KilledError
 from tests.store.stores import Clock, messages, write
 

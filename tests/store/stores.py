@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.connector.content_digest import content_digest
-from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWriter
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import ObjectInfo, ObjectStore, Output, Versioned
-from pulsar_spark.connector.sequence_ids import sequence_ranges
-from pulsar_spark.ledger_commit import COMMIT_FORMAT, Commit
-from pulsar_spark.ledger_info import BatchSizes
-from pulsar_spark.publication import NewLedger
-from pulsar_spark.stored_record import CHECKSUM_FIELD
+from pulsar_spark.connector.ledger_files.content_digest import content_digest
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
+from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges
+from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output, Versioned
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.positions.ledger_info import BatchSizes
+from pulsar_spark.records.stored_record import CHECKSUM_FIELD
+from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT, Commit
+from pulsar_spark.topic_log.publication import NewLedger
 
 FOLDER = "persistent/public/default/orders"
 TIMES = pa.timestamp("us", tz="UTC")

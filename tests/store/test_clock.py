@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from pulsar_spark.connector.clock import ManualClock, SystemClock
-from pulsar_spark.connector.memory_store import MemoryStore
+from pulsar_spark.connector.storage.clock import ManualClock, SystemClock
+from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import StorageError
 
 

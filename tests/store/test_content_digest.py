@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.compaction import compact
-from pulsar_spark.connector.content_digest import ContentDigest, content_digest
-from pulsar_spark.connector.ledger_file import LedgerFileReader
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.ledger_files.content_digest import ContentDigest, content_digest
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.ledger_commit import COMMIT_FORMAT
-from pulsar_spark.ledger_info import LedgerSum
+from pulsar_spark.positions.ledger_info import LedgerSum
+from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT
 from tests.connector.topics import ledger_of, send
 from tests.store.stores import FOLDER, publish, rewrite
 

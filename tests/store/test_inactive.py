@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.ledger_store import INACTIVE_AGE_MS, LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.ledger_store import INACTIVE_AGE_MS, LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import ProducerFencedError
-from pulsar_spark.ledger_commit import Commit
-from pulsar_spark.publication import AlreadyCommitted
+from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.publication import AlreadyCommitted
 from tests.store.make_golden_producers import CLAIMS
 from tests.store.stores import FOLDER, Clock, messages, publish, values_of, write
 

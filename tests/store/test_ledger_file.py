@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pulsar_spark.connector import ledger_file
-from pulsar_spark.connector.ledger_file import (
+from pulsar_spark.connector.ledger_files import ledger_file
+from pulsar_spark.connector.ledger_files.ledger_file import (
     COMPRESSION_TYPES,
     MESSAGE_SCHEMA,
     DataFile,
     LedgerFileReader,
     LedgerFileWriter,
 )
-from pulsar_spark.connector.object_store import ObjectStore, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
 from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,
@@ -26,7 +26,7 @@ from pulsar_spark.errors import (
     InvalidOptionError,
     ObjectNotFoundError,
 )
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 
 FOLDER = "persistent/public/default/files"
 

@@ -13,25 +13,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pulsar_spark.connector.log_pointer import POINTER_FORMAT, LogPointer
-from pulsar_spark.connector.log_snapshot import (
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.log_pointer import POINTER_FORMAT, LogPointer
+from pulsar_spark.connector.topic_log.log_snapshot import (
     SNAPSHOT_FORMAT,
     decode_snapshot,
     encode_snapshot,
 )
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
     CorruptFileError,
     FileReclaimedError,
     FutureVersionError,
     ObjectNotFoundError,
 )
-from pulsar_spark.ledger_commit import COMMIT_FORMAT, Application, Commit, MovedLedger
-from pulsar_spark.ledger_info import BatchSizes, FileSeal, LedgerInfo
-from pulsar_spark.ledger_log import Tombstone, TopicState
-from pulsar_spark.publication import NewLedger
-from pulsar_spark.sequence_ranges import SequenceRange
+from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
+from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT, Application, Commit, MovedLedger
+from pulsar_spark.topic_log.ledger_log import Tombstone, TopicState
+from pulsar_spark.topic_log.publication import NewLedger
+from pulsar_spark.topic_log.sequence_ranges import SequenceRange
 from tests.store.stores import (
     FOLDER,
     assert_is_rewritten_as_it_was,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.log_pointer import POINTER_FILE, PointerFile
-from pulsar_spark.connector.log_snapshot import snapshot_file
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import ObjectStore, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE, PointerFile
+from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
     CorruptFileError,
     FencedError,
@@ -23,8 +23,8 @@ from pulsar_spark.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from pulsar_spark.ledger_commit import Commit, log_file
-from pulsar_spark.publication import AlreadyCommitted
+from pulsar_spark.topic_log.ledger_commit import Commit, log_file
+from pulsar_spark.topic_log.publication import AlreadyCommitted
 from tests.store.stores import (
     FOLDER,
     Clock,
@@ -310,7 +310,7 @@ def test_a_snapshot_by_a_clock_that_is_ahead_does_not_stop_the_clean_up(world: W
 def test_a_failing_snapshot_does_not_fail_the_commit(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pulsar_spark.connector.managed_ledger.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("pulsar_spark.connector.topic_log.managed_ledger.SNAPSHOT_EVERY", 1)
 
     def full() -> None:
         raise StorageError("no space left")

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from pulsar_spark.connector import managed_ledger, offset_store
 from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.log_pointer import POINTER_FILE, PointerFile
-from pulsar_spark.connector.log_snapshot import snapshot_file
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import read_policies, set_policy
-from pulsar_spark.connector.object_store import ObjectStore, open_store
-from pulsar_spark.connector.transaction_decisions import ClosedVersions, TransactionDecisions
+from pulsar_spark.connector.source import offset_store
+from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE, PointerFile
+from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import read_policies, set_policy
+from pulsar_spark.connector.topic_log.transaction_decisions import (
+    ClosedVersions,
+    TransactionDecisions,
+)
 from pulsar_spark.errors import (
     BucketNotFoundError,
     InvalidOptionError,
@@ -24,9 +28,9 @@ from pulsar_spark.errors import (
     StorageError,
     StorageUnavailableError,
 )
-from pulsar_spark.ledger_commit import Commit, log_file
+from pulsar_spark.topic_log.ledger_commit import Commit, log_file
+from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
 from pulsar_spark.topic_name import NamespaceName
-from pulsar_spark.transaction_attempt import Transaction, TxnStatus
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.store.object_service import ObjectService, serving
@@ -251,7 +255,7 @@ def test_an_option_that_the_store_does_not_have_is_told_when_the_data_frame_is_m
 def test_a_service_that_honours_no_condition_is_told_and_not_tried_for_ever(
     service: ObjectService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_spark.connector.object_store.LOST_RACE_PAUSE_S", 0.0)
+    monkeypatch.setattr("pulsar_spark.connector.storage.object_store.LOST_RACE_PAUSE_S", 0.0)
     service.answer("PUT", "policies.json", 412, "PreconditionFailed", times=10**6)
     with pytest.raises(StorageUnavailableError, match="honour conditional writes"):
         set_policy(store_of(service), NamespaceName("public", "default"), deduplication=True)

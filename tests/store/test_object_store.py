@@ -17,15 +17,15 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector import object_store
-from pulsar_spark.connector.lease import Lease, LeaseKeeper
-from pulsar_spark.connector.ledger_file import LedgerFileReader, LedgerFileWriter
-from pulsar_spark.connector.local_store import LocalStore
-from pulsar_spark.connector.memory_store import MemoryStore
-from pulsar_spark.connector.object_store import ObjectStore, Output, join, open_store
-from pulsar_spark.connector.storage_options import CLIENT, SERVICES
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
+from pulsar_spark.connector.storage import object_store
+from pulsar_spark.connector.storage.local_store import LocalStore
+from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.storage.object_store import ObjectStore, Output, join, open_store
+from pulsar_spark.connector.storage.storage_options import CLIENT, SERVICES
+from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from tests.connector.topics import files_below, send
 from tests.store.conftest import BUCKET, S3Root
 
@@ -216,7 +216,7 @@ def test_stores_are_kept_for_each_process(tmp_path: Path, monkeypatch: pytest.Mo
 def test_without_obstore_the_error_tells_the_command() -> None:
     code = (
         "import sys; sys.modules['obstore'] = None\n"
-        "from pulsar_spark.connector.object_store import open_store\n"
+        "from pulsar_spark.connector.storage.object_store import open_store\n"
         "open_store('s3://bucket/root')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -228,7 +228,7 @@ def test_without_obstore_the_error_tells_the_command() -> None:
 def test_a_process_forked_after_use_is_told_instead_of_hanging(s3_root: S3Root) -> None:
     code = (
         "import os, signal, sys\n"
-        "from pulsar_spark.connector.object_store import open_store\n"
+        "from pulsar_spark.connector.storage.object_store import open_store\n"
         f"root, options = {s3_root.root!r}, {s3_root.options!r}\n"
         "open_store(root, options)\n"
         "early = os.fork()\n"

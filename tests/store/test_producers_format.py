@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.chunked_messages import ChunkedMessages, ChunkRun
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import read_policies
-from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import read_policies
 from pulsar_spark.errors import CorruptFileError, ProducerFencedError
-from pulsar_spark.sequence_ranges import SequenceRange
+from pulsar_spark.topic_log.chunked_messages import ChunkedMessages, ChunkRun
+from pulsar_spark.topic_log.sequence_ranges import SequenceRange
 from pulsar_spark.topic_name import NamespaceName
 from tests.store.make_golden_producers import CLAIMS
 from tests.store.stores import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.connector.ledger_store import LedgerStore
-from pulsar_spark.connector.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from tests.store import schedules
 from tests.store.faulty_store import Disk, FaultyStore
 from tests.store.stores import FOLDER, Clock, publish, values_of

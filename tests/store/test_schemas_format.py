@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.namespace_policies import NamespacePolicies, read_policies
-from pulsar_spark.connector.object_store import open_store
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import NamespacePolicies, read_policies
 from pulsar_spark.topic_name import NamespaceName
 from tests.store.make_golden_schemas import SCHEMAS
 from tests.store.stores import FOLDER, assert_is_rewritten_as_it_was

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.managed_ledger import ManagedLedger
-from pulsar_spark.connector.object_store import open_store
-from pulsar_spark.connector.transaction_decisions import (
+from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.transaction_decisions import (
     CLOSED_FORMAT,
     ClosedVersions,
     TransactionDecisions,
 )
 from pulsar_spark.errors import FutureVersionError
-from pulsar_spark.position import Position
-from pulsar_spark.position_set import PositionSet
-from pulsar_spark.transaction_attempt import Transaction, TxnStatus
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
 from tests.store.make_golden_transactions import FOLDERS, NOW_MS, OPEN, TIMEOUT_MS
 from tests.store.stores import Clock, assert_is_rewritten_as_it_was, values_of
 

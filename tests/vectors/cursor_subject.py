@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_spark.ledger_info import LedgerList
-from pulsar_spark.managed_cursor import ManagedCursor, last_position
-from pulsar_spark.position import Position
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import Position
+from pulsar_spark.subscriptions.managed_cursor import ManagedCursor, last_position
 
 
 class CursorSubject:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pulsar_spark.delayed_delivery import (
+from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError, InvalidOptionError
+from pulsar_spark.positions.position import Position
+from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.selectors.failover_selector import FailoverSelector
+from pulsar_spark.selectors.shared_dispatch import SharedDispatch, max_entries_in_this_batch
+from pulsar_spark.subscriptions.delayed_delivery import (
     DelayedDeliveryTimer,
     DelayedDeliveryTracker,
     Punctuality,
 )
-from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError, InvalidOptionError
-from pulsar_spark.failover_selector import FailoverSelector
-from pulsar_spark.position import Position
-from pulsar_spark.redelivery_backoff import MultiplierRedeliveryBackoff
-from pulsar_spark.shared_dispatch import SharedDispatch, max_entries_in_this_batch
 from tests.vectors.case import Case, run_all
 
 

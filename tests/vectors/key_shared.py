@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pulsar_spark.auto_split_selector import AutoSplitSelector
-from pulsar_spark.consistent_hashing_selector import ConsistentHashingSelector
 from pulsar_spark.errors import ConsumerAssignError
-from pulsar_spark.hash_assignments import HashRange
-from pulsar_spark.hashing import murmur3_32_hash
-from pulsar_spark.sticky_key_selector import StickyKeySelector
-from pulsar_spark.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.producing.hashing import murmur3_32_hash
+from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
+from pulsar_spark.selectors.consistent_hashing_selector import ConsistentHashingSelector
+from pulsar_spark.selectors.hash_assignments import HashRange
+from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
+from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
 from tests.vectors.case import Case, run_all
 from tests.vectors.draining import DrainingHashes
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pulsar_spark.errors import InvalidTopicNameError
-from pulsar_spark.message_id import EARLIEST, LATEST, Client, MessageId
+from pulsar_spark.positions.message_id import EARLIEST, LATEST, Client, MessageId
 from pulsar_spark.topic_name import (
     NamespaceName,
     TopicName,

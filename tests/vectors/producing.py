@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pulsar_spark.chunking import Chunks
 from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.producing.chunking import Chunks
 from tests.vectors.case import Case
 from tests.vectors.message_deduplication import MessageDeduplication, MessageDupStatus
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_spark.ledger_info import BatchSizes, LedgerInfo, LedgerList
-from pulsar_spark.position import Position
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import Position
 
 FIRST_LEDGER_ID = 3
 

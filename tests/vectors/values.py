@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pulsar_spark import ack_set, hashing
-from pulsar_spark.batch_message_container import BatchLimits
-from pulsar_spark.connector.message_batching import in_entries
-from pulsar_spark.message_router import (
+from pulsar_spark.connector.sink.message_batching import in_entries
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions import ack_set
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.range_set import RangeSet
+from pulsar_spark.producing import hashing
+from pulsar_spark.producing.batch_message_container import BatchLimits
+from pulsar_spark.producing.message_router import (
     RoundRobinPartitionMessageRouter,
     SinglePartitionMessageRouter,
     partitions_of_keys,
 )
-from pulsar_spark.options import Options
-from pulsar_spark.position import Position
-from pulsar_spark.range_set import RangeSet
 from tests.vectors.case import Case
 
 

@@ -1,0 +1,468 @@
+"""Rows that acknowledge, folded into what one topic partition's broker is told.
+
+Invariants: rows are folded as Arrow and numpy columns, never one by one; an id that was never
+published is an error, one whose ledger was trimmed is left out; what two tasks found is joined by
+union, and of cumulative acknowledgements the furthest counts. Folding has no effects on storage.
+Takes the place of Pulsar's `PersistentAcknowledgmentsGroupingTracker` and `NegativeAcksTracker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
+from pulsar_spark.options.option_values import parse_duration_ms
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions import ack_set
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Acknowledge, AckType, ReconsumeLater, Rejection, Report
+from pulsar_spark.subscriptions.dead_letter import ERROR
+from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
+from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.topic_name import TopicName, check_user_topic
+
+ROWS_AT_ONCE: Final = 1 << 20
+"""A task folds when it has gathered so many rows."""
+KINDS: Final = ("Individual", "Cumulative", "Negative", "ReconsumeLater", "DeadLetter")
+INDIVIDUAL, CUMULATIVE, NEGATIVE, RECONSUME_LATER, DEAD_LETTER = range(5)
+MOST_ERRORS: Final = 200
+"""Different error texts of one topic partition and commit; the rest keep their first word."""
+
+_NUMBERS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
+_DETAILS: Final = ("attempt", "delay_ms", "reconsume_times")
+_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+Numbers = NDArray[np.int64]
+Properties = tuple[tuple[str, str], ...]
+Furthest = tuple[Position, int, int]
+"""(entry, batch index, batch size)."""
+K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class Acknowledgments:
+    """What the rows say of one topic partition. Pickles."""
+
+    individual: dict[int | None, PositionSet] = field(default_factory=dict)
+    """By attempt."""
+    cumulative: dict[int | None, Furthest] = field(default_factory=dict)
+    """By attempt, the furthest."""
+    rejected: Rejected = field(default_factory=dict)
+    """By attempt, delay in milliseconds, properties, and whether dead letters at once."""
+    later: dict[tuple[int | None, int, int, Properties], PositionSet] = field(default_factory=dict)
+    """By attempt, delay in milliseconds, times it was reconsumed so far, and properties."""
+
+    def join(self, other: Acknowledgments) -> None:
+        """Take in what another task found."""
+        _join(self.individual, other.individual)
+        for attempt, furthest in other.cumulative.items():
+            self.cumulative[attempt] = max(furthest, self.cumulative.get(attempt, furthest))
+        _join(self.rejected, other.rejected)
+        _join(self.later, other.later)
+
+    def commands(self, subscription: str) -> Iterator[Report | Acknowledge]:
+        """What its broker is told; in this order."""
+        for attempt, furthest in sorted(self.cumulative.items(), key=lambda each: each[1]):
+            position, batch_index, size = furthest
+            left = ack_set.without_up_to(ack_set.full(size), batch_index)
+            yield Acknowledge(
+                subscription, ack_type=AckType.CUMULATIVE, position=position,
+                ack_set=tuple(ack_set.to_words(left)) if left else None,
+                attempt=attempt,
+            )  # fmt: skip
+        if self.individual or self.rejected or self.later:
+            yield Report(
+                subscription,
+                epoch=None,
+                acknowledged=Cursor().acknowledge(self.individual.get(None, PositionSet())),
+                rejected=self.rejections,
+                reconsume_later=self.to_reconsume_later,
+                acknowledged_attempts={
+                    attempt: messages
+                    for attempt, messages in self.individual.items()
+                    if attempt is not None
+                },
+            )
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        return tuple(
+            Rejection(attempt, messages, delay_ms, properties, bury)
+            for (attempt, delay_ms, properties, bury), messages in _with_few_errors(
+                self.rejected
+            ).items()
+        )
+
+    @property
+    def to_reconsume_later(self) -> tuple[ReconsumeLater, ...]:
+        return tuple(
+            ReconsumeLater(attempt, messages, delay_ms, times, properties)
+            for (attempt, delay_ms, times, properties), messages in self.later.items()
+        )
+
+
+Folded = dict[TopicPartition, Acknowledgments]
+
+
+def fold(batches: Iterable[pa.RecordBatch], root: Root, topic: str | None) -> Folded:
+    """What the rows of one task say; `topic` is that of rows which name none.
+
+    InvalidMessageError, TopicNotFoundError or InvalidCursorPositionError: the task has failed, and
+    nothing was stored.
+    """
+    folded: Folded = {}
+    gathered: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        gathered.append(batch)
+        rows += batch.num_rows
+        if rows >= ROWS_AT_ONCE:
+            _fold(pa.Table.from_batches(gathered), root, topic, folded)
+            gathered, rows = [], 0
+    if rows:
+        _fold(pa.Table.from_batches(gathered), root, topic, folded)
+    return folded
+
+
+def join_all(parts: Iterable[Folded]) -> Folded:
+    """What all tasks found."""
+    joined: Folded = {}
+    for part in parts:
+        for about, found in part.items():
+            joined.setdefault(about, Acknowledgments()).join(found)
+    return joined
+
+
+Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]
+
+
+def _with_few_errors(rejected: Rejected) -> Rejected:
+    """Each text costs a command, and a file where it comes to a dead letter."""
+    if len(rejected) <= MOST_ERRORS:
+        return rejected
+    few: Rejected = {}
+    for (attempt, delay_ms, properties, bury), messages in rejected.items():
+        short = properties
+        if len(few) >= MOST_ERRORS:
+            short = tuple(
+                (name, value.partition(":")[0] if name == ERROR else value)
+                for name, value in properties
+            )
+        _join(few, {(attempt, delay_ms, short, bury): messages})
+    return few
+
+
+def _join(mine: dict[K, PositionSet], theirs: Mapping[K, PositionSet]) -> None:
+    for key, messages in theirs.items():
+        mine[key] = mine[key].union(messages) if key in mine else messages
+
+
+# -- rows to columns -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Columns of rows about one topic partition; -1 stands for null. Shapes (rows,)."""
+
+    numbers: dict[str, Numbers]
+    kinds: Numbers
+    errors: pa.ChunkedArray | None
+    properties: pa.ChunkedArray | None
+
+    def taken(self, rows: Numbers) -> _Rows:
+        if len(rows) == len(self.kinds):
+            return self
+        return _Rows(
+            {name: values[rows] for name, values in self.numbers.items()},
+            self.kinds[rows],
+            None if self.errors is None else self.errors.take(pa.array(rows)),
+            None if self.properties is None else self.properties.take(pa.array(rows)),
+        )
+
+
+def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> None:
+    numbers = {name: _numbers(table, name) for name in (*_NUMBERS, *_DETAILS)}
+    if "delay" in table.column_names:
+        numbers["delay_ms"] = _delays(table["delay"])
+    if (numbers["delay_ms"] < -1).any():
+        raise InvalidMessageError("Column delay_ms has values below 0: a delay is 0 or more.")
+    kinds = _kinds(table)
+    plain = kinds < NEGATIVE
+    for name in ("delay_ms", "reconsume_times"):  # an acknowledgement has neither
+        if plain.any() and len(numbers[name]):
+            numbers[name] = np.where(plain, -1, numbers[name])
+    rows = _Rows(numbers, kinds, _given(table, "error"), _given(table, "properties"))
+    topics, names = _topics(table, topic)
+    for chosen in _groups([topics]):
+        about = TopicName.parse(names[int(topics[chosen[0]])])
+        check_user_topic(about, "subscribed to")
+        _fold_topic(rows.taken(chosen), about, root, folded)
+
+
+def _fold_topic(rows: _Rows, name: TopicName, root: Root, folded: Folded) -> None:
+    state = root.open(name.partitioned_topic).state
+    partitions = rows.numbers["partition"]
+    own = max(name.partition_index, 0)
+    if name.partition_index >= 0 or state.partitions == 1:
+        partitions = np.where(partitions < 0, own, partitions)
+    low, high = int(partitions.min()), int(partitions.max())
+    if name.partition_index >= 0 and (low, high) != (own, own):
+        raise InvalidCursorPositionError(
+            f"A row names the topic {name} and another partition, {high if low == own else low}: "
+            "leave one of them out."
+        )
+    if low < 0 or high >= state.partitions:
+        wrong = "no partition" if low < 0 else f"partition {high}"
+        raise InvalidCursorPositionError(
+            f"A row names {wrong} of topic {name}, which has {state.partitions}, numbered from 0. "
+            "Nothing was acknowledged."
+        )
+    for chosen in _groups([partitions]):
+        about = TopicPartition(name.partitioned_topic_name, int(partitions[chosen[0]]))
+        found = _fold_partition(rows.taken(chosen), about, state)
+        folded.setdefault(about, Acknowledgments()).join(found)
+
+
+def _fold_partition(rows: _Rows, about: TopicPartition, state: TopicState) -> Acknowledgments:
+    sizes = _batch_sizes(rows, about, state)
+    found = Acknowledgments()
+    keys = [rows.kinds, *(rows.numbers[name] for name in _DETAILS)]
+    plain = rows.kinds < NEGATIVE
+    if rows.errors is not None:
+        keys.append(np.where(plain, -1, _text_codes(rows.errors)))
+    if rows.properties is not None:
+        keys.append(np.where(plain, -1, _map_codes(rows.properties)))
+    for chosen in _groups(keys):
+        there = chosen[sizes[chosen] > 0]
+        if len(there):
+            _add_group(found, rows, sizes, there)
+    chunks = state.chunks(about.partition)
+    for attempt, messages in found.individual.items() if chunks else ():
+        rest = ChunkedMessages.of(chunks).chunks_of(messages)  # it is known by its last chunk
+        found.individual[attempt] = messages.union(rest)
+    return found
+
+
+def _add_group(found: Acknowledgments, rows: _Rows, sizes: Numbers, chosen: Numbers) -> None:
+    """Rows of one kind with the same details."""
+    numbers, first = rows.numbers, int(chosen[0])
+    ledgers, entries = numbers["ledger_id"][chosen], numbers["entry_id"][chosen]
+    indexes, its_sizes = numbers["batch_index"][chosen], sizes[chosen]
+    kind = int(rows.kinds[first])
+    attempt, delay_ms, times = (int(numbers[name][first]) for name in _DETAILS)
+    known_attempt = attempt if attempt >= 0 else None
+    if kind == CUMULATIVE:
+        last = np.where(indexes < 0, its_sizes - 1, indexes)
+        place = int(np.lexsort((last, entries, ledgers))[-1])
+        position = Position(int(ledgers[place]), int(entries[place]))
+        found.cumulative[known_attempt] = (position, int(last[place]), int(its_sizes[place]))
+        return
+    messages = PositionSet.from_arrays(ledgers, entries, indexes, its_sizes)
+    if kind == INDIVIDUAL:
+        found.individual[known_attempt] = messages
+        return
+    properties = _properties_of(rows, first)
+    if kind in (NEGATIVE, DEAD_LETTER):
+        wait_ms = delay_ms if delay_ms >= 0 else None
+        found.rejected[known_attempt, wait_ms, properties, kind == DEAD_LETTER] = messages
+    else:
+        key = (known_attempt, max(delay_ms, 0), max(times, 0), properties)
+        found.later[key] = messages
+
+
+def _batch_sizes(rows: _Rows, about: TopicPartition, state: TopicState) -> Numbers:
+    """Messages of each row's entry; 0 where it was trimmed. Checks that each was published."""
+    numbers = rows.numbers
+    ledger_ids, entries = numbers["ledger_id"], numbers["entry_id"]
+    sizes = np.zeros(len(ledger_ids), np.int64)
+    known = state.ledgers_left(about.partition)
+    trimmed = state.trimmed_up_to(about.partition)
+    for chosen in _groups([ledger_ids]):
+        ledger_id = int(ledger_ids[chosen[0]])
+        ledger = known.get(ledger_id)
+        if ledger is None and 0 <= ledger_id <= trimmed.ledger_id:
+            continue
+        wanted = entries[chosen]
+        if ledger is None or wanted.min() < 0 or wanted.max() >= ledger.entries:
+            wrong = int(wanted.min() if wanted.min() < 0 else wanted.max())
+            raise _never_published(about, ledger_id, wrong, ledger)
+        sizes[chosen] = _sizes_of(ledger, wanted)
+    beyond = np.flatnonzero((numbers["batch_index"] >= sizes) & (sizes > 0))
+    if len(beyond):
+        row = int(beyond[0])
+        position, index = f"{ledger_ids[row]}:{entries[row]}", int(numbers["batch_index"][row])
+        raise InvalidCursorPositionError(
+            f"Entry {position} of {about} has {sizes[row]} messages, and a row names batch index "
+            f"{index}. Indexes count from 0. Nothing was acknowledged."
+        )
+    return sizes
+
+
+def _sizes_of(ledger: LedgerInfo, entries: Numbers) -> Numbers | int:
+    runs = ledger.batch_sizes.runs
+    return runs[0][0] if len(runs) == 1 else ledger.batch_sizes.array()[entries]
+
+
+def _never_published(
+    about: TopicPartition, ledger_id: int, entry_id: int, ledger: LedgerInfo | None
+) -> InvalidCursorPositionError:
+    there = "there is no such ledger"
+    if ledger is not None:
+        there = f"that ledger's entries are 0 to {ledger.entries - 1}"
+    return InvalidCursorPositionError(
+        f"Message {ledger_id}:{entry_id} of {about} was never published: {there}. Take ledger_id, "
+        "entry_id, partition, batch_index and topic as they were read. Nothing was acknowledged."
+    )
+
+
+# -- single columns ------------------------------------------------------------------------------
+
+
+def _numbers(table: pa.Table, name: str) -> Numbers:
+    """A column of whole numbers; -1 where it is null, or is not there."""
+    if name not in table.column_names:
+        return np.full(len(table), -1, np.int64)
+    column = table[name]
+    if column.null_count:
+        if name in ("ledger_id", "entry_id"):
+            raise InvalidMessageError(
+                f"Column {name} is null in {column.null_count} rows of {len(table)}: each row has "
+                "to name the message that it is about."
+            )
+        column = pc.fill_null(column, -1)
+    values: Numbers = column.cast(pa.int64()).to_numpy()
+    return values
+
+
+def _delays(column: pa.ChunkedArray) -> Numbers:
+    """Durations as text, intervals, or numbers, in milliseconds; -1 where there is none."""
+    if pa.types.is_duration(column.type):
+        column = pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
+    elif not pa.types.is_integer(column.type):
+        encoded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+        try:
+            known = [parse_duration_ms(text) for text in encoded.dictionary.to_pylist()]
+        except ValueError:
+            raise InvalidMessageError(
+                "Column delay has a text that is no duration, such as 500ms, 30s or 5m: "
+                f"{', '.join(encoded.dictionary.to_pylist()[:5])}."
+            ) from None
+        column = pa.chunked_array([pa.array(known, pa.int64()).take(encoded.indices)])
+    given = pc.fill_null(column, -1).cast(pa.int64())
+    if pc.any(pc.and_(pc.less(given, 0), column.is_valid())).as_py():
+        raise InvalidMessageError("Column delay has values below 0: a delay is 0 or more.")
+    values: Numbers = given.to_numpy()
+    return values
+
+
+def _kinds(table: pa.Table) -> Numbers:
+    """Index into KINDS of each row."""
+    if "ack_type" not in table.column_names:
+        return np.zeros(len(table), np.int64)
+    texts = pc.fill_null(table["ack_type"], KINDS[INDIVIDUAL])
+    known = pa.array([each.lower() for each in KINDS], pa.string())
+    found = pc.index_in(pc.utf8_lower(texts.cast(pa.string())), known)
+    if found.null_count:
+        wrong = pc.unique(texts.filter(pc.is_null(found))).to_pylist()
+        raise InvalidMessageError(
+            f"Column ack_type has {', '.join(map(repr, wrong[:5]))}, and takes {', '.join(KINDS)}, "
+            "in any case, or null for the first."
+        )
+    kinds: Numbers = found.to_numpy().astype(np.int64)
+    return kinds
+
+
+def _topics(table: pa.Table, topic: str | None) -> tuple[Numbers, list[str]]:
+    """(the place of each row's topic among the names, the names)."""
+    column = table["topic"] if "topic" in table.column_names else None
+    if column is None or column.null_count == len(column):
+        column = None if topic is None else pa.chunked_array([pa.repeat(topic, len(table))])
+    elif column.null_count and topic is not None:
+        column = pc.fill_null(column, topic)
+    if column is None or column.null_count:
+        raise InvalidMessageError(
+            "Some rows name no topic: fill the column topic, or give the option topic for those "
+            "that have none."
+        )
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def _given(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+    """The column, if it is there and anything is in it."""
+    if name not in table.column_names or table[name].null_count == len(table):
+        return None
+    return table[name]
+
+
+def _text_codes(texts: pa.ChunkedArray) -> Numbers:
+    """Equal numbers for equal texts; -1 for null."""
+    indices = texts.combine_chunks().dictionary_encode().indices
+    codes: Numbers = pc.fill_null(indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes
+
+
+def _map_codes(maps: pa.ChunkedArray) -> Numbers:
+    """Equal numbers for maps of the same pairs in the same order; -1 for null and for empty."""
+    flat = maps.cast(_PROPERTIES).combine_chunks()
+    offsets = flat.offsets.to_numpy()
+    lengths = np.where(flat.is_valid().to_numpy(zero_copy_only=False), np.diff(offsets), 0)
+    width = int(lengths.max())
+    if not width:
+        return np.full(len(flat), -1, np.int64)
+    pairs = _factorized([_text_codes(pa.chunked_array([part])) for part in (flat.keys, flat.items)])
+    held = np.full((len(flat), width), -1, np.int64)
+    places = np.arange(width)
+    used = places < lengths[:, None]
+    held[used] = pairs[(offsets[:-1, None] + places)[used]]
+    codes = _factorized([held[:, place] for place in range(width)])
+    return np.where(lengths > 0, codes, -1)
+
+
+def _properties_of(rows: _Rows, row: int) -> Properties:
+    """A row's map, and its error among it; without nulls."""
+    held = [] if rows.properties is None else rows.properties[row].as_py() or []
+    properties = [(name, value) for name, value in dict(held).items() if value is not None]
+    error = None if rows.errors is None else rows.errors[row].as_py()
+    if error is not None:
+        properties.append((ERROR, error))
+    return tuple(properties)
+
+
+# -- grouping ------------------------------------------------------------------------------------
+
+
+def _groups(keys: list[Numbers]) -> Iterator[Numbers]:
+    """The row numbers of each combination of values, ascending within it; all arrays (rows,)."""
+    changing = [key for key in keys if (key != key[0]).any()]
+    if not changing:
+        yield np.arange(len(keys[0]))
+        return
+    codes = changing[0] if len(changing) == 1 else _factorized(changing)
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    for start, stop in pairwise([0, *edges.tolist(), len(order)]):
+        yield order[start:stop]
+
+
+def _factorized(keys: list[Numbers]) -> Numbers:
+    """One number for each combination of values, from 0."""
+    codes: Any = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        distinct, inverse = np.unique(key, return_inverse=True)
+        codes = codes * len(distinct) + inverse.reshape(-1)
+        codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
+    result: Numbers = codes
+    return result

@@ -1,0 +1,239 @@
+"""The sinks that acknowledge: with `subscriptionName`, rows of message ids become commands.
+
+Invariants: tasks store nothing; the driver's commit writes one report for each topic partition,
+all of them in one commit of `__commands`, which takes effect once for each (query, micro-batch),
+or (txnAppId, txnVersion); a row that can't be right fails the task, and then nothing is stored.
+Takes the place of what Pulsar's `ConsumerImpl` sends: Ack, and redeliverUnacknowledgedMessages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    DataType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded, fold, join_all
+from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY, query_of
+from pulsar_spark.connector.spark.message_columns import check_columns
+from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
+from pulsar_spark.connector.system.subscription_admin import subscriptions
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import BrokerRefusedError, InvalidMessageError, InvalidOptionError
+from pulsar_spark.options.options import Options
+from pulsar_spark.protocol.commands import SubscriptionType
+from pulsar_spark.protocol.ready import ServerError
+from pulsar_spark.topic_log.publication import AlreadyCommitted
+from pulsar_spark.topic_name import check_subscription_name
+
+_log = logging.getLogger(__name__)
+
+_NUMBERS: Final = (LongType(), IntegerType())
+ACK_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
+    "ledger_id": _NUMBERS,
+    "entry_id": _NUMBERS,
+    "partition": _NUMBERS,
+    "batch_index": _NUMBERS,
+    "topic": (StringType(),),
+    "ack_type": (StringType(),),
+    "attempt": _NUMBERS,
+    "delay": (StringType(), DayTimeIntervalType(), *_NUMBERS),
+    "delay_ms": _NUMBERS,
+    "reconsume_times": _NUMBERS,
+    "properties": (MapType(StringType(), StringType()),),
+    "error": (StringType(),),
+}
+"""Column of a row that acknowledges -> the types that it may have."""
+_OPTIONS: Final = frozenset({"serviceUrl", "topic", "subscriptionName", "txnAppId", "txnVersion"})
+
+KNOWN_WITHIN_S = 5.0
+"""How long a subscription that was just made may take to be known."""
+POLL_S: Final = 0.1
+_known: set[tuple[str, str, str]] = set()
+"""(service url, topic, subscription) that this process has found."""
+
+
+@dataclass(frozen=True)
+class FoldedRows(WriterCommitMessage):
+    """What one task's rows say, and for which query (None outside of one)."""
+
+    folded: Folded
+    query_id: str | None = None
+
+
+class AcknowledgmentWriter(DataSourceArrowWriter):
+    """`df.write` with `subscriptionName`."""
+
+    def __init__(
+        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
+    ) -> None:
+        check_acknowledgments(options, schema, overwrite=overwrite)
+        self._options, self._root = options, root
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FoldedRows:
+        return _write(iterator, self._options, self._root)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        application = None
+        if self._options.has("txnAppId"):
+            # All subscriptions share the log of `__commands`.
+            name = f"{self._options['txnAppId']}/{self._options['subscriptionName']}"
+            application = (name, self._options["txnVersion"])
+        tell(self._root, self._options["subscriptionName"], _found(messages), application)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing was stored."""
+
+
+class AcknowledgmentStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream` with `subscriptionName`."""
+
+    def __init__(
+        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
+    ) -> None:
+        check_acknowledgments(options, schema, overwrite=overwrite)
+        self._options, self._root = options, root
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FoldedRows:
+        return _write(iterator, self._options, self._root)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        found = _found(messages)
+        if any(each.folded for each in found):
+            query_id = query_of((each.query_id for each in found), batchId)
+            tell(self._root, self._options["subscriptionName"], found, (query_id, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing was stored, or the commit took effect."""
+
+
+def tell(
+    root: Root,
+    subscription: str,
+    found: Iterable[FoldedRows],
+    application: tuple[str, int] | None,
+) -> None:
+    """Tell the brokers: one commit, or none if there is nothing to say."""
+    records = records_of(root, subscription, found)
+    if not records:
+        return
+    told = SystemTopic(root, COMMANDS).append(records, application=application)
+    if application is not None and isinstance(told, AlreadyCommitted):
+        _log.warning(
+            "What was to be said to subscription %s is taken for a repetition, as %s has said "
+            "number %s or a later one before. After a crash that is as it should be; a new "
+            "checkpoint needs a new application.", subscription, *application,
+        )  # fmt: skip
+
+
+def records_of(root: Root, subscription: str, found: Iterable[FoldedRows]) -> list[Record]:
+    """What to tell the brokers. BrokerRefusedError as `check_subscription`."""
+    joined = join_all(each.folded for each in found)
+    check_subscription(root, subscription, joined)
+    return [
+        Record.of(about, subscription, command)
+        for about, said in sorted(joined.items(), key=lambda item: item[0])
+        for command in said.commands(subscription)
+    ]
+
+
+def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
+    """BrokerRefusedError if there is no such subscription, or others' messages would be touched.
+
+    That is as far as the broker has told: it looks again itself. Of a topic of which it has told
+    no subscription at all, it may just not know yet.
+    """
+    cumulative = {about.topic for about, said in joined.items() if said.cumulative}
+    for topic in sorted({about.topic for about in joined}):
+        place = (root.service_url, topic, subscription)
+        if place in _known and topic not in cumulative:
+            continue
+        kind = _type_of(root, topic, subscription)
+        if kind is None:
+            continue
+        _known.add(place)
+        if topic in cumulative and kind.is_shared:
+            raise BrokerRefusedError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"Cumulative acknowledgement is not allowed on subscription {subscription} of "
+                f"{topic}, which is {kind.value}: all up to a message is other consumers' work "
+                "too. Acknowledge the messages themselves (ack_type Individual). Nothing was "
+                "acknowledged.",
+            )
+
+
+def _type_of(root: Root, topic: str, name: str) -> SubscriptionType | None:
+    """None if the broker has told of no subscription of that topic."""
+    deadline = root.clock.monotonic_s() + KNOWN_WITHIN_S
+    while True:
+        types = {each.name: each.type for each in subscriptions(root, topic)}
+        if not types or name in types:
+            return SubscriptionType(types[name]) if types else None
+        if root.clock.monotonic_s() >= deadline:
+            near = difflib.get_close_matches(name, types, n=1, cutoff=0.6)
+            offer = f"Did you mean {near[0]}?" if near else f"There is {', '.join(sorted(types))}."
+            raise BrokerRefusedError(
+                ServerError.SUBSCRIPTION_NOT_FOUND,
+                f"Topic {topic} has no subscription {name}. {offer} Nothing was acknowledged.",
+            )
+        root.clock.sleep(POLL_S)
+
+
+def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bool) -> None:
+    """InvalidOptionError or InvalidMessageError if rows of this schema can't acknowledge."""
+    check_subscription_name(options["subscriptionName"])
+    if overwrite:
+        raise InvalidOptionError(
+            'Acknowledgements are only ever added. Use mode("append") for write, and '
+            'outputMode("append") for writeStream.'
+        )
+    for name in options.given:
+        if name not in _OPTIONS:
+            raise InvalidOptionError(
+                f"Option {name} has no meaning here: with subscriptionName a sink acknowledges "
+                "messages, and publishes none. Leave one of the two out."
+            )
+    check_columns(schema, ACK_COLUMNS, "an acknowledgement", "rename the column, or drop it")
+    if {"delay", "delay_ms"} <= set(schema.fieldNames()):
+        raise InvalidMessageError("Columns delay and delay_ms mean the same: give one of them.")
+    missing = [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]
+    if missing:
+        raise InvalidMessageError(
+            f"There is no column {missing[0]}. With subscriptionName a sink takes rows that "
+            f"acknowledge: {', '.join(ACK_COLUMNS)}; the rows have {schema.fieldNames()}."
+        )
+    if not options["topic"] and "topic" not in schema.fieldNames():
+        raise InvalidOptionError(
+            'Messages of which topic? Give .option("topic", "flights"), or a column named topic.'
+        )
+
+
+def _write(iterator: Iterator[pa.RecordBatch], options: Options, root: Root) -> FoldedRows:
+    context = TaskContext.get()
+    query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
+    folded = fold(iterator, root, options["topic"])
+    spare_the_garbage_collector()
+    return FoldedRows(folded, query_id)
+
+
+def _found(messages: Sequence[WriterCommitMessage | None]) -> list[FoldedRows]:
+    return [message for message in messages if isinstance(message, FoldedRows)]

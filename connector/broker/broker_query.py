@@ -1,0 +1,479 @@
+"""The broker of one root, as a Spark streaming query: the one place where connector and state meet.
+
+Invariants: one broker a root (a second one is refused while the first lives, and one that was
+taken over is fenced by its term); it can be killed anywhere and started again; a lost checkpoint
+is rebuilt from `__dispatch`; what Spark lacks is said before anything is started. Stands for
+Pulsar's `PulsarStandalone`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.broker.broker_sink import BrokerStreamWriter, claim_term
+from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
+from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.lease import LeaseKeeper, LeaseWatch
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.errors import (
+    BrokerBusyError,
+    BrokerFencedError,
+    CorruptFileError,
+    FutureVersionError,
+    InvalidOptionError,
+    SparkNotReadyError,
+    StaleCheckpointError,
+)
+from pulsar_spark.hosting.broker_rows import INPUT_DDL, OUTPUT_DDL
+from pulsar_spark.options.options import Options
+from pulsar_spark.records.stored_data import parse_json
+from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.state.broker_processor import BrokerProcessor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMAT: Final = "pulsarlite_broker"
+SIGNS: Final = "_broker"
+SIGN_OF_LIFE: Final = f"{SIGNS}/alive.json"
+SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=1, checked_since=1)
+LONGEST_LAST_BATCH_S: Final = 15.0
+"""How long `stop` waits for the micro-batch that runs, ..."""
+LOOK_S: Final = 0.05
+"""... and how often it looks."""
+CHECK_S: Final = 0.25
+"""How often a broker looks whether its query runs."""
+FIRST_RESTART_S: Final = 1.0
+"""How long after a failure its query begins again; each time twice as long, ..."""
+LONGEST_RESTART_S: Final = 60.0
+"""... at most so long, ..."""
+STEADY_S: Final = 300.0
+"""... and anew once it has run for so long."""
+LASTING: Final = (
+    BrokerFencedError, StaleCheckpointError, CorruptFileError, FutureVersionError,
+    InvalidOptionError,
+)  # fmt: skip
+"""What ends a broker, as it can't pass by itself."""
+DEAD_AFTER_MS: Final = 10_000
+"""A broker that was not seen to sign for so long may be taken over."""
+SETTINGS: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+
+_setting = threading.Lock()
+_log = logging.getLogger(__name__)
+
+
+class BrokerDataSource(DataSource):
+    """`format("pulsarlite_broker")`: not for users; `standalone` makes the query."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = dict(options)
+        self._term = int(given.pop("term"))
+        self._root = Root.of(Options.parse(given))
+        super().__init__(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return INPUT_DDL
+
+    def streamReader(self, schema: StructType) -> BrokerStreamReader:  # noqa: ARG002, N802
+        return BrokerStreamReader(self._root)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BrokerStreamWriter:  # noqa: ARG002, N802
+        spare_the_garbage_collector()
+        return BrokerStreamWriter(self._root, self._term)
+
+
+class Broker:
+    """A running broker. Also a context manager, which stops it at its end.
+
+    A query of its that fails is begun again, later each time, unless what ended it can't pass.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: Root,
+        term: int,
+        sign: _SignOfLife,
+        begin: Callable[[], StreamingQuery],
+    ) -> None:
+        self.root, self.term = root, term
+        self._spark, self._sign, self._begin = spark, sign, begin
+        self.query = begin()
+        """The one that runs, or ran last."""
+        self.restarts = 0
+        """How often a query that had failed was begun again, ..."""
+        self.restart_error: str | None = None
+        """... and what ended the last of them."""
+        self._error: Exception | None = None
+        self._progress: Mapping[str, Any] | None = None
+        self._stopped, self._ended = threading.Event(), threading.Event()
+        self._beginning = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name="broker", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; consumers keep their open grants, and what they report waits for the next.
+
+        A micro-batch that runs is not cut off, of which Spark would print much, unless it is long.
+        """
+        self._stopped.set()
+        clock = self.root.clock
+        deadline_s = clock.monotonic_s() + LONGEST_LAST_BATCH_S
+        try:
+            with self._beginning:
+                while self._is_processing() and clock.monotonic_s() < deadline_s:
+                    clock.sleep(LOOK_S)
+                self.query.stop()
+        finally:
+            self._thread.join()
+            self._sign.stop()
+
+    def _is_processing(self) -> bool:
+        return self.query.isActive and self.query.status["message"].startswith("Processing")
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until it ends for good, at most so long; whether it has. Raises what ended it."""
+        if not self._ended.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """Whether it serves, its term, its micro-batches, its topics, and what went wrong.
+
+        `error` is what ended it, `restarts` how often its query failed and was begun again, on
+        account of `restart_error` the last time; `set_aside` the topic partitions that it can't
+        serve for now, each with the reason.
+        """
+        progress = self._progress = self.query.lastProgress or self._progress
+        sources = progress["sources"] if progress else []
+        offset = sources[0]["endOffset"] if sources else None
+        held = parse_json(offset) if isinstance(offset, str) else offset or {}
+        aside = BrokerOffset.from_json_value(held).aside if held else {}
+        return {
+            "is_active": not self._ended.is_set(),
+            "service_url": self.root.service_url,
+            "term": self.term,
+            "batch_id": _last_batch(progress),
+            "now_ms": held.get("now_ms", 0),
+            "topics": sorted(held.get("topics", {})),
+            "set_aside": {str(about): each.error for about, each in sorted(aside.items())},
+            "restarts": self.restarts,
+            "restart_error": self.restart_error,
+            "error": None if self._error is None else str(self._error),
+        }
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _serve(self) -> None:
+        """Look after the query, and tell those who wait when it is over."""
+        try:
+            self._error = self._await_end()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end raises it
+            self._error = error
+        finally:
+            if not self._stopped.is_set():
+                self._sign.stop()
+            self._ended.set()
+
+    def _await_end(self) -> Exception | None:
+        """What ended it and can't pass; None when it is stopped. What may pass is tried again."""
+        clock = self.root.clock
+        failures, begun_s = 0, clock.monotonic_s()
+        while not self._stopped.wait(CHECK_S):
+            if self.query.isActive:
+                continue
+            error: Exception | None = self.query.exception()
+            if error is None:
+                return None
+            if clock.monotonic_s() - begun_s > STEADY_S:
+                failures = 0
+            while error is not None:
+                if not self._may_pass(error):
+                    return error
+                wait_s = min(FIRST_RESTART_S * 2 ** min(failures, 10), LONGEST_RESTART_S)
+                failures += 1
+                self.restart_error = str(error)
+                _log.error("The broker's query failed, and begins again in %g s: %s", wait_s, error)
+                if self._stopped.wait(wait_s):
+                    return None
+                error = self._begin_again()
+            begun_s = clock.monotonic_s()
+        return None
+
+    def _begin_again(self) -> Exception | None:
+        """What was in the way; None if it runs, or is not to run any more."""
+        with self._beginning:
+            if self._stopped.is_set():
+                return None
+            try:
+                self.query = self._begin()
+            except Exception as error:  # noqa: BLE001 - tried again, unless it can't pass
+                return error
+            self.restarts += 1
+            return None
+
+    def _may_pass(self, error: Exception) -> bool:
+        text = str(error)
+        lasts = any(f"[{each.condition}]" in text for each in LASTING)
+        return not lasts and not _is_stopped(self._spark)
+
+
+def _last_batch(progress: Mapping[str, Any] | None) -> int:
+    """The number of the last micro-batch; Spark reports of an idle query under the next one's."""
+    if progress is None:
+        return -1
+    number: int = progress["batchId"]
+    return number if progress["numInputRows"] else number - 1
+
+
+def standalone(
+    spark: SparkSession,
+    service_url: str | None = None,
+    *,
+    checkpoint: str | None = None,
+    state_partitions: int = 1,
+    **options: object,
+) -> Broker:
+    """Start the broker of the topics below `service_url`, in this Spark application.
+
+    `checkpoint` is a folder that Spark can write (on a cluster a Hadoop file system); by default
+    one below a local root, else one in the home folder. `options` are `storage.*` options of an
+    object store. BrokerBusyError if a broker serves that root and lives; SparkNotReadyError if
+    Spark lacks something, with what to set.
+    """
+    given = {name: str(value) for name, value in options.items()}
+    if service_url is not None:
+        given["serviceUrl"] = str(service_url)
+    root = Root.of(options_of(given))
+    if state_partitions < 1:
+        raise InvalidOptionError(f"state_partitions is {state_partitions}: it has to be 1 or more.")
+    folder = checkpoint or default_checkpoint(root)
+    check_spark(spark, folder)
+    sign = _SignOfLife(root.store, root.service_url)
+    sign.start()
+    try:
+        term = claim_term(root)
+        begin = partial(_start, spark, root, term, folder, state_partitions)
+        return Broker(spark, root, term, sign, begin)
+    except BaseException:
+        sign.stop()
+        raise
+
+
+def check_spark(spark: SparkSession, checkpoint: str) -> None:
+    """SparkNotReadyError if Spark can't run a broker, with what to install or set."""
+    if importlib.util.find_spec("google.protobuf") is None:
+        raise SparkNotReadyError(
+            "Spark's transformWithState needs the package protobuf, and it is not installed: "
+            "pip install protobuf"
+        )
+    context = getattr(spark, "_sc", None)
+    if context is not None and str(context.master).startswith("local"):
+        workers = shutil.which(context.pythonExec) or context.pythonExec
+        if not _same_python(workers):
+            raise SparkNotReadyError(
+                f"Spark's workers would run {workers}, and this program runs {sys.executable}: "
+                f"set PYSPARK_PYTHON={sys.executable} before the session is made, or make it with "
+                "pulsar_spark.session()."
+            )
+    if "://" not in checkpoint:
+        path = Path(checkpoint)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            probe = path / f".writable-{uuid.uuid4().hex}"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise SparkNotReadyError(
+                f"The broker's checkpoint folder {path} can't be written ({error}): give another, "
+                "as in standalone(spark, url, checkpoint=...)."
+            ) from error
+
+
+def default_checkpoint(root: Root) -> str:
+    """Below a local root, else in the home folder; on a cluster say one that all can reach."""
+    if not root.store.remote:
+        return str(Path(root.store.root) / "_broker" / "checkpoint")
+    name = hashlib.sha256(root.service_url.encode()).hexdigest()[:16]
+    return str(Path.home() / ".pulsarlite" / "broker" / name)
+
+
+def _start(
+    spark: SparkSession, root: Root, term: int, checkpoint: str, state_partitions: int
+) -> StreamingQuery:
+    """A query takes its settings along when it starts; the session gets its own back."""
+    _register(spark)
+    options = {"serviceUrl": root.service_url, "term": str(term)}
+    options |= {f"storage.{name}": value for name, value in root.storage.items()}
+    settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(state_partitions)}
+    with _settings(spark, settings):
+        stepped = (
+            spark.readStream.format(FORMAT)
+            .options(**options)
+            .load()
+            .groupBy("topic", "partition")
+            .transformWithState(
+                BrokerProcessor(spare_the_garbage_collector), OUTPUT_DDL, "append", "none"
+            )
+        )
+        return (
+            stepped.writeStream.format(FORMAT)
+            .options(**options)
+            .option("checkpointLocation", checkpoint)
+            .queryName(f"pulsarlite broker of {root.service_url}")
+            .start()
+        )
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    with _setting:
+        before = {name: spark.conf.get(name, None) for name in settings}
+        try:
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+            yield
+        finally:
+            for name, held in before.items():
+                if held is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, held)
+
+
+def _register(spark: SparkSession) -> None:
+    try:
+        spark.dataSource.register(BrokerDataSource)
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _same_python(path: str) -> bool:
+    """Whether it is this program's interpreter, or one of the same environment."""
+    mine = {os.path.realpath(sys.executable), sys.executable}
+    return path in mine or os.path.realpath(path) in mine
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    """Whether its application is over. Of a session without a context the server decides."""
+    context = getattr(spark, "_sc", None)
+    gateway = getattr(context, "_jsc", None)
+    return context is not None and (gateway is None or bool(gateway.sc().isStopped()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """Who serves a root; `id` tells brokers of one process apart."""
+
+    host: str
+    process: int
+    id: str
+
+    @property
+    def path(self) -> str:
+        return SIGN_OF_LIFE
+
+    @property
+    def lease_ms(self) -> int:
+        return DEAD_AFTER_MS
+
+    def to_json(self) -> bytes:
+        return SIGN_FORMAT.encode(asdict(self))
+
+    def is_gone(self) -> bool:
+        """Whether it was a process of this machine that is no more."""
+        return self.host == socket.gethostname() and not _lives(self.process)
+
+
+class _SignOfLife:
+    """What a broker writes while it lives, so that a second one is refused."""
+
+    def __init__(self, store: ObjectStore, service_url: str) -> None:
+        self._store, self._service_url = store, service_url
+        self._me = _Sign(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
+        self._keeper = LeaseKeeper(store)
+
+    def start(self) -> None:
+        """BrokerBusyError if another broker shows life. One that left a sign is watched first."""
+        watch = LeaseWatch(self._store.clock)
+        seen: list[int] = []
+        while (other := self._signed()) is not None and not other.is_gone():
+            written = {each.path: each.modified_ms for each in self._store.files(SIGNS)}
+            seen.append(written.get(SIGN_OF_LIFE, 0))
+            if len({*seen}) > 1:
+                raise BrokerBusyError(
+                    f"A broker serves {self._service_url} already: process {other.process} on "
+                    f"{other.host}. Stop that one, or use it: consumers and sinks need no handle."
+                )
+            if watch.lapsed({SIGN_OF_LIFE: seen[0]}, lambda _: DEAD_AFTER_MS):
+                break
+            self._store.clock.sleep(CHECK_S)
+        self._keeper.keep(self._me)
+
+    def stop(self) -> None:
+        """Sign no more. The file goes, unless a broker that has taken over has signed since."""
+        self._keeper.stop()
+        if self._signed() == self._me:
+            self._store.delete(SIGN_OF_LIFE)
+
+    def _signed(self) -> _Sign | None:
+        data = self._store.get(SIGN_OF_LIFE)
+        try:
+            value = SIGN_FORMAT.decode(data) if data else None
+            return None if value is None else _Sign(value["host"], value["process"], value["id"])
+        except (CorruptFileError, FutureVersionError, KeyError):
+            return None
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

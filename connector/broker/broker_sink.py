@@ -1,0 +1,252 @@
+"""The broker query's sink: what its steps want done, once for each batch.
+
+Invariants: letters are published before the batch's commit of `__dispatch`, and trims done after
+it; each of them takes effect once, however often Spark repeats the batch; a broker whose term is
+over writes nothing. The commit of `__dispatch` is the instant at which a batch has happened for
+everybody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pulsar_spark.connector.broker.broker_input import (
+    ASIDE_RECORD,
+    OFFSET_RECORD,
+    SHARD_PREFIX,
+    stale_checkpoint,
+)
+from pulsar_spark.connector.broker.letters import write_letters
+from pulsar_spark.connector.sink.message_writer import WrittenTopic
+from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
+from pulsar_spark.connector.source.chunk_reading import CHUNKS_KEPT_MS
+from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import BrokerFencedError, FencedError, PulsarliteError
+from pulsar_spark.hosting import broker_rows
+from pulsar_spark.hosting.broker_rows import OutputRow
+from pulsar_spark.hosting.hosted_broker import OFFSET_KEY
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import CreateSubscription, Report
+from pulsar_spark.protocol.ready import Letter
+from pulsar_spark.records.stored_data import parse_json
+from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
+from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.topic_log.publication import NewLedger
+from pulsar_spark.topic_name import TopicName
+
+LEDGERS_KEPT = 500
+"""Of `__dispatch`, behind a snapshot: for consumers that lag behind."""
+COMMANDS_KEPT = 2_000
+"""Of `__commands`: no fewer than a batch takes in, for what that batch sets aside."""
+SYSTEM_GRACE_MS = 10 * 60 * 1000
+"""How long the files of the system topics stay after that."""
+ABOUT_BATCHES = TopicPartition(str(DISPATCH), 0)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SteppedTask(WriterCommitMessage):
+    """What one task wrote, and what is left to do for the driver."""
+
+    query_id: str | None
+    dispatch: tuple[NewLedger, ...]
+    letters: tuple[WrittenTopic, ...]
+    subscriptions: tuple[tuple[str, str], ...]
+    trims: tuple[tuple[str, int, tuple[int, ...]], ...]
+    offset: bytes | None
+    chunks: tuple[Record, ...] = ()
+    """Acknowledges the chunks before those that were copied."""
+
+
+class BrokerStreamWriter(DataSourceStreamArrowWriter):
+    """Writes what the brokers of one root want done."""
+
+    def __init__(self, root: Root, term: int) -> None:
+        self._root, self._term = root, term
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SteppedTask:
+        rows = [OutputRow(*each.values()) for batch in iterator for each in batch.to_pylist()]
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
+        return write_rows(self._root, rows, query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        tasks = [each for each in messages if isinstance(each, SteppedTask)]
+        query_id = next((each.query_id for each in tasks if each.query_id), None)
+        if query_id is not None:
+            commit_batch(self._root, tasks, (query_id, batchId), self._term)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave the files to the clean-up of orphans: the commit may have taken effect."""
+
+
+def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> SteppedTask:
+    """The task's side: files that nobody sees yet."""
+    records: list[Record] = []
+    shards: list[Record] = []
+    letters: list[tuple[TopicPartition, Letter]] = []
+    trims: list[tuple[str, int, tuple[int, ...]]] = []
+    offset = None
+    for row in rows:
+        about = TopicPartition(row.topic, row.partition)
+        if row.kind == broker_rows.DISPATCH:
+            records.append(Record(about, row.text, row.data))
+        elif row.kind == broker_rows.ASIDE:
+            records.append(Record(about, ASIDE_RECORD, row.data))
+        elif row.kind == broker_rows.SHARD:
+            shards.append(Record(about, SHARD_PREFIX + row.text, row.data))
+        elif row.kind == broker_rows.LETTER:
+            letters.append((about, broker_rows.letter_of(row.data)))
+        elif row.kind == broker_rows.TRIM:
+            trims.append((*about, tuple(parse_json(row.data))))
+        elif row.topic == OFFSET_KEY:
+            records.append(Record(ABOUT_BATCHES, OFFSET_RECORD, row.data))
+            offset = row.data
+    subscriptions = {(each.topic, each.initial_subscription) for _, each in letters}
+    return SteppedTask(
+        query_id,
+        tuple(SystemTopic(root, DISPATCH).write(records, shards)),
+        tuple(write_letters(root, letters)),
+        tuple(sorted(each for each in subscriptions if each[1])),
+        tuple(trims),
+        offset,
+        tuple(_done_with(root, letters)),
+    )
+
+
+def commit_batch(
+    root: Root, tasks: Iterable[SteppedTask], application: tuple[str, int], term: int
+) -> None:
+    """The driver's side: letters, then the dispatch, then what may be forgotten."""
+    held = list(tasks)
+    dispatch = SystemTopic(root, DISPATCH)
+    log = dispatch.open()
+    log.refresh()
+    if log.state.term > term:
+        raise _fenced(root)
+    offsets = [BrokerOffset.from_json(each.offset) for each in held if each.offset]
+    if log.state.applications.get(application[0], -1) < application[1]:
+        planned = {each.dispatched for each in offsets} - {None}
+        if planned - {log.state.next_ledger_id}:  # it knows less than has been said
+            raise stale_checkpoint(root)
+    _publish_letters(root, held, application)
+    try:
+        new = [ledger for task in held for ledger in task.dispatch]
+        log.append(new, application=application, term=term)
+    except FencedError as error:
+        raise _fenced(root) from error
+    for topic, partition, ledger_ids in (trim for task in held for trim in task.trims):
+        _trim_topic(root, topic, partition, ledger_ids)
+    for ended in offsets:
+        if ended.snapshot:
+            _forget(root, log, ended)
+
+
+def claim_term(root: Root) -> int:
+    """A term above all that were: whoever had one before is fenced from now on."""
+    SystemTopic(root, COMMANDS).open()
+    log = SystemTopic(root, DISPATCH).open()
+    while True:
+        log.refresh()
+        term = log.state.term + 1
+        with suppress(FencedError):
+            if isinstance(log.append([], term=term), Commit):
+                return term
+        # else another broker begins at this moment, and has it
+
+
+def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[str, int]) -> None:
+    letters: dict[str, list[NewLedger]] = {}
+    for written in (each for task in tasks for each in task.letters):
+        letters.setdefault(written.topic, []).extend(written.ledgers)
+    for topic, ledgers in sorted(letters.items()):
+        root.open(TopicName.parse(topic)).append(ledgers, application=application, is_brokers=True)
+    wanted = sorted({each for task in tasks for each in task.subscriptions})
+    commands = [
+        Record.of(TopicPartition(str(TopicName.parse(topic)), 0), name, CreateSubscription(name))
+        for topic, name in wanted
+    ]
+    commands += [each for task in tasks for each in task.chunks]
+    if commands:
+        SystemTopic(root, COMMANDS).append(commands, application=application)
+
+
+def _done_with(root: Root, letters: Iterable[tuple[TopicPartition, Letter]]) -> Iterator[Record]:
+    """What acknowledges the other chunks of copied messages, each of which is its last chunk."""
+    for about, letter in letters:
+        chunks = root.open(TopicName.parse(about.topic)).state.chunks(about.partition)
+        done = ChunkedMessages.of(chunks).chunks_of(letter.messages) if chunks else PositionSet()
+        if done:
+            report = Report(
+                letter.subscription, epoch=None, acknowledged=Cursor().acknowledge(done)
+            )
+            yield Record.of(about, letter.subscription, report)
+
+
+def _trim_topic(root: Root, topic: str, partition: int, ledger_ids: Iterable[int]) -> None:
+    try:
+        _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
+    except PulsarliteError as error:  # that topic's trouble: the next trim takes these along
+        _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, topic, error)
+
+
+def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
+    """Drop them, and what had to stay when it was asked for: a broker asks oldest first, once.
+
+    Behind an open transaction all of them stay, as the broker waits for no topic. Ledgers stay from
+    the first on that has chunks of a message which stays, or is in the making.
+    """
+    last = max(ledger_ids, default=-1)
+
+    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        ledgers = state.ledgers(partition)
+        there = [each.ledger_id for each in ledgers if each.ledger_id <= last]
+        gone = tuple(each for each in there if state.may_trim(partition, each))
+        if chunks := state.chunks(partition):
+            needed = ChunkedMessages.of(chunks, ledgers).needed(gone, now_ms - CHUNKS_KEPT_MS)
+            first = min(needed, default=last + 1)
+            gone = tuple(each for each in gone if each < first)
+        if not gone:
+            return None
+        return Commit(state.number + 1, commit_id, now_ms, trimmed={partition: gone})
+
+    ledger.commit(build, waits=False)
+
+
+def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
+    """Behind a snapshot: older parts of the system topics, and files that were given up."""
+    commands = SystemTopic(root, COMMANDS)
+    try:
+        last = dispatch.state.next_ledger_id
+        LedgerStore(dispatch).trim({0: max(0, last - LEDGERS_KEPT)})
+        if commands.exists():
+            needed = min([ended.commands, *(each.commands for each in ended.aside.values())])
+            LedgerStore(commands.open()).trim({0: max(0, needed - COMMANDS_KEPT)})
+            LedgerStore(commands.open(), grace_ms=SYSTEM_GRACE_MS).sweep()
+        LedgerStore(dispatch, grace_ms=SYSTEM_GRACE_MS).sweep()
+        for topic in sorted({each.topic for each in ended.hosted}):
+            LedgerStore(root.open(TopicName.parse(topic)), waits=False).sweep()
+    except PulsarliteError as error:  # housekeeping: the next snapshot does it again
+        _log.warning("Housekeeping was left for later: %s", error)
+
+
+def _fenced(root: Root) -> BrokerFencedError:
+    return BrokerFencedError(
+        f"Another broker has taken over {root.service_url}: this one is fenced and stops. One "
+        "broker serves a root; stop the other first if this one is to go on."
+    )

@@ -1,0 +1,409 @@
+"""The broker query's source: it looks at the commands, the logs, the leases and the clock.
+
+Invariants: a batch is made only when there is something to take in or something has come due, so
+an idle broker makes none; all that a batch takes in is named by its offset; `now` never goes back,
+and never overtakes the first command that is not read yet. What is due, and who is subscribed, it
+learns from `__dispatch`, where each step says so. A consumer that is subscribed has a lease that
+can lapse, whether or not it has a file. A topic partition whose broker could not step, or whose log
+can't be read, is set aside: the others go on, what it has not taken in is kept, and it is tried
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import ceil, inf
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from pulsar_spark.connector.broker.broker_input import (
+    ASIDE_RECORD,
+    batches_of,
+    last_offset,
+    last_shards,
+    stale_checkpoint,
+)
+from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
+from pulsar_spark.connector.system.broker_offset import NO_COMMIT, Aside, BrokerOffset
+from pulsar_spark.connector.system.lease import (
+    DEFAULT_LEASE_MS,
+    Lease,
+    LeaseWatch,
+    leases,
+    read_lease,
+)
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, SystemTopic
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import TopicNotFoundError
+from pulsar_spark.hosting.hosted_broker import described
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.topic_name import TopicName
+
+LONGEST_WAIT_S = 5.0
+"""How long it looks for news before it says that there is none; a query that stops cuts it off."""
+LEASES_EVERY_S = 1.0
+"""How often the leases are looked at."""
+FIRST_RETRY_S = 1.0
+"""How long what is set aside waits to be tried again; each time twice as long, ..."""
+LONGEST_RETRY_S = 300.0
+"""... at most so long."""
+MISSING_EVERY_S = 5.0
+"""How often a topic that was not there is looked for again."""
+COMMANDS_AT_ONCE = 2_000
+"""Most ledgers (writers' commits) of `__commands` in a batch."""
+SNAPSHOT_EVERY = 1_000
+"""Ledgers of `__dispatch` after which all shards are written anew, and older ones dropped."""
+
+_log = logging.getLogger(__name__)
+
+
+class BrokerInputPartition(InputPartition):
+    """A batch's input, read by one task: it is small."""
+
+    def __init__(self, root: Root, start: BrokerOffset, end: BrokerOffset) -> None:
+        self.root, self.start, self.end = root, start, end
+
+
+class BrokerStreamReader(DataSourceStreamReader):
+    """What the broker query reads."""
+
+    def __init__(self, root: Root) -> None:
+        self._root, self._clock = root, root.clock
+        self._commands = SystemTopic(root, COMMANDS)
+        self._dispatch = SystemTopic(root, DISPATCH)
+        self._dispatch_read = 0
+        self._due: dict[TopicPartition, int] = {}
+        self._durable: dict[TopicPartition, tuple[str, ...]] = {}
+        self._consumers: dict[TopicPartition, tuple[Lease, ...]] = {}
+        self._logs: dict[str, ManagedLedger] = {}
+        self._missing: dict[str, float] = {}
+        self._leases: dict[str, Lease | None] = {}
+        self._watch = LeaseWatch(self._clock)
+        self._look_at_leases_s = self._clock.monotonic_s()
+        self._before = BrokerOffset()
+        """Where the last batch began."""
+        self._failed: dict[TopicPartition, str] = {}
+        """Those that could not step in it, until a look has ended, and why."""
+        self._tries: dict[TopicPartition, tuple[int, float]] = {}
+        """Of what is set aside: how often it was, and when it is tried again."""
+        self._news_s = self._clock.monotonic_s()
+        self._begun = False
+        self._committed: BrokerOffset | None = None
+        self._snapshot_at: int | None = None
+
+    # -- what Spark calls ----------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return BrokerOffset().to_json_value()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        """The end of the next batch; `start` itself while there is nothing to do."""
+        begun = BrokerOffset.from_json_value(start)
+        deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
+        while (end := self.look(begun)) is None:
+            left = deadline - self._clock.monotonic_s()
+            if left <= 0:
+                return start
+            self._clock.sleep(min(self._pause_s(), left))
+        return end.to_json_value()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begun, ended = BrokerOffset.from_json_value(start), BrokerOffset.from_json_value(end)
+        return [BrokerInputPartition(self._root, self.begins_at(begun, ended), ended)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, BrokerInputPartition)
+        yield from batches_of(partition.root, partition.start, partition.end)
+
+    def stop(self) -> None:
+        """Nothing is held."""
+        leave_if_hung_up()
+
+    # -- what an embedded broker calls too -------------------------------------------------------
+
+    def look(self, begun: BrokerOffset) -> BrokerOffset | None:
+        """The end of the next batch; None while there is nothing to do. It does not wait."""
+        end = None if self._begun else self._begin(begun)
+        if begun is not self._committed:  # that batch is committed: those consumers are gone
+            self._committed = begun
+            for each in begun.lapsed:
+                self._root.store.delete(each.path if isinstance(each, Lease) else each)
+        if end is None:
+            end = self._look(begun)
+        if end is not None:
+            self._news_s = self._clock.monotonic_s()
+        return end
+
+    def begins_at(self, begun: BrokerOffset, ended: BrokerOffset) -> BrokerOffset:
+        """Where the batch begins: if the store had nothing, where `__dispatch` says."""
+        if ended.restored is None:
+            return begun
+        self._dispatch.refresh()
+        return last_shards(self._dispatch, ended.restored)[0] or begun
+
+    def rests_until_ms(self) -> int | None:
+        """The instant of the next look, if nothing is said or published before: None is never.
+
+        Until then it does not sleep through anything.
+        """
+        offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
+        instants = [*self._due.values()]
+        instants += [ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values()]
+        watched = {path for path, _ in leases(self._root.store)}
+        watched |= {each.path for known in self._consumers.values() for each in known}
+        if watched:
+            look_s = max(self._look_at_leases_s, self._watch.look_by_s(watched, self._lease_ms))
+            instants.append(ceil(look_s * 1000 + offset_ms))
+        at_ms = min(instants, default=None)
+        self._watch.rests_until_s = inf if at_ms is None else (at_ms - offset_ms) / 1000
+        return at_ms
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _begin(self, start: BrokerOffset) -> BrokerOffset:
+        """The first batch of a run: every broker says when it is due next.
+
+        On a new checkpoint they are restored from `__dispatch`, if it has any.
+        StaleCheckpointError if another broker has served since, from another checkpoint.
+        """
+        self._begun = True
+        stop = self._dispatch.refresh()
+        restored = None
+        if start.now_ms and last_offset(self._dispatch, stop) != start:
+            raise stale_checkpoint(self._root)
+        if not start.now_ms and stop:
+            offset, brokers = last_shards(self._dispatch, stop)
+            if offset is not None:
+                hosted = {*brokers, *offset.aside}
+                start = replace(
+                    offset, hosted={each: offset.hosted.get(each, NO_COMMIT) for each in hosted}
+                )
+                restored = stop
+        self._dispatch_read = stop if start.dispatched is None else start.dispatched
+        if self._dispatch_read < stop:
+            before = last_offset(self._dispatch, self._dispatch_read)
+            self._before = self._before if before is None else before
+        start = self._before = self._as_stepped(start)
+        self._failed = {}
+        due = tuple(sorted(each for each in start.hosted if each not in start.aside))
+        return BrokerOffset(
+            start.commands, start.hosted, max(self._clock.wall_ms(), start.now_ms), due,
+            restored=restored, dispatched=stop, partitions=start.partitions, aside=start.aside,
+        )  # fmt: skip
+
+    def _look(self, start: BrokerOffset) -> BrokerOffset | None:
+        """One look at everything; None if there is nothing to do."""
+        base = self._as_stepped(start)
+        now_ms = max(self._clock.wall_ms(), start.now_ms)
+        commands, hosted, unread_ms = self._new_commands(base)
+        resting = self._resting(start, base)
+        logs, unreadable = self._logs_of({each.topic for each in hosted if each not in resting})
+        partitions, created = self._grown(base, hosted, logs)
+        again = {each for each in start.aside if each not in resting}
+        created |= {each: start.aside[each].created for each in again if start.aside[each].created}
+        aside = {each: base.aside[each] for each in resting}
+        for about in [each for each in hosted if each.topic in unreadable and each not in aside]:
+            made = created.pop(about, ())
+            aside[about] = self._set_aside(about, base, unreadable[about.topic], made)
+        moved = {
+            each: max(number, logs.get(each.topic, NO_COMMIT)) if each not in aside else number
+            for each, number in hosted.items()
+        }
+        if unread_ms is not None:
+            now_ms = max(min(now_ms, unread_ms), start.now_ms)
+        again -= aside.keys()
+        due = {each for each, at in self._due.items() if at <= now_ms and each in hosted}
+        lapsed = self._lapsed(aside) if unread_ms is None else ()
+        snapshot = self._snapshot_is_due()
+        same = commands == start.commands and moved == start.hosted and aside == start.aside
+        same = same and partitions == start.partitions
+        self._failed = {}
+        if same and not (due or lapsed or snapshot):
+            return None
+        for each in moved if snapshot else due:
+            self._due.pop(each, None)
+        self._before = base
+        return BrokerOffset(
+            commands, moved, now_ms, tuple(sorted(due | again)), lapsed, snapshot,
+            dispatched=self._dispatch_read, partitions=partitions, created=created, aside=aside,
+        )  # fmt: skip
+
+    def _as_stepped(self, start: BrokerOffset) -> BrokerOffset:
+        """Where the brokers are: those that could not step in the batch before are set aside."""
+        self._failed |= self._hear()
+        if not self._failed:
+            return start
+        hosted, aside = dict(start.hosted), dict(start.aside)
+        for about, error in self._failed.items():
+            hosted[about] = self._before.hosted.get(about, NO_COMMIT)
+            made = start.created.get(about, ())
+            aside[about] = self._set_aside(about, self._before, error, made)
+        return replace(start, hosted=hosted, aside=aside)
+
+    def _set_aside(
+        self, about: TopicPartition, since: BrokerOffset, error: str, created: tuple[str, ...]
+    ) -> Aside:
+        """As of that offset, or longer; and later than the last time it is tried again."""
+        tries = self._tries.get(about, (0, 0.0))[0]
+        wait_s = min(FIRST_RETRY_S * 2 ** min(tries, 10), LONGEST_RETRY_S)
+        self._tries[about] = (tries + 1, self._clock.monotonic_s() + wait_s)
+        _log.error("Set aside for %g s: %s, of which the broker says: %s", wait_s, about, error)
+        self._due.pop(about, None)
+        known = since.aside.get(about, Aside(since.commands, error, created))
+        return replace(known, error=error)
+
+    def _hear(self) -> dict[TopicPartition, str]:
+        """What the last steps said of themselves; of those that failed, why."""
+        stop = self._dispatch.refresh()
+        failed: dict[TopicPartition, str] = {}
+        if stop <= self._dispatch_read:
+            return failed
+
+        def is_kept(_about: TopicPartition, to: str) -> bool:
+            return to in ("", ASIDE_RECORD)
+
+        for stored in self._dispatch.read(self._dispatch_read, stop, keep=is_kept):
+            about = stored.record.about
+            if stored.record.subscription == ASIDE_RECORD:
+                failed[about] = stored.record.data.decode()
+                continue
+            item = stored.record.item()
+            if not isinstance(item, Stepped):
+                continue
+            self._due.pop(about, None)
+            if item.next_due_ms is not None:
+                self._due[about] = item.next_due_ms
+            self._durable[about] = item.durable
+            self._consumers[about] = tuple(Lease(*each) for each in item.consumers)
+            self._tries.pop(about, None)
+        self._dispatch_read = stop
+        return failed
+
+    def _new_commands(
+        self, start: BrokerOffset
+    ) -> tuple[int, dict[TopicPartition, int], int | None]:
+        """(the next ledger, who has a broker by then, when the first unread command was sent)."""
+        hosted = dict(start.hosted)
+        there = self._commands.refresh()
+        stop = min(there, start.commands + COMMANDS_AT_ONCE)
+        if stop > start.commands:
+            for stored in self._commands.read(start.commands, stop):
+                hosted.setdefault(stored.record.about, NO_COMMIT)
+        unread_ms = None
+        if stop < there:
+            unread_ms = next(self._commands.read(stop, stop + 1)).publish_time_ms
+        return stop, hosted, unread_ms
+
+    def _resting(self, start: BrokerOffset, base: BrokerOffset) -> set[TopicPartition]:
+        """What is set aside, and not to be tried again yet."""
+        now_s = self._clock.monotonic_s()
+        tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
+        return {*base.aside} - tried
+
+    def _logs_of(self, topics: set[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """(the last commit of each topic that is there, why others can't be read)."""
+        numbers: dict[str, int] = {}
+        errors: dict[str, str] = {}
+        for topic in sorted(topics):
+            try:
+                ledger = self._log_of(topic)
+                if ledger is not None:
+                    numbers[topic] = ledger.state.number
+            except Exception as error:  # noqa: BLE001, PERF203 - the other topics go on
+                errors[topic] = described(error)
+        return numbers, errors
+
+    def _log_of(self, topic: str) -> ManagedLedger | None:
+        """As of now; None while there is no such topic."""
+        ledger = self._logs.get(topic)
+        if ledger is None:
+            if self._clock.monotonic_s() < self._missing.get(topic, 0.0):
+                return None
+            try:
+                ledger = self._logs[topic] = self._root.open(TopicName.parse(topic))
+            except TopicNotFoundError:
+                self._missing[topic] = self._clock.monotonic_s() + MISSING_EVERY_S
+                return None
+        ledger.refresh()
+        return ledger
+
+    def _grown(
+        self, base: BrokerOffset, hosted: dict[TopicPartition, int], logs: Mapping[str, int]
+    ) -> tuple[dict[str, int], dict[TopicPartition, tuple[str, ...]]]:
+        """(how many partitions topics have, what is to be subscribed on those that are new).
+
+        As in Pulsar these are the durable subscriptions of the first partition. New ones join
+        `hosted`.
+        """
+        partitions, created = dict(base.partitions), {}
+        for topic in logs:
+            first = TopicPartition(topic, 0)
+            there = self._logs[topic].state.partitions
+            known = partitions.get(topic, there)
+            if known < there and first in base.hosted:
+                if first not in self._durable:
+                    continue  # its broker has not said yet what there is
+                for number in range(known, there):
+                    about = TopicPartition(topic, number)
+                    if self._durable[first]:
+                        hosted.setdefault(about, NO_COMMIT)
+                        created[about] = self._durable[first]
+            partitions[topic] = there
+        return partitions, created
+
+    def _lapsed(self, aside: Mapping[TopicPartition, Aside]) -> tuple[Lease, ...]:
+        """The consumers whose leases are over, and where: but not where a broker is set aside.
+
+        A lease of which no broker knows the consumer is forgotten: if it comes, it writes again.
+        """
+        if self._clock.monotonic_s() < self._look_at_leases_s:
+            return ()
+        self._look_at_leases_s = self._clock.monotonic_s() + LEASES_EVERY_S
+        known: dict[str, Lease] = {}
+        for about, consumers in sorted(self._consumers.items()):
+            for each in consumers if about not in aside else ():
+                held = known.setdefault(each.path, each)
+                known[each.path] = replace(held, partitions=(*held.partitions, about))
+        written = dict(leases(self._root.store))
+        self._leases = {path: self._lease(path) for path in written}
+        signs = {**dict.fromkeys(known), **written}
+        over = self._watch.lapsed(signs, self._lease_ms)
+        for path in over:
+            if path not in known and self._leases[path] is not None:
+                self._root.store.delete(path)
+        return tuple(known[path] for path in over if path in known)
+
+    def _lease(self, path: str) -> Lease | None:
+        return self._leases.get(path) or read_lease(self._root.store, path)
+
+    def _lease_ms(self, path: str) -> int:
+        lease = self._leases.get(path)
+        return DEFAULT_LEASE_MS if lease is None else lease.lease_ms
+
+    def _snapshot_is_due(self) -> bool:
+        """Whether so much was dispatched since the last one that older parts can be dropped."""
+        if self._snapshot_at is None:
+            self._snapshot_at = self._dispatch.first_ledger() if self._dispatch.exists() else 0
+        if self._dispatch_read - self._snapshot_at < SNAPSHOT_EVERY:
+            return False
+        self._snapshot_at = self._dispatch_read
+        return True
+
+    def _pause_s(self) -> float:
+        """Until the next look, which is not later than a broker is due."""
+        remote = self._root.store.remote
+        pause = pause_s(self._clock.monotonic_s() - self._news_s, remote=remote)
+        if remote or not self._due:
+            return pause
+        return max(0.001, min(pause, (min(self._due.values()) - self._clock.wall_ms()) / 1000))

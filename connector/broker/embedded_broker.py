@@ -1,0 +1,167 @@
+"""The broker in this process, without Spark: the broker query's source, steps and sink, in turn.
+
+Invariants: a batch is named in the checkpoint before it runs, so that a broker that was killed
+repeats it; what took effect once is not done again, since the sink knows it by (broker, batch);
+the brokers' states are what `__dispatch` says, which is where one begins that has no checkpoint.
+Time moves it only as the root's clock does. Stands where `connector/broker/broker_query.py` has Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any, Final
+
+from pulsar_spark.connector.broker.broker_input import last_shards, rows_of, stale_checkpoint
+from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
+from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
+from pulsar_spark.connector.storage.object_store import Versioned
+from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.hosting import broker_rows
+from pulsar_spark.hosting.broker_rows import InputRow, OutputRow
+from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, HostedBroker, run
+
+VERSION: Final = 1
+"""Of the checkpoint."""
+
+Brokers = dict[tuple[str, int], HostedBroker]
+
+
+class EmbeddedBroker:
+    """Serves one root, as long as somebody calls `turn`."""
+
+    def __init__(
+        self, root: Root, checkpoint: str | None = None, *, term: int | None = None
+    ) -> None:
+        """`checkpoint` is a file's path below the root; a batch under way there is repeated now.
+
+        Without one it takes up what `__dispatch` says. From now on a broker of a lower term is
+        fenced; by default this one's is the highest. StaleCheckpointError if the checkpoint is not
+        the newest; BrokerFencedError, now or at a `turn`, if another broker has taken over.
+        """
+        self.root = root
+        self._checkpoint = checkpoint
+        self._token: str | None = None
+        self._term = claim_term(root) if term is None else term
+        self._source = BrokerStreamReader(root)
+        self.brokers: Brokers = {}
+        """By (topic, partition), as of the last batch."""
+        self.done: tuple[OutputRow, ...] = ()
+        """What the last batch said and did."""
+        self._id = uuid.uuid4().hex
+        self._batch_id = -1
+        self.offset = BrokerOffset()
+        """Where the last batch ended."""
+        if checkpoint is not None and (held := root.store.get_versioned(checkpoint)) is not None:
+            self._resume(checkpoint, held)
+
+    def turn(self) -> bool:
+        """One look, and one batch if there is anything to do; whether there was."""
+        end = self._source.look(self.offset)
+        if end is None:
+            return False
+        number = self._batch_id + 1
+        self._plan(number, end)
+        self._run(number, self.offset, end)
+        self._batch_id, self.offset = number, end
+        return True
+
+    def until_quiet(self) -> int:
+        """Turns until there is nothing to do; how many batches that were."""
+        batches = 0
+        while self.turn():
+            batches += 1
+        return batches
+
+    def next_due_ms(self) -> int | None:
+        """When there may be something to do, if nobody says or publishes anything until then.
+
+        Who looks again at that instant has not slept, however long it is until then.
+        """
+        return self._source.rests_until_ms()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _run(self, number: int, start: BrokerOffset, end: BrokerOffset) -> None:
+        begun = self._source.begins_at(start, end)
+        by_key: dict[tuple[str, int], list[InputRow]] = {}
+        for row in rows_of(self.root, begun, end):
+            by_key.setdefault((row.topic, row.partition), []).append(row)
+        stepped: Brokers = {}
+        out: list[OutputRow] = []
+        for key, rows in sorted(by_key.items()):
+            if key[0] == OFFSET_KEY:
+                out += [OutputRow(*key, broker_rows.OFFSET, "", row.data) for row in rows]
+                continue
+            batch = run(self.brokers.get(key), rows)
+            stepped[key] = batch.broker
+            out += batch.rows
+        task = write_rows(self.root, out, self._id)
+        commit_batch(self.root, [task], (self._id, number), self._term)
+        self.brokers |= stepped
+        self.done = tuple(out)
+
+    def _plan(self, number: int, end: BrokerOffset) -> None:
+        """Say which batch is to run; StaleCheckpointError if another broker has said so since."""
+        if self._checkpoint is None:
+            return
+        value = {
+            "version": VERSION,
+            "broker": self._id,
+            "batch": number,
+            "start": self.offset.to_json_value(),
+            "end": end.to_json_value(),
+        }
+        data = json.dumps(value, sort_keys=True).encode()
+        store = self.root.store
+        if not store.compare_and_swap(self._checkpoint, self._token, data):
+            raise stale_checkpoint(self.root)
+        held = store.get_versioned(self._checkpoint)
+        self._token = None if held is None else held.token
+
+    def _resume(self, name: str, held: Versioned) -> None:
+        """Go on behind the batch that is named there, having repeated it.
+
+        A batch that wrote a snapshot, and took effect, is not repeated: what it began with may be
+        gone, and what it trimmed a later one trims.
+        """
+        value = _read(name, held.data)
+        self._token, self._id, number = held.token, value["broker"], value["batch"]
+        start, end = (BrokerOffset.from_json_value(value[each]) for each in ("start", "end"))
+        dispatch = SystemTopic(self.root, DISPATCH)
+        stop = dispatch.refresh()
+        done = dispatch.open().state.applications.get(self._id, -1) >= number
+        if not (done and end.snapshot):
+            self.brokers = _stored(dispatch, stop if end.dispatched is None else end.dispatched)
+            self._run(number, start, end)
+        self.brokers = _stored(dispatch, dispatch.refresh())
+        self._batch_id, self.offset = number, end
+
+
+def _stored(dispatch: SystemTopic, stop_ledger: int) -> Brokers:
+    """The brokers as of that ledger of `__dispatch`."""
+    found: Brokers = {}
+    for (topic, partition), shards in last_shards(dispatch, stop_ledger)[1].items():
+        if (broker := HostedBroker.stored(shards)) is not None:
+            found[topic, partition] = broker
+    return found
+
+
+def _read(name: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+        version = value["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFileError(
+            f"The broker's checkpoint {name} is damaged: {error!r}. Delete it: the broker is "
+            "rebuilt from __dispatch."
+        ) from error
+    if version > VERSION:
+        raise FutureVersionError(
+            f"The broker's checkpoint {name} has version {version}, and this Pulsarlite reads up "
+            f"to {VERSION}: update it to the one that wrote it."
+        )
+    return dict(value)

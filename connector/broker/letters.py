@@ -1,0 +1,135 @@
+"""Copies of messages to other topics: dead letters, and retries with their time.
+
+Invariants: a copy has the message's value, key, ordering key, event time and properties, and
+those that tell where it comes from; what is copied is written like any other message and seen by
+the commit alone; a letter topic keeps its messages though nobody subscribed to it yet.
+Does what Pulsar's `ConsumerImpl` does with a producer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.schema.schema_registration import SinkSchema
+from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.source.compacted_reading import rows_left
+from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.micro_batch import MessageInputPartition, TopicRows
+from pulsar_spark.connector.spark.message_columns import READ_COLUMNS
+from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.options.options import Options
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.protocol.ready import Letter
+from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy
+from pulsar_spark.subscriptions.dead_letter import letter_properties
+from pulsar_spark.topic_name import TopicName
+
+SETTINGS: Final = {"policies": {"keep_without_subscription": True}}
+"""Of a letter topic that is made here."""
+LARGEST: Final = 1 << 31
+"""A message that was published once may be published again, however large."""
+
+ANY_SCHEMA: Final = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE)
+"""A letter topic takes letters of whatever topic and version, so that none is lost."""
+
+_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
+_COPIED: Final = ("key", "ordering_key", "value", "event_time", "properties")
+_VERSION: Final = "schema_version"
+_SCHEMA: Final = StructType(
+    [column.field for column in READ_COLUMNS if column.name in (*_IDS, *_COPIED, _VERSION)]
+)
+_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+_ANY_PROPERTIES: Final = pa.map_(pa.binary(), pa.binary())
+_TIME: Final = pa.timestamp("us", "UTC")
+
+
+def write_letters(
+    root: Root, letters: Iterable[tuple[TopicPartition, Letter]]
+) -> list[WrittenTopic]:
+    """Write the copies, which nobody sees before their commit."""
+    written: list[WrittenTopic] = []
+    for about, letter in letters:
+        name = TopicName.parse(letter.topic)
+        root.open_or_create(name, 1, SETTINGS)
+        options = Options.parse(
+            {"serviceUrl": root.service_url, "topic": letter.topic, "maxMessageSize": str(LARGEST)}
+            | {f"storage.{key}": value for key, value in root.storage.items()}
+        )
+        for schema, copies in _by_schema(root, about, letter):
+            written += write_messages(copies, options, root, schema, enforced=False)
+    return written
+
+
+def _by_schema(
+    root: Root, about: TopicPartition, letter: Letter
+) -> Iterator[tuple[SinkSchema | None, Iterator[pa.RecordBatch]]]:
+    """What is of one version, in order, with that version's schema, and values as they are.
+
+    Pulsar's dead letter producer has `AutoProduceBytesSchema` of the message's own schema.
+    """
+    schemas = root.open(TopicName.parse(about.topic)).state.schemas
+    copies = _copies(root, about, letter)
+    for version, batches in groupby(copies, key=lambda batch: batch.column(_VERSION)[0].as_py()):
+        info = None if version is None else schemas.get(version)
+        schema = None if info is None else SinkSchema(info, ANY_SCHEMA, encoded=True)
+        yield schema, (batch.drop_columns([_VERSION]) for batch in batches)
+
+
+def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.RecordBatch]:
+    topic = root.open(TopicName.parse(about.topic))
+    ledgers = topic.state.ledgers_left(about.partition)
+    rows = tuple(rows_left(letter.messages, topic, about.partition))
+    partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
+    for batch in read_messages(partition, _SCHEMA):
+        for first, stop in _runs(batch.column(_VERSION)):
+            yield _copy(batch.slice(first, stop - first), letter, ledgers)
+
+
+def _runs(versions: pa.Array) -> Iterator[tuple[int, int]]:
+    """Where rows of the same version begin and end."""
+    known = versions.to_pylist()
+    starts = [row for row in range(len(known)) if not row or known[row] != known[row - 1]]
+    yield from pairwise([*starts, len(known)] if starts else [])
+
+
+def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:
+    columns = {name: batch.column(name) for name in _COPIED}
+    ids = zip(*(batch.column(name).to_pylist() for name in _IDS), strict=True)
+    held = batch.column("properties").cast(_ANY_PROPERTIES).to_pylist()
+    properties = [
+        list(letter_properties(letter, _id(ledgers, *each), _texts(mine or ())).items())
+        for each, mine in zip(ids, held, strict=True)
+    ]
+    columns["properties"] = pa.array(properties, _PROPERTIES)
+    if letter.deliver_at_ms is not None:
+        at = pa.scalar(letter.deliver_at_ms * 1000, _TIME)
+        columns["deliver_at"] = pa.repeat(at, batch.num_rows)
+    columns[_VERSION] = batch.column(_VERSION)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Any]:
+    """A message's properties; older versions published also what is no UTF-8."""
+    return {
+        key.decode(errors="replace"): value if value is None else value.decode(errors="replace")
+        for key, value in pairs
+    }
+
+
+def _id(
+    ledgers: LedgerList, ledger_id: int, entry_id: int, partition: int, batch_index: int
+) -> MessageId:
+    """As Pulsar has it: a message that is an entry of its own has no batch index."""
+    ledger = ledgers.get(ledger_id)
+    size = 1 if ledger is None else ledger.batch_sizes.size_of(entry_id)
+    if size == 1:
+        return MessageId(ledger_id, entry_id, partition)
+    return MessageId(ledger_id, entry_id, partition, batch_index, size)

@@ -1,0 +1,385 @@
+"""A consumer in this process: it receives, acknowledges, rejects and seeks, without Spark.
+
+Invariants: it plans, reads and reports as the streaming source does (`ConsumerRun`), and what it
+acknowledges is folded as a sink's rows are (`acknowledgment_rows`); what it has taken into its
+queue was reported as delivered before; what it says goes out with its next report, or alone. It
+moves when somebody calls it, or its root's clock does. Follows Pulsar's `ConsumerImpl`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, fold
+from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.storage.clock import Repeated
+from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.errors import BrokerRefusedError, ConsumerNotConnectedError
+from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.planning.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    RedeliverUnacknowledgedMessages,
+    Report,
+    Seek,
+    Unsubscribe,
+)
+from pulsar_spark.protocol.ready import ServerError
+from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
+
+RECEIVER_QUEUE_SIZE: Final = "1000"
+"""Pulsar's default."""
+GROUPED: Final = 1000
+"""So many acknowledgements are sent at once, however short they have waited."""
+_COLUMNS: Final = read_schema(include_properties=True, consumer=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message, who published it and when, and how often it was delivered before."""
+
+    value: bytes | None
+    message_id: MessageId
+    topic: str
+    key: str | None = None
+    ordering_key: bytes | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    publish_time: datetime | None = None
+    event_time: datetime | None = None
+    deliver_at: datetime | None = None
+    producer_name: str | None = None
+    sequence_id: int | None = None
+    redelivery_count: int = 0
+    attempt: int = 0
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, max(self.message_id.partition, 0))
+
+
+class MessageConsumer:
+    """One consumer of a subscription. Also a context manager, which closes it at its end."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        prefetch: int = 1,
+        acknowledgment_group_time_ms: int = 0,
+    ) -> None:
+        """Subscribes; what the broker thinks of it, it hears with the next call.
+
+        `options` are those of a streaming source. `prefetch` messages are taken at once, each of
+        which counts as delivered. Acknowledgements wait for the group time, so that others join
+        them. InvalidOptionError if an option can't be, TopicNotFoundError if there is no topic.
+        """
+        given = {"receiverQueueSize": RECEIVER_QUEUE_SIZE, **options, "ackMode": "manual"}
+        given["maxMessagesPerTrigger"] = str(prefetch)
+        self.options: Options = options_of(given, Scope.STREAM_READ)
+        self.root = Root.of(self.options)
+        self._group_s = acknowledgment_group_time_ms / 1000
+        self._queue_size: int = self.options["receiverQueueSize"]
+        self._run = ConsumerRun(self.options, self.root, completed=self._completed)
+        self._run.check()
+        self._offset = self._run.pinned()
+        self._client = self._run.connected(self._offset)
+        self._lock = threading.RLock()
+        self._queue: deque[ReceivedMessage] = deque()
+        self._unacknowledged: dict[TopicPartition, PositionSet] = {}
+        """Taken into the queue, and not acknowledged or given back since."""
+        self._acknowledged: dict[TopicPartition, Cursor] = {}
+        """By this consumer, above the subscription's floor."""
+        self._said: dict[TopicPartition, Acknowledgments] = {}
+        """What it has rejected since the last report."""
+        self._waiting = 0
+        self._flushing: Repeated | None = None
+        self._epochs: dict[TopicPartition, int] = {}
+        self._redelivers = 0
+        self._unsubscribing: dict[TopicPartition, int] = {}
+
+    @property
+    def name(self) -> str:
+        return self._client.name
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    def receive(self) -> ReceivedMessage | None:
+        """The next message; None if there is none just now.
+
+        BrokerRefusedError if the broker does not let it in, ConsumerReplacedError if a newer run
+        has its name, DataLossError if what comes next was trimmed away.
+        """
+        with self._lock:
+            self._check_open()
+            self._hear()
+            while not self._queue:
+                planned = self._run.plan(self._offset)
+                if planned is None:
+                    self._report()
+                    return None
+                self._take(planned)
+            return self._queue.popleft()
+
+    def poll(self) -> None:
+        """Hear what the broker says, and answer it; errors as of `receive`."""
+        with self._lock:
+            if not self._client.is_closed:
+                self._hear()
+                self._report()
+
+    # -- acknowledging -------------------------------------------------------------------------
+
+    def acknowledge(self, *messages: ReceivedMessage) -> None:
+        """These are done, one by one; whichever consumer of the subscription received them."""
+        self._say("Individual", messages)
+
+    def acknowledge_cumulative(self, message: ReceivedMessage) -> None:
+        """This one and all of its partition before it. BrokerRefusedError where others share."""
+        if self.options["subscriptionType"] in ("Shared", "Key_Shared"):
+            text = "Cannot use cumulative acks on a non-exclusive/non-failover subscription"
+            raise BrokerRefusedError(ServerError.NOT_ALLOWED_ERROR, text)
+        self._say("Cumulative", [message])
+
+    def negative_acknowledge(self, *messages: ReceivedMessage, delay_ms: int | None = None) -> None:
+        """These come again, after the consumer's delay or that one."""
+        self._say("Negative", messages, delay_ms=delay_ms)
+        self.poll()
+
+    def reconsume_later(
+        self,
+        message: ReceivedMessage,
+        delay_ms: int,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """To the retry letter topic, to come again from there."""
+        times = int(message.properties.get(RECONSUMETIMES, "0"))
+        self._say(
+            "ReconsumeLater", [message], delay_ms=delay_ms, reconsume_times=times,
+            properties=list((properties or {}).items()),
+        )  # fmt: skip
+        self.poll()
+
+    def flush(self) -> None:
+        """Send the acknowledgements that wait for others to join them."""
+        with self._lock:
+            flushing, self._flushing = self._flushing, None
+            if not self._client.is_closed:
+                self._report()
+        if flushing is not None:
+            flushing.stop()
+
+    # -- the subscription ----------------------------------------------------------------------
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """All that was received and is not acknowledged comes again."""
+        with self._lock:
+            self._check_open()
+            self._report()
+            self._redelivers += 1
+            self._client.say({
+                about: RedeliverUnacknowledgedMessages(
+                    self._client.subscription, self.name, self._client.incarnation,
+                    consumer.epoch, self._redelivers,
+                )
+                for about, consumer in self._client.consumers.items()
+                if consumer.connected
+            })  # fmt: skip
+            self._queue.clear()
+            self._unacknowledged.clear()
+
+    def seek(self, to: MessageId | Position | datetime) -> None:
+        """All consumers of the subscription go on at this message, or at what is published then.
+
+        A message id moves its partition only; EARLIEST, LATEST and a time move all.
+        """
+        with self._lock:
+            self._check_open()
+            name, commands = self._client.subscription, {}
+            for about in self._client.consumers:
+                request = self._client.next_request()
+                if isinstance(to, datetime):
+                    at_ms = int(to.timestamp() * 1000)
+                    commands[about] = Seek(name, timestamp_ms=at_ms, request_id=request)
+                elif isinstance(to, Position):
+                    commands[about] = Seek(name, to, request_id=request)
+                elif max(to.partition, 0) == about.partition:
+                    commands[about] = Seek(name, to.position, to.batch_index, request_id=request)
+            self._client.say(commands)
+
+    def unsubscribe(self) -> None:
+        """Delete the subscription, and be closed; unless others are connected to it."""
+        with self._lock:
+            self._check_open()
+            client = self._client
+            self._unsubscribing = {about: client.next_request() for about in client.consumers}
+            client.say({
+                about: Unsubscribe(client.subscription, self.name, client.incarnation, request)
+                for about, request in self._unsubscribing.items()
+            })  # fmt: skip
+
+    def close(self) -> None:
+        """A last report, then it goes: what is not acknowledged goes to others at once."""
+        self.flush()
+        with self._lock:
+            if not self._client.is_closed:
+                self._run.close(self._offset)
+
+    def __enter__(self) -> MessageConsumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._client.is_closed:
+            raise ConsumerNotConnectedError(f"Consumer {self.name} is closed: subscribe again.")
+
+    def _hear(self) -> None:
+        """What was in the queue before a seek is not for its user any more."""
+        self._run.hear()
+        for about, consumer in self._client.consumers.items():
+            if consumer.connected and self._epochs.get(about) != consumer.epoch:
+                self._epochs[about] = consumer.epoch
+                for kept in (self._unacknowledged, self._acknowledged, self._said):
+                    kept.pop(about, None)
+                self._queue = deque(each for each in self._queue if each.partition != about)
+        if self._unsubscribing and all(map(self._is_unsubscribed, self._unsubscribing)):
+            self._client.leave()
+
+    def _is_unsubscribed(self, about: TopicPartition) -> bool:
+        answered = self._client.consumers[about].answered >= self._unsubscribing[about]
+        return answered and self._client.backlog(about) is None
+
+    def _take(self, planned: StreamOffset) -> None:
+        """Report a micro-batch, and read it into the queue."""
+        taken = list(self._messages(planned))
+        for about, ledgers in self._run.ledgers(planned).items():
+            new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
+            if new is not None and new != self._offset.get(about):
+                for part in new.attempts_since(self._offset.get(about), ledgers).values():
+                    held = held.union(part)
+                self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
+        self._run.report_planned(self._offset, planned)
+        self._offset = planned
+        self._run.connected(planned)
+        self._queue.extend(taken)
+
+    def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
+        self._run.open_changed(self._offset, planned)
+        for task in self._run.tasks(self._offset, planned):
+            for batch in read_messages(task, _COLUMNS):
+                yield from map(_message, batch.to_pylist())
+
+    def _say(self, kind: str, messages: Iterable[ReceivedMessage], **details: Any) -> None:
+        """Have it said with the next report, and send that unless others may join it."""
+        chosen = list(messages)
+        with self._lock:
+            self._check_open()
+            for about, found in fold(_rows(kind, chosen, details), self.root, None).items():
+                self._take_in(about, found)
+            self._waiting += len(chosen)
+            if not self._group_s or self._waiting >= GROUPED:
+                self._report()
+            elif self._flushing is None:
+                clock = self.root.clock
+                self._flushing = clock.repeat(self._group_s, self.flush, "acknowledgements")
+
+    def _take_in(self, about: TopicPartition, found: Acknowledgments) -> None:
+        self._said.setdefault(about, Acknowledgments()).join(found)
+        held = self._unacknowledged.get(about, PositionSet())
+        for messages in (*found.rejected.values(), *found.later.values()):
+            held = held.difference(messages)
+        done = Cursor()
+        for messages in found.individual.values():
+            done = done.acknowledge(messages)
+        for furthest in found.cumulative.values():
+            done = done.union(Cursor().acknowledge_cumulative(*furthest))
+        held = held.after(done.mark_delete_position).difference(done.individually_deleted)
+        self._unacknowledged[about] = held
+        floor = self._client.consumers[about].floor
+        before = self._acknowledged.get(about, Cursor())
+        self._acknowledged[about] = before.union(done).floor(floor)
+
+    def _report(self) -> None:
+        self._run.report(self._offset, self._offset)
+
+    def _completed(self, about: TopicPartition, report: Report, ledgers: LedgerList) -> Report:
+        """With what its user has said since the last, and room for what is not received yet."""
+        said = self._said.pop(about, Acknowledgments())
+        self._waiting = 0
+        held = self._unacknowledged.get(about, PositionSet())
+        return replace(
+            report,
+            acknowledged=report.acknowledged.union(self._acknowledged.get(about, Cursor())),
+            rejected=said.rejections,
+            reconsume_later=said.to_reconsume_later,
+            permits=_count(held, ledgers) + self._queue_size,
+        )
+
+
+def _count(messages: PositionSet, ledgers: LedgerList) -> int:
+    """How many there are; those of ledgers that were trimmed need no room."""
+    there = filter(None, map(ledgers.get, messages.ledger_ids))
+    return sum(int(messages.row_mask(ledger).sum()) for ledger in there)
+
+
+def _message(row: Mapping[str, Any]) -> ReceivedMessage:
+    ids = ("ledger_id", "entry_id", "partition", "batch_index")
+    message_id = MessageId(*(row[name] for name in ids))
+    names = (
+        "topic", "key", "ordering_key", "publish_time", "event_time", "deliver_at",
+        "producer_name", "sequence_id", "redelivery_count", "attempt",
+    )  # fmt: skip
+    properties = dict(row["properties"] or ())
+    return ReceivedMessage(
+        row["value"], message_id, properties=properties, **{name: row[name] for name in names}
+    )
+
+
+def _rows(
+    kind: str, messages: Sequence[ReceivedMessage], details: Mapping[str, Any]
+) -> list[pa.RecordBatch]:
+    """As the rows of a sink that acknowledges."""
+    if not messages:
+        return []
+    rows = [
+        {
+            "topic": each.topic,
+            "ledger_id": each.message_id.ledger_id,
+            "entry_id": each.message_id.entry_id,
+            "partition": each.message_id.partition,
+            "batch_index": each.message_id.batch_index,
+            "ack_type": kind,
+            "attempt": each.attempt,
+            **{name: value for name, value in details.items() if value is not None},
+        }
+        for each in messages
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    types = {"properties": pa.map_(pa.string(), pa.string())}
+    return [
+        pa.RecordBatch.from_pydict(
+            {name: pa.array(values, types.get(name)) for name, values in columns.items()}
+        )
+    ]

@@ -1,0 +1,380 @@
+"""`pulsarlite topics ...`: what each of these commands does, as the lines that it prints.
+
+Invariants: no Spark; nothing is changed by `list`, `stats` and `peek`; `trim` and `tidy` go
+through LedgerStore, which may be stopped anywhere and run again.
+Follows pulsar-admin's `CmdTopics`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pulsar_spark.connector.command_line.namespaces_command import set_topic_policy
+from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
+from pulsar_spark.connector.source.start_positions import StartPosition
+from pulsar_spark.connector.system.lease import LEASES
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, delete_temporaries
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import enforces_schemas, schema_policies
+from pulsar_spark.connector.topic_log.non_persistent import check_kept
+from pulsar_spark.connector.topic_log.topics import Root, service_url_of
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options.option_values import parse_duration_ms
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.topic_name import (
+    NON_PERSISTENT,
+    PERSISTENT,
+    NamespaceName,
+    TopicName,
+    check_user_topic,
+)
+
+LONGEST_VALUE = 200
+"""Characters of a message that `peek` prints."""
+
+_TIMES = ("event_time", "deliver_at")
+_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
+          "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
+
+
+def run(arguments: Namespace) -> Iterator[str]:
+    """The lines that a command prints. PulsarliteError if it can't be done."""
+    root = root_of(arguments)
+    commands: Mapping[str, Callable[[Root, Namespace], Iterator[str]]] = {
+        "list": _list,
+        "create": _create,
+        "update": _update,
+        "set-deduplication": set_topic_policy,
+        "set-schema-compatibility-strategy": set_topic_policy,
+        "set-is-allow-auto-update-schema": set_topic_policy,
+        "set-schema-validation-enforce": set_topic_policy,
+        "schemas": _schemas,
+        "stats": _stats,
+        "peek": _peek,
+        "trim": _trim,
+        "tidy": _tidy,
+        "compact": _compact,
+    }
+    return commands[arguments.command](root, arguments)
+
+
+def root_of(arguments: Namespace) -> Root:
+    """The root that a command names, or the environment's."""
+    url = service_url_of(arguments.service_url)
+    if not url:
+        raise InvalidOptionError(
+            "Where do the topics lie? Say --service-url FOLDER (or s3://bucket/prefix), or set "
+            "PULSARLITE_SERVICE_URL."
+        )
+    given = {"serviceUrl": url}
+    for pair in arguments.storage:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidOptionError(f"--storage {pair}: it takes NAME=VALUE.")
+        given[f"storage.{name}"] = value
+    return Root.of(Options.parse(given))
+
+
+def _open(root: Root, arguments: Namespace) -> ManagedLedger:
+    return root.open(TopicName.parse(arguments.name))
+
+
+def _open_to_change(root: Root, arguments: Namespace, what: str) -> ManagedLedger:
+    return root.open(check_user_topic(TopicName.parse(arguments.name), what))
+
+
+def _list(root: Root, arguments: Namespace) -> Iterator[str]:
+    tenant = namespace = None
+    if arguments.namespace:
+        name = NamespaceName.parse(arguments.namespace)
+        tenant, namespace = name.tenant, name.local_name
+    rows = []
+    found = (root.find(tenant, namespace, domain) for domain in (PERSISTENT, NON_PERSISTENT))
+    for topic in chain.from_iterable(found):
+        if topic.is_system and not arguments.include_system_topics:
+            continue
+        ledger = root.open_found(topic)
+        if ledger is None:
+            continue
+        state = ledger.state
+        messages = sum(state.messages(partition) for partition in range(state.partitions))
+        rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
+    if rows:
+        yield from table(["topic", "partitions", "messages"], rows)
+    else:
+        where = f"{root.store.root}, {arguments.namespace}" if tenant else root.store.root
+        missing = not root.store.remote and not Path(root.store.root).is_dir()
+        yield f"No topics in {where}" + (": there is no such folder" if missing else "")
+
+
+def _create(root: Root, arguments: Namespace) -> Iterator[str]:
+    topic = TopicName.parse(arguments.name)
+    if topic.is_partition:
+        raise InvalidOptionError(
+            f"{topic} is the name of a partition: create {topic.partitioned_topic_name} with "
+            "--partitions."
+        )
+    root.create(check_user_topic(topic, "created"), arguments.partitions)
+    yield f"Created {topic}, partitions: {arguments.partitions}"
+
+
+def _update(root: Root, arguments: Namespace) -> Iterator[str]:
+    ledger = _open_to_change(root, arguments, "updated")
+    before = ledger.state.partitions
+    if arguments.partitions < before:
+        raise InvalidOptionError(
+            f"{ledger.topic} has {before} partitions, and partitions are only ever added."
+        )
+    ledger.grow(arguments.partitions)
+    yield f"{ledger.topic} has {ledger.state.partitions} partitions now, and had {before}."
+    if ledger.state.partitions > before:
+        yield "Keys go to other partitions from now on: their order does not reach across this."
+
+
+def _schemas(root: Root, arguments: Namespace) -> Iterator[str]:
+    topic = TopicName.parse(arguments.name)
+    ledger = root.open(topic)
+    policies = schema_policies(ledger, topic)
+    update = "" if policies.allow_auto_update else ", and no producer may add one"
+    enforced = ", and none may go without" if enforces_schemas(ledger, topic) else ""
+    yield f"{ledger.topic}: compatibility {policies.strategy.value}{update}{enforced}"
+    rows = []
+    for version, schema in enumerate(ledger.state.schemas.schemas):
+        fields = [each.name for each in schema.avro().fields] if schema.definition else []
+        rows.append([str(version), schema.type.value, ", ".join(fields) or "-"])
+    if not rows:
+        yield "no schemas: values are bytes"
+        return
+    yield from table(["version", "type", "fields"], rows)
+    if arguments.definition:
+        for version, schema in enumerate(ledger.state.schemas.schemas):
+            if schema.definition:
+                yield f"version {version}: {schema.definition}"
+
+
+def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
+    ledger = _open(root, arguments)
+    state = ledger.state
+    yield f"{ledger.topic} in {root.store.root}"
+    rows, files = [], set()
+    for partition in range(state.partitions):
+        ledgers = list(ledger.ledgers(partition))
+        own = {each.file for each in ledgers}
+        files |= own
+        rows.append(
+            [
+                str(partition), f"{len(ledgers):,}", f"{sum(e.entries for e in ledgers):,}",
+                f"{state.messages(partition):,}", _bytes(state.size_bytes(partition)),
+                f"{len(own):,}",
+                f"{ledgers[0].ledger_id}:0" if ledgers else "-",
+                f"{ledgers[-1].ledger_id}:{ledgers[-1].entries - 1}" if ledgers else "-",
+            ]
+        )  # fmt: skip
+    heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
+    yield from table(heads, rows)
+    messages = sum(state.messages(partition) for partition in range(state.partitions))
+    sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
+    stored = sum(size or 0 for size in sizes.values())
+    yield f"{messages:,} messages in {len(files):,} files of {_bytes(stored)}; {_log(ledger)}"
+    if state.tombstones:
+        yield f"{len(state.tombstones):,} files were given up: `topics tidy` deletes them in time."
+
+
+def _log(ledger: ManagedLedger) -> str:
+    state = ledger.state
+    moment = dt.datetime.fromtimestamp(state.timestamp_ms / 1000, dt.timezone.utc)
+    settings = f", settings {json.dumps(state.settings, sort_keys=True)}" if state.settings else ""
+    return f"newest commit {state.number}, of {_moment(moment)}{settings}"
+
+
+def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
+    if arguments.count < 1:
+        raise InvalidOptionError(f"--count {arguments.count}: it takes a number, 1 or more.")
+    topic = TopicName.parse(arguments.name)
+    ledger = root.open(topic)
+    chosen = range(ledger.state.partitions)
+    if topic.is_partition:
+        if topic.partition_index not in chosen:
+            raise InvalidOptionError(
+                f"{ledger.topic} has {len(chosen)} partitions, numbered from 0: there is no "
+                f"partition {topic.partition_index}."
+            )
+        chosen = range(topic.partition_index, topic.partition_index + 1)
+    for partition in chosen:
+        shown = False
+        for text in _peek_partition(ledger, partition, arguments.count, last=arguments.last):
+            shown = True
+            yield text
+        if not shown:
+            yield f"partition {partition} is empty"
+
+
+def _peek_partition(
+    ledger: ManagedLedger, partition: int, count: int, *, last: bool
+) -> Iterator[str]:
+    hidden = ledger.state.hidden(partition)
+    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
+    found: list[str] = []
+    try:
+        ledgers = list(ledger.ledgers(partition))
+        for each in reversed(ledgers) if last else ledgers:
+            left = count - len(found)
+            rows = range(each.messages)
+            if left_out := hidden.of([each.ledger_id]):
+                mask = left_out.row_mask(each)
+                rows = [row for row in rows if not mask[row]]  # type: ignore[assignment]
+            some = [_message(reader, each, row) for row in (rows[-left:] if last else rows[:left])]
+            found = [*some, *found] if last else [*found, *some]
+            if len(found) >= count:
+                break
+    finally:
+        reader.close()
+    yield from found
+
+
+def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
+    (batch,) = reader.read(ledger, MESSAGE_SCHEMA.names, row, 1)
+    message = batch.to_pylist()[0]
+    entry_id, batch_index = ledger.batch_sizes.locate(row)
+    parts = [
+        f"{ledger.ledger_id}:{entry_id}:{ledger.partition}:{batch_index}",
+        f"published {_moment(message['publish_time'])}",
+    ]
+    for name in _SHOWN:
+        content = message[name]
+        if content is not None:
+            text = _moment(content) if name in _TIMES else _text(content, LONGEST_VALUE)
+            parts.append(f"{name} {text}")
+    value = "(null)" if message["value"] is None else _text(message["value"], LONGEST_VALUE)
+    return f"{'  '.join(parts)}\n    {value}"
+
+
+def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
+    ledger = _open_to_change(root, arguments, "trimmed")
+    before = (
+        _before_id(ledger, arguments.before)
+        if arguments.before
+        else _before_time(ledger, arguments.before_time)
+    )
+    ledgers = {partition: ledger.ledgers(partition) for partition in before}
+    commit = LedgerStore(ledger).trim(before)
+    if commit is None:
+        yield f"Nothing of {ledger.topic} is that old."
+        return
+    gone = [ledgers[p].get(ledger_id) for p, ids in commit.trimmed.items() for ledger_id in ids]
+    messages = sum(each.messages for each in gone if each)
+    yield f"Dropped {messages:,} messages of {ledger.topic}, in {len(gone):,} ledgers."
+    yield "`topics tidy` deletes their files in time."
+
+
+def _before_id(ledger: ManagedLedger, text: str) -> dict[int, int]:
+    partitions = ledger.state.partitions
+    if text.isdecimal():
+        return dict.fromkeys(range(partitions), int(text))
+    try:
+        message_id = MessageId.parse(text)
+    except ValueError as error:
+        raise InvalidOptionError(f"--before: {error}.") from None
+    if not 0 <= message_id.partition < partitions:
+        raise InvalidOptionError(
+            f"--before {text} names no partition of {ledger.topic}, which has {partitions}: it "
+            "takes LEDGER:ENTRY:PARTITION, or a ledger's number alone."
+        )
+    return {message_id.partition: message_id.ledger_id}
+
+
+def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
+    time_ms = StartPosition.parse_time("--before-time", text).time_ms or 0
+    before = {}
+    for partition in range(ledger.state.partitions):
+        for each in ledger.ledgers(partition):
+            if each.max_publish_time_ms >= time_ms:
+                break
+            before[partition] = each.ledger_id + 1
+    return before
+
+
+def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
+    from pulsar_spark.connector.housekeeping.compaction import compact  # needs parts of pyspark
+
+    ledger = _open_to_change(root, arguments, "compacted")
+    check_kept(ledger.topic)
+    done = compact(ledger, retain_null_key=arguments.retain_null_key)
+    for each in done:
+        yield (
+            f"partition {each.partition}: kept {each.kept:,} of {each.read:,} messages, up to "
+            f"{each.horizon}"
+        )
+    if not done:
+        yield f"Nothing was published to {ledger.topic} since it was compacted."
+
+
+def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
+    grace_ms = _duration("--grace", arguments.grace)
+    orphan_ms = _duration("--orphan-age", arguments.orphan_age)
+    inactive_ms = _duration("--inactive-age", arguments.inactive_age)
+    ledger = _open(root, arguments)
+    ledger.settle()
+    store = LedgerStore(ledger, grace_ms=grace_ms)
+    if not arguments.no_merge:
+        before = len(ledger.state.files)
+        commits = store.merge_small_files()
+        merged = before - len(ledger.state.files) + len(commits)
+        yield f"merged     {merged:,} small files into {len(commits):,}"
+    orphans = store.reclaim_orphans(older_than_ms=orphan_ms)
+    yield f"gave up    {len(orphans.reclaimed) if orphans else 0:,} files that no commit names"
+    deleted = store.sweep(temporary_age_ms=orphan_ms)
+    yield f"deleted    {len(deleted):,} files given up {arguments.grace} ago or earlier"
+    yield f"waiting    {len(ledger.state.tombstones):,} files, given up since"
+    delete_temporaries(root.store, LEASES, ledger.clock() - orphan_ms)
+    inactive = store.forget_inactive(older_than_ms=inactive_ms)
+    gone = inactive.inactive_applications + inactive.inactive_producers if inactive else ()
+    yield f"forgot     {len(gone):,} applications and producers that publish no more"
+    yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
+
+
+def _duration(name: str, text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except ValueError:
+        raise InvalidOptionError(
+            f"{name} {text}: it takes a duration, such as 500ms, 30s, 5m, 1h or 2d."
+        ) from None
+
+
+def table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """Columns of equal width; the first, and those of positions, to the left."""
+    widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
+    for row in [heads, *rows]:
+        cells = [
+            text.ljust(width) if place == 0 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _moment(moment: dt.datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(value: Any, longest: int) -> str:
+    """Printable, on one line, and not too long: a message must not play with the terminal."""
+    text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+    cut = text[:longest] + (f"... ({len(text):,} characters)" if len(text) > longest else "")
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in cut)

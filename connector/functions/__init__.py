@@ -1,0 +1,4 @@
+"""Functions for users' queries: acknowledge, process, transaction.
+
+They are made of the format's options; whatever they do, options alone could do too.
+"""

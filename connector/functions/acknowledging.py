@@ -1,0 +1,245 @@
+"""Acknowledging with DataFrames: `pulsar_spark.acknowledge`, and its three relatives.
+
+    def done(batch, batch_id):
+        work(batch)
+        pulsar_spark.acknowledge(batch, "billing", batch_id=batch_id)
+
+Invariants: of a DataFrame only the columns that say which message it is are used, whatever else it
+has; with `batch_id` a repeated micro-batch acknowledges once; a streaming DataFrame is not written
+but turned into the rows to write. Follows Pulsar's `Consumer`: acknowledge, negativeAcknowledge,
+acknowledgeCumulative, reconsumeLater.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from pulsar_spark.connector.topic_log.topics import service_url_of
+from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
+from pulsar_spark.options.option_values import parse_duration_ms
+from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from typing_extensions import Unpack
+
+Delay = timedelta | int | str
+"""An int counts milliseconds; a text is a duration such as `30s`."""
+
+
+class Writing(TypedDict, total=False):
+    """Where and how acknowledgements are written; all of it may be left out, or be None.
+
+    `topic` names the messages' topic where they have no such column. `batch_id`: a second write
+    with the same `application` and batch id does nothing; in `foreachBatch` the application is by
+    default the query, and where one function acknowledges twice for a subscription in a
+    micro-batch, each call needs one of its own. `options` are those of the store.
+    """
+
+    topic: str | None
+    service_url: str | None
+    batch_id: int | None
+    application: str | None
+    options: Mapping[str, str] | None
+
+
+_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index", "topic")
+
+
+def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> DataFrame | None:
+    """Acknowledge the messages of a DataFrame, one by one.
+
+    A column `attempt` is used where there is one, here and by the others: what was delivered before
+    a seek is left alone then.
+
+    A batch DataFrame, such as `foreachBatch` hands over, is written now; with `batch_id` once. A
+    streaming DataFrame is turned into rows, for `writeStream` with the option `subscriptionName`.
+    The keywords are those of `Writing`.
+    """
+    return _say(df, subscription, "Individual", {}, how)
+
+
+def acknowledge_cumulative(
+    df: DataFrame, subscription: str, **how: Unpack[Writing]
+) -> DataFrame | None:
+    """Acknowledge all messages up to the furthest of these, in each topic partition.
+
+    Only of an Exclusive or Failover subscription: BrokerRefusedError for the others, and nothing is
+    written. The rest is as for `acknowledge`.
+    """
+    return _say(df, subscription, "Cumulative", {}, how)
+
+
+def negative_acknowledge(
+    df: DataFrame,
+    subscription: str,
+    *,
+    delay: Delay | None = None,
+    **how: Unpack[Writing],
+) -> DataFrame | None:
+    """Give the messages back: they come again after the delay, or the consumer's own.
+
+    With a dead letter policy one that came too often becomes a dead letter instead. A column
+    `attempt` is used where there is one: what has gone out again meanwhile is left alone. The
+    rest is as for `acknowledge`.
+    """
+    return _say(df, subscription, "Negative", details_of_negative(delay), how)
+
+
+def reconsume_later(
+    df: DataFrame,
+    subscription: str,
+    delay: Delay,
+    *,
+    properties: Mapping[str, str] | None = None,
+    **how: Unpack[Writing],
+) -> DataFrame | None:
+    """Copy the messages to the retry letter topic, from which they come after the delay.
+
+    How often that was done stands in a message's properties, so they have to be among the
+    columns: read with `includeProperties`. The rest is as for `acknowledge`.
+    """
+    return _say(df, subscription, "ReconsumeLater", details_of_later(df, delay, properties), how)
+
+
+def details_of_negative(delay: Delay | None) -> dict[str, Column]:
+    """What a row that rejects says besides its message id."""
+    return {} if delay is None else {"delay_ms": _literal(milliseconds_of(delay))}
+
+
+def details_of_later(
+    df: DataFrame, delay: Delay, properties: Mapping[str, str] | None
+) -> dict[str, Column]:
+    """What a row that reconsumes later says besides its message id."""
+    details = {
+        "delay_ms": _literal(milliseconds_of(delay)),
+        "reconsume_times": _reconsume_times(df),
+    }
+    if properties:
+        details["properties"] = _map(properties)
+    return details
+
+
+def _say(
+    df: DataFrame,
+    subscription: str,
+    ack_type: str,
+    details: Mapping[str, Column],
+    how: Writing,
+) -> DataFrame | None:
+    if unknown := how.keys() - Writing.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+    rows = rows_that_acknowledge(df, ack_type, details, how.get("topic"))
+    batch_id, application = how.get("batch_id"), how.get("application")
+    if df.isStreaming:
+        if batch_id is not None or application is not None:
+            raise InvalidOptionError(
+                "batch_id and application belong to a batch DataFrame, as in foreachBatch: a "
+                "streaming one is written by its own query, which counts its micro-batches."
+            )
+        return rows
+    given = {**(how.get("options") or {}), "subscriptionName": subscription}
+    if url := service_url_of(how.get("service_url")):
+        given["serviceUrl"] = url
+    if batch_id is not None:
+        who = application or query_of_batch(df)
+        given |= {"txnAppId": f"{who}/{subscription}/{ack_type}", "txnVersion": str(batch_id)}
+    elif application is not None:
+        raise InvalidOptionError("application needs batch_id: the number of this write.")
+    from pulsar_spark.connector.registration import register
+
+    register(df.sparkSession)
+    rows.write.format("pulsarlite").mode("append").options(**given).save()
+    return None
+
+
+def rows_that_acknowledge(
+    df: DataFrame, ack_type: str, details: Mapping[str, Column], topic: str | None
+) -> DataFrame:
+    """The rows that the sink takes."""
+    from pyspark.sql import functions
+
+    missing = [name for name in ("ledger_id", "entry_id") if name not in df.columns]
+    if missing:
+        raise InvalidMessageError(
+            f"The DataFrame has no column {missing[0]}: a message is known by ledger_id, entry_id, "
+            "partition, batch_index and topic. Keep these columns of what was read."
+        )
+    if "topic" not in df.columns and topic is None:
+        raise InvalidMessageError(
+            "The DataFrame has no column topic: keep it of what was read, or say topic=..."
+        )
+    columns = [df[name] for name in _IDS if name in df.columns]
+    if "topic" not in df.columns:
+        columns.append(functions.lit(topic).alias("topic"))
+    columns.append(functions.lit(ack_type).alias("ack_type"))
+    if "attempt" in df.columns:
+        columns.append(df["attempt"])
+    columns += [column.alias(name) for name, column in details.items()]
+    return df.select(*columns)
+
+
+def _reconsume_times(df: DataFrame) -> Column:
+    from pyspark.sql import functions
+
+    if "reconsume_times" in df.columns:
+        return df["reconsume_times"]
+    if "properties" not in df.columns:
+        raise InvalidMessageError(
+            "The DataFrame has no column properties, which say how often a message was "
+            'reconsumed before: read with .option("includeProperties", "true").'
+        )
+    return functions.try_element_at(df["properties"], functions.lit(RECONSUMETIMES)).try_cast("int")
+
+
+def _literal(value: int) -> Column:
+    from pyspark.sql import functions
+
+    return functions.lit(value).cast("bigint")
+
+
+def _map(properties: Mapping[str, str]) -> Column:
+    from pyspark.sql import functions
+
+    flat: list[Any] = []
+    for name, value in properties.items():
+        flat += [functions.lit(name), functions.lit(value)]
+    return functions.create_map(*flat)
+
+
+def milliseconds_of(delay: Delay) -> int:
+    """InvalidOptionError if it is none."""
+    if isinstance(delay, timedelta):
+        value = round(delay.total_seconds() * 1000)
+    elif isinstance(delay, str):
+        try:
+            value = parse_duration_ms(delay)
+        except ValueError:
+            value = -1
+    else:
+        value = delay
+    if value < 0:
+        raise InvalidOptionError(
+            f"A delay can't be {delay!r}: it is a timedelta, a number of milliseconds, or a text "
+            "such as 500ms, 30s or 5m, and not below 0."
+        )
+    return value
+
+
+def query_of_batch(df: DataFrame) -> str:
+    """The query whose micro-batch this thread works on."""
+    from pyspark.errors import PySparkException
+
+    try:
+        context = df.sparkSession.sparkContext
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+    except PySparkException:  # Spark Connect has no context
+        query_id = None
+    if not query_id:
+        raise InvalidOptionError(
+            "Spark does not say which query this is: give application=..., a text that no other "
+            "writer uses, together with batch_id."
+        )
+    return str(query_id)

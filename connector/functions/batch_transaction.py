@@ -1,0 +1,272 @@
+"""`pulsar_spark.transaction`: DataFrames published, and messages acknowledged, as one unit.
+
+    def done(batch, batch_id):
+        with pulsar_spark.transaction(batch_id=batch_id) as txn:
+            txn.write(work(batch), topic="results")
+            txn.acknowledge(batch, "billing")
+
+Invariants: within the block data files are written, and nothing is committed; at its end all of it
+is committed together, `__commands` last, so that whoever meets a transaction there can finish it;
+left by an exception the block has stored nothing that anybody sees. Follows Pulsar's `Transaction`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import (
+    FoldedRows,
+    check_acknowledgments,
+    records_of,
+)
+from pulsar_spark.connector.functions.acknowledging import (
+    Delay,
+    details_of_later,
+    details_of_negative,
+    query_of_batch,
+    rows_that_acknowledge,
+)
+from pulsar_spark.connector.schema.schema_registration import SinkSchema
+from pulsar_spark.connector.sink.message_writer import WrittenTopic
+from pulsar_spark.connector.sink.publishing import prepares_of
+from pulsar_spark.connector.sink.stream_writer import WrittenFiles, check_messages, topics_of
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root, service_url_of
+from pulsar_spark.connector.topic_log.transaction_commit import Prepare, begin, commit_together
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options.option_values import MOST_COUNT
+from pulsar_spark.options.options import Options, Scope
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import Column, DataFrame
+
+_OF_THE_WHOLE: Final = {
+    "accessMode", "producerLease", "subscriptionName", "transactional", "txnAppId", "txnVersion",
+}  # fmt: skip
+"""Options that say how a sink commits, or what else it does: here the transaction says that."""
+
+
+def transaction(
+    *,
+    batch_id: int | None = None,
+    application: str | None = None,
+    service_url: str | None = None,
+    transaction_timeout: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> BatchTransaction:
+    """A transaction, to be used with `with`; it is committed at the end of the block.
+
+    With `batch_id` it takes effect once for the `application`, by default the query in whose
+    `foreachBatch` it stands; where a micro-batch has two transactions, each needs an `application`
+    of its own. `options` are those of the store. InvalidOptionError if one of these can't be.
+    """
+    if application is not None and batch_id is None:
+        raise InvalidOptionError("application needs batch_id: the number of this transaction.")
+    if batch_id is not None and (type(batch_id) is not int or not 0 <= batch_id <= MOST_COUNT):
+        raise InvalidOptionError("batch_id is a whole number, 0 to 2^63 - 1, as Spark counts them.")
+    common = dict(options or {})
+    if url := service_url_of(service_url):
+        common["serviceUrl"] = url
+    given = {**common, "transactional": "true"}
+    if transaction_timeout is not None:
+        given["transactionTimeout"] = transaction_timeout
+    timeout_ms = Options.parse(given, Scope.BATCH_WRITE)["transactionTimeout"]
+    return BatchTransaction(common, batch_id, application, timeout_ms)
+
+
+class BatchTransaction:
+    """What was written and acknowledged so far. Made by `transaction`."""
+
+    def __init__(
+        self,
+        common: Mapping[str, str],
+        batch_id: int | None,
+        application: str | None,
+        timeout_ms: int,
+    ) -> None:
+        """`common` are the options of the root."""
+        self._common, self._timeout_ms = common, timeout_ms
+        self._root = Root.of(Options.parse(common, Scope.BATCH_WRITE))
+        self._batch_id, self._application = batch_id, application
+        self._written: list[WrittenFiles] = []
+        self._said: dict[str, list[FoldedRows]] = {}
+        self._is_open = False
+
+    def __enter__(self) -> BatchTransaction:
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        if kind is None:
+            application = None
+            if self._batch_id is not None and self._application is not None:
+                application = (self._application, self._batch_id)
+            records = [
+                record
+                for subscription, found in sorted(self._said.items())
+                for record in records_of(self._root, subscription, found)
+            ]
+            commit_batch(
+                self._root, topics_of(self._written), records, application, self._timeout_ms
+            )
+
+    def write(
+        self,
+        df: DataFrame,
+        *,
+        topic: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish the rows, with a sink's options and columns, once the transaction commits.
+
+        The files are written now. InvalidOptionError or InvalidMessageError as from a sink.
+        """
+        self._check(df)
+        given = {**self._common, **(options or {})}
+        if topic is not None:
+            given["topic"] = topic
+        parsed = Options.parse(given, Scope.BATCH_WRITE)
+        for name in parsed.given:
+            if name in _OF_THE_WHOLE:
+                raise InvalidOptionError(
+                    f"Option {name} has no meaning within a transaction, which says itself how "
+                    "and as what it is committed. Leave it out."
+                )
+        parsed = Options.parse({**given, "transactional": "true"}, Scope.BATCH_WRITE)
+        schema = check_messages(parsed, self._root, df.schema, overwrite=False)
+        self._written += _in_tasks(df, _Write(parsed, self._root, schema))
+
+    def acknowledge(self, df: DataFrame, subscription: str, *, topic: str | None = None) -> None:
+        """Acknowledge the messages of a DataFrame, one by one, once the transaction commits."""
+        self._check(df)
+        self._acknowledge(df, subscription, "Individual", {}, topic)
+
+    def acknowledge_cumulative(
+        self, df: DataFrame, subscription: str, *, topic: str | None = None
+    ) -> None:
+        """Acknowledge all up to the furthest of these, once the transaction commits."""
+        self._check(df)
+        self._acknowledge(df, subscription, "Cumulative", {}, topic)
+
+    def negative_acknowledge(
+        self,
+        df: DataFrame,
+        subscription: str,
+        *,
+        delay: Delay | None = None,
+        topic: str | None = None,
+    ) -> None:
+        """Give the messages back once the transaction commits; the delay counts from then."""
+        self._check(df)
+        self._acknowledge(df, subscription, "Negative", details_of_negative(delay), topic)
+
+    def reconsume_later(
+        self,
+        df: DataFrame,
+        subscription: str,
+        delay: Delay,
+        *,
+        properties: Mapping[str, str] | None = None,
+        topic: str | None = None,
+    ) -> None:
+        """Have the messages copied to the retry letter topic once the transaction commits."""
+        self._check(df)
+        details = details_of_later(df, delay, properties)
+        self._acknowledge(df, subscription, "ReconsumeLater", details, topic)
+
+    def _acknowledge(
+        self,
+        df: DataFrame,
+        subscription: str,
+        ack_type: str,
+        details: Mapping[str, Column],
+        topic: str | None,
+    ) -> None:
+        rows = rows_that_acknowledge(df, ack_type, details, topic)
+        given = {**self._common, "subscriptionName": subscription}
+        parsed = Options.parse(given, Scope.BATCH_WRITE)
+        check_acknowledgments(parsed, rows.schema, overwrite=False)
+        found = _in_tasks(rows, _Fold(self._root))
+        self._said.setdefault(subscription, []).extend(found)
+
+    def _check(self, df: DataFrame) -> None:
+        if not self._is_open:
+            raise InvalidOptionError(
+                "The transaction is not open: use it within its block, "
+                "with pulsar_spark.transaction(...) as txn."
+            )
+        if df.isStreaming:
+            raise InvalidOptionError(
+                "A transaction takes batch DataFrames, as foreachBatch has them; a stream that "
+                'only publishes has .option("transactional", "true").'
+            )
+        if self._batch_id is not None and self._application is None:
+            self._application = query_of_batch(df)
+
+
+def commit_batch(
+    root: Root,
+    written: Iterable[WrittenTopic],
+    records: Iterable[Record],
+    application: tuple[str, int] | None,
+    timeout_ms: int,
+) -> None:
+    """Publish what tasks wrote, and tell the brokers, as one unit; once for each application."""
+    prepares = prepares_of(root, written, application)
+    commands = SystemTopic(root, COMMANDS)
+    new = commands.write(records)
+    if new:
+        # All applications share the log of `__commands`.
+        named = application and (f"{application[0]}/transaction", application[1])
+        last: Prepare = lambda txn: commands.open().append(  # noqa: E731
+            new, application=named, transaction=txn
+        )
+        prepares.append(last)
+    if prepares:
+        commit_together(root.store, begin(root.store, application, timeout_ms), prepares)
+
+
+class _Write:
+    """One task's writing. Pickles."""
+
+    def __init__(self, options: Options, root: Root, schema: SinkSchema | None) -> None:
+        self._options, self._root, self._schema = options, root, schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> WrittenFiles:
+        from pulsar_spark.connector.sink.message_writer import write_messages
+
+        written = write_messages(batches, self._options, self._root, self._schema)
+        return WrittenFiles(tuple(written))
+
+
+class _Fold:
+    """One task's acknowledging. Pickles."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> FoldedRows:
+        return FoldedRows(fold(batches, self._root, None))
+
+
+def _in_tasks(df: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Any]:
+    """What the work returns for each task's rows; of a task that is repeated, its last run's."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        done = pickle.dumps(work(batches))
+        yield pa.record_batch({"done": pa.array([done], pa.binary())})
+
+    return [pickle.loads(row.done) for row in df.mapInArrow(task, "done binary").collect()]  # noqa: S301

@@ -1,0 +1,362 @@
+"""`pulsar_spark.process`: a Python function on each message, in the workers, failures one by one.
+
+    def handle(message):
+        if busy():
+            raise pulsar_spark.RetryLater("30s")
+        store(message.key, message.value)
+
+    outcomes = pulsar_spark.process(messages, handle)
+    outcomes.writeStream.format("pulsarlite").option("subscriptionName", "billing").start()
+
+Invariants: every message has one outcome, a row that the sink with `subscriptionName` takes; what
+a function raises, or that its process dies or hangs, is the outcome of the message in work and of
+no other. Follows Pulsar Functions, where a message whose function fails is acknowledged negatively.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType
+
+from pulsar_spark.connector.functions.acknowledging import Delay, milliseconds_of
+from pulsar_spark.connector.spark.child_process import ChildDiedError, ChildProcess
+from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RESULT: Final = "result"
+_PICKLED: Final = b"\x80"
+"""How a pickle begins, and no JSON."""
+LONGEST_ERROR: Final = 2_000
+"""Characters of an error that go into the dead letter's properties."""
+OUTCOME_COLUMNS: Final = (
+    "ledger_id bigint, entry_id bigint, partition int, batch_index int, topic string, "
+    "ack_type string, attempt int, delay_ms bigint, reconsume_times int, "
+    "properties map<string,string>, error string"
+)
+_SCHEMA: Final = pa.schema(
+    [
+        ("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("partition", pa.int32()),
+        ("batch_index", pa.int32()), ("topic", pa.string()), ("ack_type", pa.string()),
+        ("attempt", pa.int32()), ("delay_ms", pa.int64()), ("reconsume_times", pa.int32()),
+        ("properties", pa.map_(pa.string(), pa.string())), ("error", pa.string()),
+    ]
+)  # fmt: skip
+_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
+_OF_A_MESSAGE: Final[dict[str, Any]] = {
+    "value": None, "key": None, "properties": (), "topic": None, **dict.fromkeys(_IDS, -1),
+    "redelivery_count": 0, "schema_error": None,
+}  # fmt: skip
+"""Column -> what stands for it where it is missing; in the order of `Message`'s fields."""
+
+
+class RetryLater(Exception):  # noqa: N818 - raised to say so, and no error
+    """Raised by a function: the message shall go to the retry letter topic, for so long."""
+
+    def __init__(self, delay: Delay, properties: Mapping[str, str] | None = None) -> None:
+        """`properties` are added to those of the message."""
+        self.delay_ms = milliseconds_of(delay)
+        self.properties = dict(properties or {})
+        super().__init__(f"retry in {self.delay_ms} ms")
+
+
+class Reject(Exception):  # noqa: N818 - raised to say so, and no error
+    """Raised by a function: the message can never be processed. It becomes a dead letter at once.
+
+    Where the consumer has no dead letter policy, it comes again as any other that failed.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        """`reason` is in the dead letter's property ERROR."""
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a function is given. What the DataFrame has no column of is None, or empty.
+
+    `value` is bytes, or with `valueSchema` what that gives, structs and maps as dicts; then
+    `schema_error` says why a value that does not fit is None, with `onSchemaMismatch` `null`.
+    """
+
+    value: Any = None
+    key: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    topic: str | None = None
+    ledger_id: int = -1
+    entry_id: int = -1
+    partition: int = -1
+    batch_index: int = -1
+    redelivery_count: int = 0
+    schema_error: str | None = None
+
+
+def process(
+    df: DataFrame,
+    function: Callable[[Any], object],
+    *,
+    batch: bool = False,
+    timeout: Delay | None = None,
+    topic: str | None = None,
+    result: DataType | str | None = None,
+) -> DataFrame:
+    """Run a function on each message, and say what became of it: rows that acknowledge.
+
+    `function(message)`, with a `Message`, is called in a child of Spark's worker. If it returns,
+    whatever it returns, the message is acknowledged. If it raises, kills its process, or takes
+    longer than `timeout`, the message is acknowledged negatively, with the error: it comes again by
+    the consumer's backoff, and becomes a dead letter in the end. If it raises `RetryLater`, the
+    message goes to the retry letter topic; where the DataFrame has no column `properties`, which
+    count that, it is acknowledged negatively with that delay. If it raises `Reject`, the message
+    becomes a dead letter at once. What the function keeps in memory it keeps for the task, or until
+    its process dies.
+
+    With `batch` the function is given Arrow record batches with all of the DataFrame's columns.
+    One that fails is halved until the message is found that fails, so others are processed more
+    than once; `timeout` is that of one call.
+
+    With a type as `result`, such as `"double"`, what the function returns is in a column `result`
+    too; with `batch` it returns an array or a list, with a value for each message. The sink takes
+    no such column: use it, then drop it.
+    """
+    from pyspark.sql import functions
+
+    missing = [name for name in _IDS if name not in df.columns]
+    if missing:
+        raise InvalidMessageError(
+            f"The DataFrame has no column {missing[0]}: a message is known by {', '.join(_IDS)} "
+            "and topic. Keep these columns of what was read."
+        )
+    if "topic" not in df.columns:
+        if topic is None:
+            raise InvalidMessageError(
+                "The DataFrame has no column topic: keep it of what was read, or say topic=..."
+            )
+        df = df.withColumn("topic", functions.lit(topic))
+    if not batch:
+        df = df.select(*(name for name in (*_OF_A_MESSAGE, "attempt") if name in df.columns))
+    timeout_s = None if timeout is None else milliseconds_of(timeout) / 1000
+    if result is None:
+        return df.mapInArrow(Processor(function, batch, timeout_s), OUTCOME_COLUMNS)
+    type_ = DataType.fromDDL(result) if isinstance(result, str) else result
+    processor = Processor(function, batch, timeout_s, to_arrow_type(type_))
+    return df.mapInArrow(processor, f"{OUTCOME_COLUMNS}, {RESULT} {type_.simpleString()}")
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What runs in a task: record batches of messages in, of outcomes out."""
+
+    function: Callable[[Any], object]
+    batch: bool = False
+    timeout_s: float | None = None
+    result: pa.DataType | None = None
+    """Of what the function returns; None: that is dropped."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        work = self._whole if self.batch else self._one_by_one
+        outcomes_of = _halved if self.batch else _in_order
+        with ChildProcess(work, self.timeout_s) as child:
+            for each in batches:
+                if each.num_rows:
+                    yield self._rows(each, outcomes_of(child, each))
+
+    def _one_by_one(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
+        rows = batch.slice(start, stop - start)
+        try:
+            messages = list(messages_of(rows))
+        except (ValueError, ArithmeticError):  # Python has no such text, or date: whose is it?
+            for row in range(rows.num_rows):
+                yield _outcome(self._one_row, rows.slice(row, 1))
+            return
+        for message in messages:
+            yield _outcome(self._one, message)
+
+    def _whole(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
+        yield _outcome(self._many, batch.slice(start, stop - start))
+
+    def _one_row(self, row: pa.RecordBatch) -> bytes:
+        (message,) = messages_of(row)
+        return self._one(message)
+
+    def _one(self, message: Message) -> bytes:
+        value = self.function(message)
+        if self.result is None:
+            return b""
+        return pickle.dumps([pa.scalar(value, self.result).as_py()])
+
+    def _many(self, batch: pa.RecordBatch) -> bytes:
+        values = self.function(batch)
+        if self.result is None:
+            return b""
+        found = pa.array(values, self.result) if isinstance(values, list) else values
+        if not isinstance(found, pa.Array | pa.ChunkedArray) or len(found) != batch.num_rows:
+            raise ValueError(
+                f"The function was given {batch.num_rows} messages, and returned no array or list "
+                f"of as many results, but {type(values).__name__}"
+            )
+        return pickle.dumps(found.cast(self.result).to_pylist())
+
+    def _rows(self, batch: pa.RecordBatch, outcomes: list[bytes]) -> pa.RecordBatch:
+        """As the sink takes them, and what the function returned."""
+        if self.result is None:
+            return _rows(batch, outcomes)
+        returned = [_returned(each) for each in outcomes]
+        said = [b"" if each is not None else outcomes[place] for place, each in enumerate(returned)]
+        values = pa.array([each[0] if each else None for each in returned], self.result)
+        return _rows(batch, said).append_column(RESULT, values)
+
+
+def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
+    """The rows, as a function is given them."""
+    there = set(batch.schema.names)
+    columns: list[Iterable[Any]] = []
+    for name, default in _OF_A_MESSAGE.items():
+        held = batch.column(name).to_pylist() if name in there else [default] * batch.num_rows
+        if name == "properties":
+            held = [dict(each or ()) for each in held]
+        elif name == "value" and name in there and pa.types.is_nested(batch.column(name).type):
+            held = [_with_dicts(each, batch.column(name).type) for each in held]
+        columns.append(held)
+    yield from map(Message, *columns)
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    """The value with its maps as dicts, which Arrow gives as lists of pairs."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {each.name: _with_dicts(value[each.name], each.type) for each in kind}
+    if pa.types.is_map(kind):
+        return {key: _with_dicts(each, kind.item_type) for key, each in value}
+    if pa.types.is_list(kind):
+        return [_with_dicts(each, kind.value_type) for each in value]
+    return value
+
+
+# -- outcomes --------------------------------------------------------------------------------------
+
+
+def _outcome(function: Callable[[Any], bytes], argument: Any) -> bytes:
+    """If it went well, what the function's wrapper has for us, else JSON."""
+    try:
+        return function(argument)
+    except RetryLater as later:
+        return json.dumps({"delay_ms": later.delay_ms, "properties": later.properties}).encode()
+    except Reject as never:
+        return json.dumps({"ack_type": "DeadLetter", **json.loads(_failed(never.reason))}).encode()
+    except BaseException as error:  # noqa: BLE001 - whatever a function raises is its message's
+        return _failed(_text(error))
+
+
+def _returned(outcome: bytes) -> list[Any] | None:
+    """What the function returned, of one message or of a batch; None if it failed."""
+    if not outcome.startswith(_PICKLED):
+        return None
+    values: list[Any] = pickle.loads(outcome)  # noqa: S301 - our own child wrote it
+    return values
+
+
+def _failed(text: str) -> bytes:
+    """JSON is ASCII here, so no text is too strange for it."""
+    return json.dumps({"error": text[:LONGEST_ERROR]}).encode()
+
+
+def _text(error: BaseException) -> str:
+    """What it is, and where it was raised."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error that can't even say what it is
+        text = type(error).__name__
+    frames = list(traceback.walk_tb(error.__traceback__))[2:]  # without our own
+    if frames:
+        frame, line = frames[-1]
+        place = f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
+        text = f"{text[: LONGEST_ERROR - len(place) - 3]} ({place})"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _results(child: ChildProcess, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
+    """What the child has for these rows; if it dies, that is the last one."""
+    try:
+        yield from child.run(batch, start, stop)
+    except ChildDiedError as died:
+        yield _failed(str(died))
+
+
+def _in_order(child: ChildProcess, batch: pa.RecordBatch) -> list[bytes]:
+    """Message by message; the rest of a batch goes to a new child when one dies."""
+    outcomes: list[bytes] = []
+    while len(outcomes) < batch.num_rows:
+        outcomes.extend(_results(child, batch, len(outcomes), batch.num_rows))
+    return outcomes
+
+
+def _halved(child: ChildProcess, batch: pa.RecordBatch) -> list[bytes]:
+    """All at once; what fails is halved until it is a message."""
+    outcomes = [b""] * batch.num_rows
+    left = [(0, batch.num_rows)]
+    while left:
+        start, stop = left.pop()
+        (outcome,) = _results(child, batch, start, stop)
+        values = _returned(outcome)
+        if values is not None:
+            outcomes[start:stop] = [pickle.dumps([value]) for value in values]
+        elif outcome and "error" in json.loads(outcome) and stop - start > 1:
+            middle = (start + stop) // 2
+            left += [(middle, stop), (start, middle)]
+        else:
+            outcomes[start:stop] = [outcome] * (stop - start)
+    return outcomes
+
+
+def _rows(batch: pa.RecordBatch, outcomes: list[bytes]) -> pa.RecordBatch:
+    """As the sink takes them."""
+    count = batch.num_rows
+    columns: dict[str, pa.Array] = {
+        name: batch.column(name).cast(_SCHEMA.field(name).type)
+        for name in (*_IDS, "topic", "attempt")
+        if name in batch.schema.names
+    }
+    if not any(outcomes):
+        columns["ack_type"] = pa.repeat("Individual", count)
+    else:
+        counted = "properties" in batch.schema.names
+        said: list[dict[str, Any]] = [{}] * count
+        for place, outcome in enumerate(outcomes):
+            if outcome:
+                said[place] = _said(batch, place, json.loads(outcome), counted=counted)
+        for name in ("ack_type", "delay_ms", "reconsume_times", "properties", "error"):
+            default = "Individual" if name == "ack_type" else None
+            values = [each.get(name, default) for each in said]
+            columns[name] = pa.array(values, _SCHEMA.field(name).type)
+    for each in _SCHEMA:
+        columns.setdefault(each.name, pa.nulls(count, each.type))
+    return pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
+
+
+def _said(
+    batch: pa.RecordBatch, place: int, outcome: dict[str, Any], *, counted: bool
+) -> dict[str, Any]:
+    if "error" in outcome:
+        return {"ack_type": "Negative", **outcome}
+    given = {**outcome, "properties": list(outcome["properties"].items())}
+    if not counted:
+        return {"ack_type": "Negative", **given}
+    held = dict(batch.column("properties")[place].as_py() or ())
+    times = held.get(RECONSUMETIMES) or "0"
+    return {
+        "ack_type": "ReconsumeLater", **given,
+        "reconsume_times": int(times) if times.isascii() and times.isdecimal() else 0,
+    }  # fmt: skip

@@ -1,0 +1,270 @@
+"""Compaction: of each key the latest message stays, up to a horizon; the topic itself is untouched.
+
+Invariants: what is kept is a new file, durable before one commit names it with the horizon, so a
+compaction that is killed anywhere leaves a file that no commit names, and the next begins again;
+it starts from the compaction before and what was published since, so it needs nothing that was
+trimmed; of two at once one is given up. Memory: the keys and their positions, and a row group.
+Follows Pulsar's `TwoPhaseCompactor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.ledger_files.content_digest import ContentDigest
+from pulsar_spark.connector.ledger_files.ledger_file import (
+    MESSAGE_SCHEMA,
+    LedgerFileReader,
+    LedgerFileWriter,
+)
+from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
+from pulsar_spark.connector.source.chunk_reading import TopicChunks, put_together
+from pulsar_spark.connector.source.compacted_reading import kept_rows
+from pulsar_spark.connector.source.micro_batch import RowRange
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import ObjectNotFoundError
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions.ledger_info import FileSeal, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
+from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.ledger_log import TopicState
+
+MOVED_AWAY_RETRIES: Final = 5
+"""How often a partition is begun again whose files were merged, or compacted by another."""
+CHUNKS_AWAITED_MS: Final = 10 * 60 * 1000
+"""A chunked message that is not complete holds the horizon before its first chunk for so long."""
+_OF_CHUNKS: Final = ("uuid", "chunk_id", "num_chunks_from_msg", "total_chunk_msg_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What compacting one partition came to."""
+
+    partition: int
+    horizon: Position
+    read: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Rows to compact: what to read, and which messages of a ledger the selected ones are."""
+
+    ledger: LedgerInfo
+    numbers: NDArray[np.int64]
+    rows: RowRange
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is kept of one ledger, in order."""
+
+    ledger: LedgerInfo
+    first_row: int
+    size_bytes: int = 0
+    numbers: list[NDArray[np.int64]] = field(default_factory=list)
+    digest: ContentDigest = field(default_factory=ContentDigest)
+
+
+def compact(ledger: ManagedLedger, *, retain_null_key: bool = False) -> list[Compacted]:
+    """Compact each partition up to its end as of now; those with nothing new are left out.
+
+    A message without a key is dropped, unless `retain_null_key` (Pulsar:
+    topicCompactionRetainNullKey); an empty value removes its key.
+    """
+    ledger.refresh()
+    done = []
+    for partition in range(ledger.state.partitions):
+        for attempt in range(MOVED_AWAY_RETRIES):
+            try:
+                found = _compact(ledger, partition, retain_null_key=retain_null_key)
+            except ObjectNotFoundError:
+                if attempt == MOVED_AWAY_RETRIES - 1:
+                    raise
+                ledger.refresh()
+                continue
+            if found is not None:
+                done.append(found)
+            break
+    return done
+
+
+def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) -> Compacted | None:
+    before, ledgers = ledger.state.compacted(partition), ledger.ledgers(partition)
+    if not len(ledgers):
+        return None
+    chunks = TopicChunks(Options.parse({"serviceUrl": ".", "failOnDataLoss": "false"}))
+    horizon = _horizon(ledger, partition, chunks)
+    if horizon <= (before.horizon if before is not None else EARLIEST):
+        return None
+    sources = _sources(ledger, partition, before, horizon, chunks)
+    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
+    try:
+        latest = _latest(reader, ledger.topic, sources)
+        with LedgerFileWriter(ledger.store, ledger.folder) as writer:
+            kept = _copy(reader, ledger.topic, sources, latest, writer, partition, retain_null_key)
+            seal = writer.close().seal if writer.rows else None
+    finally:
+        reader.close()
+    compacted = _compacted(horizon, kept, writer.path, seal)
+
+    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        now = state.compacted(partition)
+        if (now and now.to_json_value()) != (before and before.to_json_value()):
+            return None  # Another compaction was quicker, and its horizon is as good.
+        value = {partition: compacted.to_json_value()}
+        return Commit(state.number + 1, commit_id, now_ms, compacted=value)
+
+    if not isinstance(ledger.commit(build), Commit):
+        return None
+    read = sum(len(each.numbers) for each in sources)
+    return Compacted(partition, horizon, read, writer.rows)
+
+
+def _horizon(ledger: ManagedLedger, partition: int, chunks: TopicChunks) -> Position:
+    """The end of the last ledger before which no message has chunks that are still to come.
+
+    So no chunk of a message that may yet be complete is trimmed because its ledger is compacted.
+    """
+    ledgers, known = ledger.ledgers(partition), chunks.of(ledger, partition)
+    pending = None
+    if known is not None:
+        pending = known.first_pending(ledger.clock() - CHUNKS_AWAITED_MS)
+    last = ledgers[-1] if pending is None else ledgers.last_before(pending.ledger_id)
+    return EARLIEST if last is None else Position(last.ledger_id, last.entries - 1)
+
+
+def _sources(
+    ledger: ManagedLedger,
+    partition: int,
+    before: CompactedLedgers | None,
+    horizon: Position,
+    chunks: TopicChunks,
+) -> list[_Source]:
+    """What the compaction before has left, and all messages since, in the order of publishing."""
+    found = []
+    if before is not None:
+        found += [_Source(each, *kept_rows(before, each)) for each in before.ledgers]
+    ledgers = ledger.ledgers(partition)
+    new = PositionSet.between(ledgers, before.horizon if before else EARLIEST, horizon)
+    new = new.difference(ledger.state.hidden(partition).of(new.ledger_ids))
+    for rows in chunks.row_ranges(new, ledger, partition):
+        selected = rows.selected()
+        inside = np.arange(rows.rows) if selected is None else np.flatnonzero(selected)
+        found.append(_Source(rows.ledger, rows.first_row + inside, rows))
+    return found
+
+
+def _latest(reader: LedgerFileReader, topic: str, sources: Iterable[_Source]) -> NDArray[np.int64]:
+    """The first pass: the numbers of the messages that are the latest of their key and not empty.
+
+    Messages are numbered through all sources, from 0.
+    """
+    latest: dict[bytes | None, int] = {}
+    at = 0
+    for source in sources:
+        for batch in _read(reader, topic, source, ("key", "value")):
+            numbers = np.arange(at, at + batch.num_rows)
+            empty = payload_sizes(batch.column("value")) == 0
+            latest.update(
+                zip(
+                    batch.column("key").cast(pa.binary()).to_pylist(),
+                    np.where(empty, -1, numbers).tolist(),
+                    strict=True,
+                )
+            )
+            at += batch.num_rows
+    latest.pop(None, None)
+    numbers = np.fromiter(latest.values(), np.int64, len(latest))
+    return np.sort(numbers[numbers >= 0])
+
+
+def _copy(
+    reader: LedgerFileReader,
+    topic: str,
+    sources: Iterable[_Source],
+    latest: NDArray[np.int64],
+    writer: LedgerFileWriter,
+    partition: int,
+    retain_null_key: bool,
+) -> list[_Kept]:
+    """The second pass: write what is kept; by ledger, which messages those are."""
+    kept: list[_Kept] = []
+    at = 0
+    for source in sources:
+        done = 0
+        for batch in _read(reader, topic, source, MESSAGE_SCHEMA.names):
+            mask = np.zeros(batch.num_rows, np.bool_)
+            first, stop = np.searchsorted(latest, (at, at + batch.num_rows))
+            mask[latest[first:stop] - at] = True
+            if retain_null_key:
+                mask |= pc.is_null(batch.column("key")).to_numpy(zero_copy_only=False)
+            if mask.any():
+                rows = batch.filter(pa.array(mask))
+                first_row = writer.write(rows, partition)
+                if not kept or kept[-1].ledger.ledger_id != source.ledger.ledger_id:
+                    kept.append(_Kept(source.ledger, first_row))
+                kept[-1].numbers.append(source.numbers[done : done + batch.num_rows][mask])
+                kept[-1].size_bytes += int(payload_sizes(rows.column("value")).sum())
+                kept[-1].digest.add(rows)
+            at += batch.num_rows
+            done += batch.num_rows
+    return kept
+
+
+def _read(
+    reader: LedgerFileReader, topic: str, source: _Source, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The source's messages, one row each; a chunked one as if it had been published whole."""
+    rows, done = source.rows, 0
+    selected = rows.selected()
+    for batch in reader.read(rows.ledger, columns, rows.first_row, rows.rows):
+        size = batch.num_rows
+        if rows.chunks:
+            yield _in_one_piece(batch, reader, topic, rows)
+        elif selected is None:
+            yield batch
+        else:
+            yield batch.filter(pa.array(selected[done : done + size]))
+        done += size
+
+
+def _in_one_piece(
+    batch: pa.RecordBatch, reader: LedgerFileReader, topic: str, rows: RowRange
+) -> pa.RecordBatch:
+    columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for name in columns:
+        if name in _OF_CHUNKS:
+            columns[name] = pa.nulls(1, batch.schema.field(name).type)
+    columns["value"] = put_together(reader, topic, rows.chunks)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
+
+
+def _compacted(
+    horizon: Position, kept: Sequence[_Kept], file: str, seal: FileSeal | None
+) -> CompactedLedgers:
+    ledgers, messages = [], PositionSet()
+    for each in kept:
+        ledger, numbers = each.ledger, np.concatenate(each.numbers)
+        sizes = ledger.batch_sizes.array()
+        entries = ledger.batch_sizes.entries_of(numbers)
+        indexes = numbers - (np.cumsum(sizes) - sizes)[entries]
+        ids = np.full(len(numbers), ledger.ledger_id, np.int64)
+        part = PositionSet.from_arrays(ids, entries, indexes, sizes[entries])
+        messages = messages.union(part)
+        ledgers.append(
+            replace(
+                ledger, file=file, first_row=each.first_row, size_bytes=each.size_bytes,
+                seal=seal, digest=each.digest.value,
+            )
+        )  # fmt: skip
+    return CompactedLedgers(horizon, LedgerList(ledgers), messages)

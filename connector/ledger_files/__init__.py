@@ -1,0 +1,4 @@
+"""Data files: Parquet, row groups, pages, columns of sequence ids.
+
+One file at a time; which files a topic has is the log's to say.
+"""

@@ -1,0 +1,489 @@
+"""The data files: Parquet whose rows are messages, read by the row.
+
+Invariants: a file is written once, and durable before a commit may name it; a ledger is a range
+of its rows; what is read is verified, to the byte (`block_checksums`) and by the page, and every
+row that was asked for is yielded, or an error that names the file; a column in which a whole file
+has no value is not stored, and reads as nulls. Message ids are not stored: the log has them.
+
+Takes the place of Pulsar's BookKeeper ledgers and of its batch and compression framing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pulsar_spark.connector.ledger_files.block_checksums import CheckedInput, SummedOutput
+from pulsar_spark.connector.ledger_files.row_groups import (
+    CUT_ROW_GROUP_BYTES,
+    FEW_ROWS,
+    ROW_GROUP_BYTES,
+    RowGroups,
+)
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
+from pulsar_spark.errors import (
+    CorruptFileError,
+    InvalidMessageError,
+    InvalidOptionError,
+    ObjectNotFoundError,
+    PulsarliteError,
+    StorageError,
+)
+from pulsar_spark.positions.ledger_info import FileSeal, LedgerInfo
+from pulsar_spark.producing.batch_message_container import BatchLimits
+from pulsar_spark.records.stored_record import StoredFormat
+
+FILE_FORMAT: Final = StoredFormat(
+    "File",
+    version=2,
+    checked_since=2,
+    remedy="Restore the file from a copy; the messages in it can't be read.",
+)
+VERSION_KEY = "pulsarlite.version"
+COMPRESSION_KEY = "pulsarlite.compression"
+BLOCKS_KEY = "pulsarlite.blocks"
+DATA_FOLDER = "data"
+
+ROW_GROUP_ROWS = 32_768
+"""Most rows of a row group."""
+BOUNDARY_ROWS = 4_096
+"""A partition that adds as many rows begins a row group of its own."""
+WAITING_BYTES = 2 * ROW_GROUP_BYTES
+"""So many bytes that are given to a writer go to the file, however few rows they are."""
+BATCH_ROWS = 8_192
+"""Most rows of a record batch that reading yields; a quarter of a full row group."""
+SAMPLE_ROWS = 1_024
+SAMPLE_BYTES = 65_536
+WORTH_COMPRESSING = 0.9
+"""Values whose first bytes don't come down to this share are stored as they are."""
+FEW_KEYS_SHARE = 4
+"""Keys get a dictionary if there are at least as many rows to each distinct one."""
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+MESSAGE_SCHEMA = pa.schema(
+    {
+        "key": pa.string(),
+        "ordering_key": pa.binary(),
+        "value": pa.binary(),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "producer_name": pa.string(),
+        "sequence_id": pa.int64(),
+        "publish_time": _TIME,
+        "event_time": _TIME,
+        "deliver_at": _TIME,
+        "schema_version": pa.int64(),
+        "sticky_key_hash": pa.int32(),
+        "uuid": pa.string(),
+        "chunk_id": pa.int32(),
+        "num_chunks_from_msg": pa.int32(),
+        "total_chunk_msg_size": pa.int64(),
+    }
+)
+"""What can be stored of a message. A file has these columns, or some, in this order."""
+
+# Pulsar's CompressionType -> Parquet's codec and its level.
+_CODECS: dict[str, tuple[str, int | None]] = {
+    "ZSTD": ("zstd", 1),
+    "LZ4": ("lz4", None),
+    "ZLIB": ("gzip", 1),
+    "SNAPPY": ("snappy", None),
+    "NONE": ("none", None),
+}
+COMPRESSION_TYPES = tuple(_CODECS)
+
+# Lengths apart from bytes, and differences of numbers that mostly rise: less work both ways than
+# what Parquet does by default, which leaves it all to the compression.
+_ENCODINGS = {
+    "key": "DELTA_LENGTH_BYTE_ARRAY",
+    "value": "DELTA_LENGTH_BYTE_ARRAY",
+    "sequence_id": "DELTA_BINARY_PACKED",
+    "publish_time": "DELTA_BINARY_PACKED",
+    "event_time": "DELTA_BINARY_PACKED",
+    "deliver_at": "DELTA_BINARY_PACKED",
+}
+
+
+_PHYSICAL: Final = {
+    pa.int32(): "INT32", pa.int64(): "INT64", _TIME: "INT64", pa.string(): "BYTE_ARRAY",
+    pa.binary(): "BYTE_ARRAY", pa.map_(pa.string(), pa.string()): "BYTE_ARRAY",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A written file: its path in the topic's folder, its rows, what it is to the byte."""
+
+    path: str
+    rows: int
+    seal: FileSeal
+
+
+class LedgerFileWriter:
+    """Writes one data file. Rows keep the order in which they are given.
+
+    Give the rows of one partition after those of another; each `write` tells from which row on
+    its rows lie. Small partitions share a row group, large ones begin their own. Nothing is
+    visible before `close`; `abort`, or leaving it open, leaves nothing behind.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        *,
+        compression: str = "ZSTD",
+        path: str | None = None,
+    ) -> None:
+        if compression not in _CODECS:
+            raise InvalidOptionError(
+                f"compressionType {compression!r} is not known. Known are "
+                f"{', '.join(COMPRESSION_TYPES)}."
+            )
+        self.path = path or new_data_path()
+        self._compression = compression
+        self._output = store.open_output(join(folder, self.path))
+        self._summed = SummedOutput(self._output.sink)
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._partition = -1
+        self._schema: pa.Schema | None = None
+        self.rows = 0
+
+    def write(self, messages: pa.Table | pa.RecordBatch, partition: int = 0) -> int:
+        """Append rows, whose columns are some of MESSAGE_SCHEMA's; the first one's row number.
+
+        InvalidMessageError if a column is not a message's, or if not every write has the same.
+        """
+        if isinstance(messages, pa.RecordBatch):
+            messages = pa.Table.from_batches([messages])
+        messages = self._as_messages(messages)
+        with self._refusal_named():
+            return self._append(messages, partition)
+
+    def _append(self, messages: pa.Table, partition: int) -> int:
+        first_row = self.rows
+        if partition != self._partition and self._waiting_rows >= BOUNDARY_ROWS:
+            self._flush(self._waiting_rows)
+        self._partition = partition
+        self._waiting.append(messages)
+        self._waiting_rows += messages.num_rows
+        self.rows += messages.num_rows
+        self._waiting_bytes += messages.nbytes
+        while self._waiting_rows > ROW_GROUP_ROWS:
+            self._flush(ROW_GROUP_ROWS)
+        if self._waiting_bytes > WAITING_BYTES:
+            self._flush(self._waiting_rows)
+        return first_row
+
+    def end_row_group(self) -> None:
+        """What is written next begins another, which nobody reads for the sake of this one."""
+        if self._waiting_rows:
+            with self._refusal_named():
+                self._flush(self._waiting_rows)
+
+    def close(self) -> DataFile:
+        """Make the file durable and visible. ValueError if it would hold no row."""
+        if not self.rows:
+            self.abort()
+            raise ValueError("a data file holds at least one message")
+        with self._refusal_named():
+            if self._writer is None:
+                self._open(pa.concat_tables(self._waiting), whole=True)
+            self.end_row_group()
+            assert self._writer is not None
+            self._writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
+            self._writer.close()
+        return DataFile(self.path, self.rows, self._summed.seal(self._output.close()))
+
+    def abort(self) -> None:
+        """Give up what was written. Harmless after `close`."""
+        if self._writer is not None:
+            with suppress(pa.ArrowException, OSError, ValueError):
+                self._writer.close()
+        self._output.abort()
+
+    def __enter__(self) -> LedgerFileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+    @contextmanager
+    def _refusal_named(self) -> Iterator[None]:
+        """Turn what the disk says into our error, which names the file."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, PulsarliteError):
+                raise
+            raise StorageError(
+                f"Could not write {self.path}: {error}. Nothing of it is kept. Check the disk and "
+                "the rights on it, then try again."
+            ) from error
+
+    def _as_messages(self, messages: pa.Table) -> pa.Table:
+        if self._schema is None:
+            names = set(messages.column_names)
+            if unknown := sorted(names - set(MESSAGE_SCHEMA.names)):
+                raise InvalidMessageError(
+                    f"Columns {unknown} are none of a message's: {MESSAGE_SCHEMA.names}."
+                )
+            self._schema = pa.schema([field for field in MESSAGE_SCHEMA if field.name in names])
+        if messages.schema.equals(self._schema):
+            return messages
+        if set(messages.column_names) != set(self._schema.names):
+            raise InvalidMessageError(
+                f"Columns {messages.column_names} are not those that the file began with: "
+                f"{self._schema.names}."
+            )
+        try:
+            return messages.select(self._schema.names).cast(self._schema)
+        except pa.ArrowException as error:
+            raise InvalidMessageError(
+                f"Columns {messages.schema.names} don't fit those of a message: {error}"
+            ) from error
+
+    def _flush(self, rows: int) -> None:
+        waiting = pa.concat_tables(self._waiting)
+        if self._writer is None:
+            self._open(waiting, whole=False)
+        if self._writer is not None:
+            group = waiting.slice(0, rows).select(self._writer.schema.names)
+            for part in _row_groups(group):
+                self._writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
+        self._waiting_rows -= rows
+        self._waiting_bytes = self._waiting_bytes * self._waiting_rows // waiting.num_rows
+        self._waiting = [waiting.slice(rows)] if self._waiting_rows else []
+
+    def _open(self, sample: pa.Table, *, whole: bool) -> None:
+        """Begin the file; `sample` is what it begins with, or the whole of it."""
+        few = whole and sample.num_rows <= FEW_ROWS
+        schema = sample.schema
+        if whole:
+            nulls = {n for n in sample.column_names if sample[n].null_count == sample.num_rows}
+            schema = pa.schema([field for field in schema if field.name not in nulls])
+            if not schema.names:
+                schema = sample.schema
+        codec, level = _CODECS[self._compression]
+        codecs = dict.fromkeys(_leaves(schema), codec)
+        if "value" in codecs and not _gets_smaller(sample["value"], codec, level):
+            codecs["value"] = "none"
+        dictionaries = [] if few else _columns_of_few_values(sample, schema)
+        encodings = {
+            name: encoding
+            for name, encoding in _ENCODINGS.items()
+            if name in schema.names and name not in dictionaries
+        }
+        levels = {name: level for name in codecs if level is not None and codecs[name] != "none"}
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._summed, "w"),
+            schema,
+            compression=codecs,
+            compression_level=levels,
+            use_dictionary=dictionaries,
+            column_encoding=encodings,
+            write_statistics=["publish_time"] if few else _columns_with_statistics(schema),
+            store_schema=False,
+            write_page_checksum=True,
+        )
+        self._writer.add_key_value_metadata(
+            {VERSION_KEY: str(FILE_FORMAT.version), COMPRESSION_KEY: self._compression}
+        )
+
+
+class LedgerFileReader:
+    """Reads messages of one topic's ledgers; keeps the last few files open.
+
+    Not for several threads at once.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
+        self._store, self._folder, self._topic = store, folder, topic
+        self._keep_open = keep_open
+        self._files: OrderedDict[tuple[str, FileSeal | None], RowGroups] = OrderedDict()
+
+    def read(
+        self,
+        ledger: LedgerInfo,
+        columns: Sequence[str],
+        first_row: int = 0,
+        n_rows: int | None = None,
+        *,
+        batch_rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch]:
+        """The ledger's rows from its `first_row`-th on, in order, as batches of `columns`.
+
+        Only the row groups and columns needed are read. ObjectNotFoundError if the file is gone
+        (refresh the log: it was merged, or trimmed); CorruptFileError if it is damaged;
+        FutureVersionError if a newer version wrote it.
+        """
+        count = ledger.messages - first_row if n_rows is None else n_rows
+        if first_row < 0 or count < 0 or first_row + count > ledger.messages:
+            raise IndexError(
+                f"rows {first_row} to {first_row + count} of a ledger of {ledger.messages}"
+            )
+        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+        with self._damage_named(ledger):
+            file = self._open(ledger)
+            start = ledger.first_row + first_row
+            if start + count > file.num_rows:
+                raise self._damaged(
+                    ledger,
+                    f"it has {file.num_rows} rows, and the log says that ledger "
+                    f"{ledger.ledger_id} ends at row {start + count}",
+                )
+            done = 0
+            for batch in file.rows(schema, start, count, batch_rows):
+                done += batch.num_rows
+                yield batch
+            if done != count:
+                raise self._damaged(ledger, f"{done} of {count} rows could be read")
+
+    def read_table(
+        self,
+        ledger: LedgerInfo,
+        columns: Sequence[str],
+        first_row: int = 0,
+        n_rows: int | None = None,
+    ) -> pa.Table:
+        """The same in one piece; by default all rows of the ledger."""
+        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+        return pa.Table.from_batches(self.read(ledger, columns, first_row, n_rows), schema)
+
+    def close(self) -> None:
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def _open(self, ledger: LedgerInfo) -> RowGroups:
+        key = ledger.file, ledger.seal
+        if key in self._files:
+            self._files.move_to_end(key)
+            return self._files[key]
+        source = self._store.open_input(join(self._folder, ledger.file))
+        try:
+            checked = CheckedInput(source, ledger.seal)
+            footer = self._footer(checked, ledger)
+        except BaseException:
+            source.close()
+            raise
+        file = self._files[key] = RowGroups(checked, footer, remote=self._store.remote)
+        while len(self._files) > self._keep_open:
+            self._files.popitem(last=False)[1].close()
+        return file
+
+    def _footer(self, checked: CheckedInput, ledger: LedgerInfo) -> pq.FileMetaData:
+        """The file's, which from then on is verified by the checksums that it has."""
+        footer = pq.read_metadata(pa.BufferReader(checked.footer))
+        metadata: dict[bytes, bytes] = footer.metadata or {}
+        text = metadata.get(VERSION_KEY.encode(), b"").decode(errors="replace")
+        named = self._named(ledger)
+        version = FILE_FORMAT.check_version(int(text) if text.isdecimal() else None, named)
+        columns = (footer.schema.column(number) for number in range(footer.num_columns))
+        found = {f"{each.path} ({each.physical_type})" for each in columns}
+        FILE_FORMAT.check_fields(found, _KNOWN_COLUMNS, named)
+        if version > 1:
+            checked.check_blocks(metadata.get(BLOCKS_KEY.encode(), b""))
+        return footer
+
+    def _named(self, ledger: LedgerInfo) -> str:
+        return f"{ledger.file} of topic {self._topic}"
+
+    def _damaged(self, ledger: LedgerInfo, why: object) -> CorruptFileError:
+        return FILE_FORMAT.damaged(self._named(ledger), why)
+
+    @contextmanager
+    def _damage_named(self, ledger: LedgerInfo) -> Iterator[None]:
+        """Turn what Arrow says about a file into our errors, which name it."""
+        try:
+            yield
+        except PulsarliteError as error:
+            if isinstance(error, ObjectNotFoundError):
+                raise ObjectNotFoundError(
+                    f"File {self._named(ledger)} is not there (any more)."
+                ) from error
+            raise
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            self._files.pop((ledger.file, ledger.seal), None)
+            if isinstance(error, OSError) and error.errno:
+                raise StorageError(
+                    f"Could not read file {self._named(ledger)}: {error}."
+                ) from error
+            raise self._damaged(ledger, error) from error
+
+
+def new_data_path() -> str:
+    """A name that no other data file has, relative to the topic's folder."""
+    return f"{DATA_FOLDER}/{uuid.uuid4().hex}.parquet"
+
+
+def _row_groups(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows; if their payloads have more than ROW_GROUP_BYTES, in smaller parts."""
+    if "value" not in rows.schema.names or rows.nbytes <= ROW_GROUP_BYTES:
+        yield rows
+        return
+    sizes = pc.fill_null(pc.binary_length(rows["value"]), 0).to_numpy()
+    first = 0
+    for count in BatchLimits(0, CUT_ROW_GROUP_BYTES).cut(sizes).tolist():
+        yield rows.slice(first, count)
+        first += count
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """The names by which Parquet knows the columns: a map is two."""
+    names: list[str] = []
+    for field in schema:
+        if pa.types.is_map(field.type):
+            names += [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
+        else:
+            names.append(field.name)
+    return names
+
+
+_KNOWN_COLUMNS: Final = frozenset(
+    f"{leaf} ({_PHYSICAL[field.type]})"
+    for field in MESSAGE_SCHEMA
+    for leaf in _leaves(pa.schema([field]))
+)
+"""As Parquet has them."""
+
+
+def _gets_smaller(values: pa.ChunkedArray, codec: str, level: int | None) -> bool:
+    """Whether compressing is worth its time, by the first bytes of the values."""
+    if codec == "none":
+        return True
+    sample = b"".join(value or b"" for value in values.slice(0, SAMPLE_ROWS).to_pylist())
+    sample = sample[:SAMPLE_BYTES]
+    if len(sample) < SAMPLE_BYTES // 16:
+        return True
+    small = pa.Codec(codec, level).compress(sample, asbytes=True)
+    return len(small) < WORTH_COMPRESSING * len(sample)
+
+
+def _columns_of_few_values(sample: pa.Table, schema: pa.Schema) -> list[str]:
+    few = [name for name in ("producer_name", "schema_version", "uuid") if name in schema.names]
+    if "key" in schema.names:
+        head = sample["key"].slice(0, ROW_GROUP_ROWS)
+        if pc.count_distinct(head).as_py() * FEW_KEYS_SHARE <= len(head):
+            few.append("key")
+    return few
+
+
+def _columns_with_statistics(schema: pa.Schema) -> list[str]:
+    useful = ("sequence_id", "publish_time", "event_time", "deliver_at")
+    return [name for name in useful if name in schema.names]

@@ -1,0 +1,185 @@
+"""Reading a data file: some rows of its row groups, as record batches of the columns asked for.
+
+Invariants: every byte is verified by its `CheckedInput`, and every page by its checksum; only the
+row groups and columns needed are read; a column that the file does not have reads as nulls. Values
+are taken from their pages as they lie there, if they can be (`value_pages`); all else is decoded by
+Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsar_spark.connector.ledger_files.block_checksums import CheckedInput, DamagedError
+from pulsar_spark.connector.ledger_files.value_pages import value_pages
+
+ROW_GROUP_BYTES = 64 << 20
+"""A row group whose payloads have more bytes is cut into several, ..."""
+CUT_ROW_GROUP_BYTES = 16 << 20
+"""... of about so many bytes, or of one message that has more."""
+BATCH_BYTES = 1 << 20
+"""A decoded batch has about so many bytes, ..."""
+MOST_BATCH_BYTES = 16 << 20
+"""... or up to so many where FEW_ROWS need them; a single message may have more."""
+FEW_ROWS = 1_024
+"""A file of no more rows is written in the trimmed-down form."""
+
+_FEW_VALUES = "producer_name"
+_VALUE = "value"
+
+
+class RowGroups:
+    """One open file. Not for several threads at once."""
+
+    def __init__(self, checked: CheckedInput, footer: pq.FileMetaData, *, remote: bool) -> None:
+        names = [footer.schema.column(number).path for number in range(footer.num_columns)]
+        self._parquet = pq.ParquetFile(
+            checked.opened(),
+            metadata=footer,
+            read_dictionary=[_FEW_VALUES] if _FEW_VALUES in names else None,
+            page_checksum_verification=True,
+            pre_buffer=remote,
+        )
+        self._names = [name.partition(".")[0] for name in names]
+        # Of a remote file Arrow asks for several pages at a time.
+        self._paged = not remote and _VALUE in names
+        self._source = checked
+        self.num_rows: int = footer.num_rows
+
+    def rows(
+        self, schema: pa.Schema, start: int, count: int, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows start to start + count, in order; a decoded batch has up to `batch_rows`."""
+        stored = [name for name in schema.names if name in self._names]
+        if not stored:
+            for at in range(0, count, batch_rows):
+                yield _nulls(min(batch_rows, count - at), schema)
+            return
+        first = 0
+        for number in range(self._parquet.num_row_groups):
+            rows = self._parquet.metadata.row_group(number).num_rows
+            begin, end = max(start - first, 0), min(start + count - first, rows)
+            if begin < end and self._paged and _VALUE in stored and 2 * (end - begin) > rows:
+                begin = yield from self._by_page(number, stored, schema, begin, end)
+            if begin < end:
+                yield from self._decoded(number, stored, schema, begin, end, batch_rows)
+            first += rows
+
+    def close(self) -> None:
+        self._parquet.close(force=True)
+        self._source.close()
+
+    def _by_page(
+        self, number: int, stored: Sequence[str], schema: pa.Schema, begin: int, end: int
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """The rows begin to end of a row group, a page of values each; returns where it ended."""
+        chunk = self._parquet.metadata.row_group(number).column(self._names.index(_VALUE))
+        place = schema.get_field_index(_VALUE)
+        others: pa.RecordBatch | None = None
+        first = 0
+        for values in value_pages(self._source, chunk):
+            stop = min(first + len(values), end)
+            if begin < stop:
+                wanted = values.slice(begin - first, stop - begin)
+                if len(schema) == 1:
+                    yield pa.RecordBatch.from_arrays([wanted], schema=schema)
+                else:
+                    if others is None:
+                        others = self._without_values(number, stored, schema.remove(place))
+                    rest = others.slice(begin, stop - begin)
+                    yield rest.add_column(place, schema.field(place), wanted)
+                begin = stop
+            first = stop
+            if first >= end:
+                break
+        return begin
+
+    def _without_values(
+        self, number: int, stored: Sequence[str], schema: pa.Schema
+    ) -> pa.RecordBatch:
+        """The other columns of a row group, in one piece."""
+        names = [name for name in stored if name != _VALUE]
+        if not names:
+            return _nulls(self._parquet.metadata.row_group(number).num_rows, schema)
+        table = self._parquet.read_row_group(number, columns=names, use_threads=False)
+        rows = self._parquet.metadata.row_group(number).num_rows
+        if len(table) != rows:
+            raise DamagedError(f"row group {number} has {len(table)} of {rows} rows")
+        return _shaped(table.combine_chunks().to_batches()[0], schema)
+
+    def _decoded(
+        self,
+        number: int,
+        stored: Sequence[str],
+        schema: pa.Schema,
+        begin: int,
+        end: int,
+        batch_rows: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows begin to end of a row group, decoded by Arrow."""
+        batch_rows = min(batch_rows, self._rows_in_cache(number, stored))
+        first = 0
+        for batch in self._parquet.iter_batches(
+            batch_rows, row_groups=[number], columns=list(stored), use_threads=False
+        ):
+            skipped = max(begin - first, 0)
+            wanted = batch.slice(skipped, end - first - skipped)
+            if wanted.num_rows:
+                yield _shaped(wanted, schema)
+            first += batch.num_rows
+            if first >= end:
+                return
+
+    def _rows_in_cache(self, number: int, stored: Sequence[str]) -> int:
+        """How many rows make about BATCH_BYTES, or MOST_BATCH_BYTES if they are few."""
+        group = self._parquet.metadata.row_group(number)
+        size_bytes = sum(
+            int(group.column(place).total_uncompressed_size)
+            for place, name in enumerate(self._names)
+            if name in stored
+        )
+        rows, size_bytes = int(group.num_rows), max(1, size_bytes)
+        few = min(FEW_ROWS, MOST_BATCH_BYTES * rows // size_bytes)
+        return max(1, few, BATCH_BYTES * rows // size_bytes)
+
+
+def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with exactly the schema's columns, in its order."""
+    if batch.schema.equals(schema):
+        return batch
+    arrays = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            array = batch.column(index)
+            arrays.append(array if array.type == field.type else _plain(array, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The array as that type; a dictionary of one value, as most files have, in no time."""
+    rows = len(array)
+    if (
+        isinstance(array, pa.DictionaryArray)
+        and len(array.dictionary) == 1
+        and not array.null_count
+    ):
+        return _repeated(array.dictionary[0].as_py(), rows // 1024 + 1).slice(0, rows)
+    return array.cast(wanted)
+
+
+@lru_cache(maxsize=32)
+def _repeated(text: str, blocks: int) -> pa.Array:
+    return pa.repeat(text, blocks * 1024)
+
+
+def _nulls(rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    arrays: list[Any] = [pa.nulls(rows, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,60 @@
+"""The sequence ids in a data file, by producer: what deduplication looks at when ranges overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.topic_log.sequence_ranges import SequenceRange
+
+Rows = NDArray[np.int64]
+
+
+def sequences_of(messages: pa.Table | pa.RecordBatch) -> dict[str, tuple[Rows, Rows]]:
+    """By producer, (rows, sequence ids) of the messages that have both, shape (n,), int64.
+
+    Of a chunked message the last chunk stands for it, as in Pulsar.
+    """
+    if not {"producer_name", "sequence_id"} <= set(messages.schema.names):
+        return {}
+    producers, ids = messages.column("producer_name"), messages.column("sequence_id")
+    known = pc.and_(pc.is_valid(producers), pc.is_valid(ids))
+    if "chunk_id" in messages.schema.names:
+        last = pc.subtract(messages.column("num_chunks_from_msg"), 1)
+        known = pc.and_(known, pc.fill_null(pc.equal(messages.column("chunk_id"), last), True))
+    rows = np.flatnonzero(np.asarray(known))
+    names = producers.filter(known).dictionary_encode()
+    values = ids.filter(known).to_numpy().astype(np.int64)
+    if isinstance(names, pa.ChunkedArray):
+        names = names.unify_dictionaries().combine_chunks()
+    codes = names.indices.to_numpy() if len(names) else np.empty(0, np.int32)
+    return {
+        name: (rows[codes == code], values[codes == code])
+        for code, name in enumerate(names.dictionary.to_pylist() if len(names) else ())
+    }
+
+
+def sequence_ranges(messages: pa.Table | pa.RecordBatch) -> dict[str, SequenceRange]:
+    """By producer, the range of sequence ids: what a NewLedger brings along."""
+    return {
+        producer: SequenceRange.of(ids) for producer, (_, ids) in sequences_of(messages).items()
+    }
+
+
+def read_sequence_ids(
+    store: ObjectStore, folder: str, topic: str, ledger: LedgerInfo
+) -> Mapping[str, tuple[Rows, Rows]]:
+    """The same out of a ledger's file; rows count from the ledger's first."""
+    reader = LedgerFileReader(store, folder, topic)
+    try:
+        columns = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")
+        return sequences_of(reader.read_table(ledger, columns))
+    finally:
+        reader.close()

@@ -1,0 +1,139 @@
+"""A sink's schema, and how it comes into its topic's log.
+
+Invariants: registering is put-if-absent, on the state that its commit follows; nothing of a message
+is written before its schema is registered; `look_ahead` changes nothing. Follows Pulsar's
+`SchemaRegistryServiceImpl.putSchemaIfAbsent`, which a producer calls when it connects.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.schema.schema_records import fastavro
+from pulsar_spark.connector.schema.schema_types import check_fits, definition_of
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import (
+    SchemaPolicies,
+    enforces_schemas,
+    schema_policies,
+)
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import IncompatibleSchemaError, InvalidMessageError, TopicNotFoundError
+from pulsar_spark.options.options import Options
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.topic_name import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSchema:
+    """What the values of a sink are. Pickles.
+
+    `policies` stand in for those of the topic; `encoded` values are bytes already.
+    """
+
+    info: SchemaInfo
+    policies: SchemaPolicies | None = None
+    encoded: bool = False
+
+    @staticmethod
+    def of(options: Options, rows: StructType) -> SinkSchema | None:
+        """None for BYTES, which has no schema.
+
+        InvalidSchemaDataError or InvalidMessageError if option and column don't go together.
+        """
+        kind = SchemaType(options["schemaType"])
+        if kind is SchemaType.BYTES:
+            return None
+        if kind is SchemaType.AVRO:
+            fastavro()
+        column = rows["value"].dataType
+        definition = ""
+        if options.has("schema"):
+            definition = options["schema"]
+        elif kind.has_definition:
+            if not isinstance(column, StructType):
+                raise InvalidMessageError(
+                    f"Column value is {column.simpleString()}, and a schema of type {kind.value} "
+                    "takes a struct: make one with struct(...), or with from_json."
+                )
+            definition = definition_of(column)
+        info = SchemaInfo(kind, definition)
+        check_fits(column, info)
+        return SinkSchema(info)
+
+
+def register(ledger: ManagedLedger, topic: TopicName, schema: SinkSchema) -> int:
+    """The schema's version in the topic, which it gets now if it has none.
+
+    IncompatibleSchemaError if the topic does not let it follow its other schemas.
+    """
+    policies = schema.policies or schema_policies(ledger, topic)
+    return register_info(ledger, schema.info, policies)
+
+
+def register_info(ledger: ManagedLedger, info: SchemaInfo, policies: SchemaPolicies) -> int:
+    """`register` with policies that are known."""
+    known = ledger.state.schemas.version_of(info)
+    if known is not None:
+        return known
+    found: list[int] = []
+
+    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        _, version = state.schemas.put_if_absent(
+            info, policies.strategy, allow_auto_update=policies.allow_auto_update
+        )
+        found[:] = [version]
+        if state.schemas.get(version) is not None:
+            return None
+        return Commit(state.number + 1, commit_id, now_ms, schemas={version: info})
+
+    try:
+        ledger.commit(build)
+    except IncompatibleSchemaError as error:
+        raise _told(ledger, error) from error
+    return found[0]
+
+
+def check_validation(ledger: ManagedLedger, topic: TopicName) -> None:
+    """IncompatibleSchemaError if the topic takes no producer that has no schema.
+
+    Follows Pulsar's `schemaValidationEnforced`, which is looked at when a producer connects.
+    """
+    if enforces_schemas(ledger, topic):
+        newest = ledger.state.schemas.newest
+        assert newest is not None
+        raise IncompatibleSchemaError(
+            f"Topic {ledger.topic} has a schema of type {newest.type.value}, and takes no messages "
+            f"without one: give schemaType. Nothing was published. `pulsarlite topics schemas "
+            f"{ledger.topic}` lists its schemas; who may go without is said by `pulsarlite topics "
+            "set-schema-validation-enforce`."
+        )
+
+
+def look_ahead(root: Root, topic: TopicName, schema: SinkSchema | None) -> None:
+    """IncompatibleSchemaError if the topic would refuse the schema, or that there is none, now."""
+    with suppress(TopicNotFoundError):
+        ledger = root.open(topic)
+        if schema is None:
+            check_validation(ledger, topic)
+            return
+        policies = schema_policies(ledger, topic)
+        try:
+            ledger.state.schemas.put_if_absent(
+                schema.info, policies.strategy, allow_auto_update=policies.allow_auto_update
+            )
+        except IncompatibleSchemaError as error:
+            raise _told(ledger, error) from error
+
+
+def _told(ledger: ManagedLedger, error: IncompatibleSchemaError) -> IncompatibleSchemaError:
+    return IncompatibleSchemaError(
+        f"{error.message}. Nothing was published to {ledger.topic}. `pulsarlite topics schemas "
+        f"{ledger.topic}` lists its schemas; publish by one of them, or have another strategy with "
+        "`pulsarlite topics set-schema-compatibility-strategy`."
+    )

@@ -1,0 +1,4 @@
+"""The way of a row to disk: checked, routed, batched, chunked, written, published.
+
+Entered by `stream_writer`; nothing here reads a message.
+"""

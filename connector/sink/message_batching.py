@@ -1,0 +1,79 @@
+"""How the messages of a partition form entries, and in which order they are stored for that.
+
+Invariants: a message with a delivery time is an entry of its own; the default container keeps the
+order of the rows, the key-based one that within each key. Follows Pulsar's
+`BatchMessageContainerImpl` and `BatchMessageKeyBasedContainer`.
+"""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions.ledger_info import BatchSizes
+from pulsar_spark.producing.batch_message_container import BatchLimits, key_based_order
+
+
+def batch_limits(options: Options) -> BatchLimits:
+    """When an entry is full."""
+    return BatchLimits(
+        options["batchingMaxMessages"] if options["batchingEnabled"] else 1,
+        options["batchingMaxBytes"],
+        options["maxMessageSize"],
+    )
+
+
+def in_entries(messages: pa.Table, options: Options) -> tuple[pa.Table, BatchSizes]:
+    """The messages in the order in which they are stored, and how they form entries."""
+    sizes = _containers(messages, batch_limits(options))
+    if options["batcherBuilder"] == "KEY_BASED":
+        order, sizes = key_based_order(_key_codes(messages), _sequence_ids(messages), sizes)
+        messages = messages.take(pa.array(order))
+    return messages, BatchSizes.of(sizes.tolist())
+
+
+def _containers(messages: pa.Table, limits: BatchLimits) -> NDArray[np.int64]:
+    """How many consecutive messages share a container; a delayed one has it to itself."""
+    sizes = payload_sizes(messages["value"])
+    deliver_at = messages["deliver_at"] if "deliver_at" in messages.column_names else None
+    if deliver_at is None or deliver_at.null_count == len(deliver_at):
+        return limits.cut(sizes)
+    batches: list[int] = []
+    start = 0
+    for place in np.flatnonzero(pc.is_valid(deliver_at).to_numpy()).tolist():
+        batches += limits.cut(sizes[start:place]).tolist()
+        batches.append(1)
+        start = place + 1
+    batches += limits.cut(sizes[start:]).tolist()
+    return np.array(batches, np.int64)
+
+
+def _key_codes(messages: pa.Table) -> NDArray[np.int64]:
+    """A number for each key: the ordering key, else the key; 0 without either. Shape (rows,)."""
+    keys = messages["key"] if "key" in messages.column_names else pa.nulls(len(messages))
+    keys = keys.cast(pa.string())
+    if "ordering_key" in messages.column_names:
+        known = messages["ordering_key"].combine_chunks().dictionary_encode()
+        texts = [base64.b64encode(key).decode() for key in known.dictionary.to_pylist()]
+        keys = pc.coalesce(pa.array(texts, pa.string()).take(known.indices), keys)
+    if isinstance(keys, pa.ChunkedArray):
+        keys = keys.combine_chunks()
+    codes: NDArray[np.int64] = pc.fill_null(
+        pc.add(keys.dictionary_encode().indices.cast(pa.int64()), 1), 0
+    ).to_numpy()
+    return codes
+
+
+def _sequence_ids(messages: pa.Table) -> NDArray[np.int64]:
+    """The messages' own sequence ids; where one has none, their order stands for them."""
+    given = messages["sequence_id"] if "sequence_id" in messages.column_names else None
+    if given is None or given.null_count:
+        return np.arange(len(messages), dtype=np.int64)
+    ids: NDArray[np.int64] = given.to_numpy()
+    return ids

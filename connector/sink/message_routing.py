@@ -1,0 +1,126 @@
+"""Which partition each row of a sink goes to, as the sink's options say.
+
+Invariants: rows of one key go to one partition while their number stays, unless the user's own
+router decides; rows without a key stay in a partition for as many as fill an entry; a partition
+that is not there is an error before anything of the batch is kept. Follows Pulsar's
+`PartitionedProducerImpl` and `MessageRouter`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.sink.message_batching import batch_limits
+from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
+from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
+from pulsar_spark.options.options import Options
+from pulsar_spark.producing.hashing import java_string_hash_many, murmur3_32_hash_many
+from pulsar_spark.producing.message_router import (
+    RoundRobinByBatch,
+    RoundRobinPartitionMessageRouter,
+    SinglePartitionMessageRouter,
+    partitions_of_keys,
+)
+
+MessageRouter = Callable[[pa.Table, int], Any]
+"""A user's router: (messages, partitions) -> one partition, from 0 on, for each message."""
+
+_HASH_MANY = {"JavaStringHash": java_string_hash_many, "Murmur3_32Hash": murmur3_32_hash_many}
+
+
+class MessageRouting:
+    """The router of one task for one topic; counts the messages without a key."""
+
+    def __init__(self, options: Options, partitions_count: int, topic: str) -> None:
+        self._options, self._partitions, self._topic = options, partitions_count, topic
+        self._custom = message_router(options)
+        self._unkeyed = 0
+        self._start = random.randrange(1 << 30)  # noqa: S311 - no secret
+        self._by_batch = RoundRobinByBatch(self._start, batch_limits(options))
+
+    def partitions(self, messages: pa.Table) -> NDArray[np.int32] | int:
+        """One partition a row, shape (rows,); a number alone if all go to the same one.
+
+        InvalidMessageError if the user's router names a partition that is not there.
+        """
+        if self._partitions == 1:
+            return 0
+        if self._custom is not None:
+            return self._chosen_by_user(self._custom, messages)
+        keys = messages["key"] if "key" in messages.column_names else None
+        if keys is None or keys.null_count == len(keys):
+            return self._without_key(messages)
+        hashes = _HASH_MANY[self._options["hashingScheme"]](keys.combine_chunks())
+        chosen = partitions_of_keys(hashes, self._partitions)
+        if keys.null_count:
+            unkeyed = pc.is_null(keys)
+            chosen[unkeyed.to_numpy()] = self._without_key(messages.filter(unkeyed))
+        return chosen
+
+    def _without_key(self, messages: pa.Table) -> NDArray[np.int32] | int:
+        if self._options["messageRoutingMode"] == "SinglePartition":
+            single = SinglePartitionMessageRouter(self._start % self._partitions)
+            return single.choose_partition(self._partitions)
+        if self._options["batchingEnabled"]:
+            sizes = payload_sizes(messages["value"])
+            return self._by_batch.choose_partitions(self._partitions, sizes)
+        router = RoundRobinPartitionMessageRouter(self._start, batching=False)
+        count = len(messages)
+        chosen = router.choose_partitions(self._partitions, count, message_number=self._unkeyed)
+        self._unkeyed += count
+        return chosen
+
+    def _chosen_by_user(self, router: MessageRouter, messages: pa.Table) -> NDArray[np.int32]:
+        name = self._options["messageRouter"]
+        answer = router(messages, self._partitions)
+        try:
+            chosen = np.asarray(answer)
+        except (TypeError, ValueError) as error:
+            raise self._refused(name, f"a {type(answer).__name__}") from error
+        if chosen.shape != (len(messages),) or not np.issubdtype(chosen.dtype, np.integer):
+            found = f"{chosen.dtype} of shape {chosen.shape}"
+            raise self._refused(name, f"{found} for {len(messages)} messages")
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < self._partitions:
+            wrong = chosen[(chosen < 0) | (chosen >= self._partitions)][0]
+            raise self._refused(name, f"partition {wrong}")
+        return chosen.astype(np.int32)
+
+    def _refused(self, name: str, found: str) -> InvalidMessageError:
+        return InvalidMessageError(
+            f"messageRouter {name} gave {found} for {self._topic}, which has {self._partitions} "
+            "partitions. It has to give a sequence with one whole number, 0 or more and below "
+            "the number of partitions, for each message."
+        )
+
+
+def message_router(options: Options) -> MessageRouter | None:
+    """The user's router, imported; None without one. InvalidOptionError if it can't be had."""
+    path = options["messageRouter"]
+    if path is None:
+        return None
+    module, _, name = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidOptionError(
+            f"messageRouter {path} can't be imported: {error}. It takes package.module:function; "
+            "the module has to be installed wherever Spark runs Python, or sent there with "
+            "addPyFile."
+        ) from error
+    if not callable(found):
+        raise InvalidOptionError(
+            f"messageRouter {path} is a {type(found).__name__}: it has to be a function of "
+            "(messages, partitions)."
+        )
+    router: MessageRouter = found
+    return router

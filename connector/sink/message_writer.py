@@ -1,0 +1,241 @@
+"""The task's side of a sink: rows become messages in entries, in data files, not yet committed.
+
+Invariants: a message is checked before anything of its batch is kept; rows of one key keep their
+order; a task buffers at most `BUFFERED_BYTES` and one batch of Spark's, then writes a file for
+all the partitions that it feeds; nothing is visible before the driver's commit names the files.
+Follows Pulsar's `ProducerImpl` and `PartitionedProducerImpl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.ledger_files.content_digest import content_digest
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
+from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges
+from pulsar_spark.connector.schema.schema_codec import encode_values, encoder
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, check_validation, register
+from pulsar_spark.connector.sink.message_batching import in_entries
+from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
+from pulsar_spark.connector.sink.message_routing import MessageRouting
+from pulsar_spark.connector.sink.outgoing_messages import as_messages, check_rows, payload_sizes
+from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.namespace_policies import deduplicates
+from pulsar_spark.connector.topic_log.non_persistent import check_publishing
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions.ledger_info import BatchSizes
+from pulsar_spark.topic_log.publication import NewLedger
+from pulsar_spark.topic_name import TopicName, check_user_topic
+
+BUFFERED_BYTES = 64 << 20
+"""A task that holds so many bytes of messages of one topic writes them to a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTopic:
+    """What one task has written of one topic: ledgers without ids. Pickles."""
+
+    topic: str
+    ledgers: tuple[NewLedger, ...]
+    deduplicate: bool = False
+
+
+def write_messages(
+    batches: Iterable[pa.RecordBatch],
+    options: Options,
+    root: Root,
+    schema: SinkSchema | None = None,
+    *,
+    enforced: bool = True,
+) -> list[WrittenTopic]:
+    """Write the rows of one task; what the driver then commits.
+
+    InvalidMessageError if a row can't be a message, IncompatibleSchemaError if its topic refuses
+    the values' `schema`: nothing of its batch is kept, and what the task has written before is left
+    to the clean-up of orphans. Unless `enforced`, as for messages that were published before, texts
+    may be none, and a topic may not demand a schema.
+    """
+    writers: dict[str, _TopicWriter] = {}
+    encode = encoder(schema.info) if schema and not schema.encoded else None
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                if enforced:
+                    check_rows(batch)
+                values = encode_values(batch, encode) if encode else batch
+                for topic, rows in _by_topic(values, options["topic"]):
+                    name = TopicName.parse(topic)
+                    whole = str(name.partitioned_topic)
+                    messages = as_messages(rows, options, whole, root.clock.wall_ms())
+                    if whole not in writers:
+                        parsed = name.partitioned_topic
+                        writer = _TopicWriter(parsed, options, root, schema, enforced=enforced)
+                        writers[whole] = writer
+                    writers[whole].add(messages, name.partition_index)
+        written = [writer.close() for writer in writers.values()]
+    except BaseException:
+        for writer in writers.values():
+            writer.abort()
+        raise
+    spare_the_garbage_collector()
+    return written
+
+
+def check_messages_fit(batch: pa.RecordBatch, options: Options, root: Root) -> None:
+    """InvalidMessageError if these rows can't be messages of the options' topic."""
+    as_messages(batch, options, options["topic"], root.clock.wall_ms())
+
+
+class _TopicWriter:
+    """The messages of one task for one topic."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        options: Options,
+        root: Root,
+        schema: SinkSchema | None,
+        *,
+        enforced: bool,
+    ) -> None:
+        check_publishing(str(topic), options)
+        self._options, self._root, self._topic = options, root, topic
+        settings = {"deduplication": True} if options["enableDeduplication"] else None
+        self._ledger: ManagedLedger = root.open_or_create(topic, options["numPartitions"], settings)
+        if schema is None and enforced:
+            check_validation(self._ledger, topic)
+        self._schema_version = None if schema is None else register(self._ledger, topic, schema)
+        self._partitions = self._ledger.state.partitions
+        self._router = MessageRouting(options, self._partitions, str(topic))
+        self._deduplicate = deduplicates(self._ledger, topic, options["enableDeduplication"])
+        self._records_sequences = self._deduplicate or self._ledger.state.records_sequences
+        self._buffers: dict[int, list[pa.Table]] = {}
+        self._buffered_bytes = 0
+        self._written: list[NewLedger] = []
+
+    def add(self, messages: pa.Table, partition: int = -1) -> None:
+        """Take in messages; `partition` is where they go, -1 lets the router choose."""
+        if partition >= self._partitions:
+            raise InvalidMessageError(
+                f"A row names {self._topic}-partition-{partition}, and the topic has "
+                f"{self._partitions} partitions, numbered from 0."
+            )
+        if self._schema_version is not None:
+            version = pa.scalar(self._schema_version, pa.int64())
+            messages = messages.append_column("schema_version", pa.repeat(version, len(messages)))
+        chosen = self._router.partitions(messages) if partition < 0 else partition
+        for number, rows in _split(messages, chosen):
+            part = in_chunks(rows, self._options) if self._options["chunkingEnabled"] else rows
+            self._buffers.setdefault(number, []).append(part)
+        self._buffered_bytes += messages.nbytes
+        if self._buffered_bytes >= BUFFERED_BYTES:
+            self._flush()
+
+    def close(self) -> WrittenTopic:
+        if self._buffers:
+            self._flush()
+        return WrittenTopic(str(self._topic), tuple(self._written), self._deduplicate)
+
+    def abort(self) -> None:
+        """Files that were written stay for the clean-up of orphans: a commit may name them yet."""
+        self._buffers.clear()
+
+    def _flush(self) -> None:
+        tables = {
+            partition: pa.concat_tables(parts) for partition, parts in sorted(self._buffers.items())
+        }
+        self._buffers.clear()
+        self._buffered_bytes = 0
+        empty = [
+            name
+            for name in next(iter(tables.values())).column_names
+            if all(table[name].null_count == len(table) for table in tables.values())
+            and name != "value"
+        ]
+        with LedgerFileWriter(
+            self._ledger.store, self._ledger.folder, compression=self._options["compressionType"]
+        ) as file:
+            ledgers = []
+            for partition, table in tables.items():
+                kept = table.drop_columns(empty) if empty else table
+                kept, batch_sizes = in_entries(kept, self._options)
+                place = file.path, file.write(kept, partition)
+                ledgers.append(self._new_ledger(kept, partition, place, batch_sizes))
+            seal = file.close().seal
+        self._written += (replace(ledger, seal=seal) for ledger in ledgers)
+
+    def _new_ledger(
+        self, table: pa.Table, partition: int, place: tuple[str, int], batch_sizes: BatchSizes
+    ) -> NewLedger:
+        sizes = payload_sizes(table["value"])
+        times = pc.min_max(table["publish_time"])
+        deliver_at = table["deliver_at"] if "deliver_at" in table.column_names else None
+        latest = None if deliver_at is None else pc.max(deliver_at)
+        return NewLedger(
+            partition=partition,
+            file=place[0],
+            first_row=place[1],
+            batch_sizes=batch_sizes,
+            size_bytes=int(sizes.sum()),
+            min_publish_time_ms=_ms(times["min"]),
+            max_publish_time_ms=_ms(times["max"]),
+            max_deliver_at_ms=_ms(latest) if latest is not None and latest.is_valid else None,
+            sequences=sequence_ranges(table) if self._records_sequences else None,
+            chunks=chunk_runs(table),
+            digest=content_digest(table),
+        )
+
+
+def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each topic, in order; all names are checked before the first is handed on."""
+    if "topic" not in batch.schema.names:
+        assert default is not None
+        check_user_topic(TopicName.parse(default), "written")
+        yield default, batch
+        return
+    topics = batch.column("topic")
+    rest = batch.drop_columns(["topic"])
+    if topics.null_count and default is None:
+        raise InvalidMessageError(
+            f"{topics.null_count} rows of {batch.num_rows} have no topic: fill the column topic, "
+            "or give the option topic for those that have none."
+        )
+    if default is not None:
+        topics = pc.fill_null(topics, default)
+    distinct = topics.unique().to_pylist()
+    for topic in distinct:
+        check_user_topic(TopicName.parse(topic), "written")
+    if len(distinct) == 1:
+        yield distinct[0], rest
+        return
+    for topic in distinct:
+        yield topic, rest.filter(pc.equal(topics, topic))
+
+
+def _split(
+    messages: pa.Table, partitions: NDArray[np.int32] | int
+) -> Iterator[tuple[int, pa.Table]]:
+    """(partition, its rows in order), for each partition that has some."""
+    if isinstance(partitions, int):
+        yield partitions, messages
+        return
+    narrow = partitions.astype(np.uint16) if partitions.max() < 1 << 16 else partitions
+    order = np.argsort(narrow, kind="stable")  # a radix sort, where numbers are narrow
+    ordered = messages.take(pa.array(order))
+    numbers, firsts = np.unique(partitions[order], return_index=True)
+    ends = [*firsts[1:].tolist(), len(messages)]
+    for number, first, end in zip(numbers.tolist(), firsts.tolist(), ends, strict=True):
+        yield number, ordered.slice(first, end - first)
+
+
+def _ms(time_scalar: pa.Scalar) -> int:
+    return int(time_scalar.cast(pa.int64()).as_py()) // 1000

@@ -1,0 +1,173 @@
+"""Rows of a DataFrame as messages: columns and types of the data files, checked.
+
+Invariants: a message is checked before anything of its batch is kept; which columns there are
+follows from the rows' columns and the options, never from what is null in them, so that all tables
+of a task fit together; what a row leaves open the options fill in; the publish time is taken once
+for each batch of rows, and a delay counts from it.
+Follows Pulsar's `TypedMessageBuilderImpl` and `ProducerImpl`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA
+from pulsar_spark.connector.schema.schema_codec import check_texts
+from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.options.options import Options
+from pulsar_spark.producing.hashing import murmur3_32_hash_many
+
+_TIME = MESSAGE_SCHEMA.field("publish_time").type
+_DELAY = pa.duration("us")
+_TEXTS = ("topic", "key", "properties", "producer_name")
+
+
+def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int) -> pa.Table:
+    """The rows with the columns and types of the data files. InvalidMessageError names a bad one.
+
+    `rows` have the columns of a sink but `topic`, which is the name in errors. They are published
+    at `now_ms`.
+    """
+    now_us = now_ms * 1000
+    columns: dict[str, pa.Array] = {}
+    for name in rows.schema.names:
+        if name != "deliver_after":
+            columns[name] = _cast(rows.column(name), MESSAGE_SCHEMA.field(name).type, name, topic)
+    _check_sizes(columns["value"], options, topic)
+    columns["publish_time"] = pa.repeat(pa.scalar(now_us, _TIME), rows.num_rows)
+    if options["producerName"]:
+        name = columns.get("producer_name")
+        if name is None:
+            columns["producer_name"] = pa.repeat(options["producerName"], rows.num_rows)
+        elif name.null_count:
+            columns["producer_name"] = pc.fill_null(name, options["producerName"])
+    deliver_at = _delivery_times(rows, columns.get("deliver_at"), options, topic, now_us)
+    if deliver_at is not None:
+        columns["deliver_at"] = deliver_at
+    keys = _sticky_keys(columns.get("ordering_key"), columns.get("key"))
+    if keys is not None:
+        columns["sticky_key_hash"] = _sticky_key_hashes(keys)
+    return pa.table(columns)
+
+
+def check_rows(rows: pa.RecordBatch) -> None:
+    """InvalidMessageError if a text is no UTF-8: whoever reads it as a text would fail."""
+    for name in _TEXTS:
+        if name in rows.schema.names:
+            column = rows.column(name)
+            check_texts(
+                column.view(pa.string()) if pa.types.is_binary(column.type) else column, name
+            )
+
+
+def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    """Bytes of each value, shape (rows,); 0 for a null."""
+    lengths = pc.binary_length(values)
+    if lengths.null_count:
+        lengths = pc.fill_null(lengths, 0)
+    sizes: NDArray[np.int64] = lengths.to_numpy().astype(np.int64)
+    return sizes
+
+
+def _check_sizes(value: pa.Array, options: Options, topic: str) -> None:
+    largest = pc.max(pc.binary_length(value)).as_py() or 0
+    if largest > options["maxMessageSize"] and not options["chunkingEnabled"]:
+        raise InvalidMessageError(
+            f"A message for {topic} has {largest} bytes, and maxMessageSize is "
+            f"{options['maxMessageSize']}. Make it smaller, raise maxMessageSize, or set "
+            "chunkingEnabled to true and batchingEnabled to false."
+        )
+
+
+def _delivery_times(
+    rows: pa.RecordBatch, deliver_at: pa.Array | None, options: Options, topic: str, now_us: int
+) -> pa.Array | None:
+    """When each message is to be delivered: as its row says, else as the options; None if no row.
+
+    InvalidMessageError if a row says it in two ways, or wants a delay below zero.
+    """
+    if "deliver_after" in rows.schema.names:
+        delays = rows.column("deliver_after")
+        after = _after(_microseconds(delays, topic), now_us, topic)
+        if deliver_at is not None:
+            if pc.any(pc.and_(pc.is_valid(deliver_at), pc.is_valid(after))).as_py():
+                raise InvalidMessageError(
+                    f"A message for {topic} has both deliver_at and deliver_after: fill one of "
+                    "them, and leave the other null."
+                )
+            after = pc.coalesce(deliver_at, after)
+        deliver_at = after
+    default = _default_delivery(options, now_us)
+    if default is None:
+        return deliver_at
+    if deliver_at is None:
+        return pa.repeat(default, rows.num_rows)
+    return pc.fill_null(deliver_at, default)
+
+
+def _default_delivery(options: Options, now_us: int) -> pa.Scalar | None:
+    if options.has("deliverAt"):
+        return pa.scalar(options["deliverAt"] * 1000, _TIME)
+    if options.has("deliverAfter"):
+        return pa.scalar(now_us + options["deliverAfter"] * 1000, _TIME)
+    return None
+
+
+def _microseconds(delays: pa.Array, topic: str) -> pa.Array:
+    """A column of durations, or of milliseconds, as microseconds."""
+    if pa.types.is_integer(delays.type):
+        try:
+            return pc.multiply_checked(_cast(delays, pa.int64(), "deliver_after", topic), 1000)
+        except pa.ArrowException as error:
+            raise _too_far(topic) from error
+    return _cast(delays, _DELAY, "deliver_after", topic).cast(pa.int64())
+
+
+def _after(delays_us: pa.Array, now_us: int, topic: str) -> pa.Array:
+    if (pc.min(delays_us).as_py() or 0) < 0:
+        raise InvalidMessageError(
+            f"A message for {topic} has a deliver_after below zero: a delay is 0 or more; for a "
+            "moment in the past use deliver_at."
+        )
+    try:
+        return pc.add_checked(delays_us, now_us).cast(_TIME)
+    except pa.ArrowException as error:
+        raise _too_far(topic) from error
+
+
+def _too_far(topic: str) -> InvalidMessageError:
+    return InvalidMessageError(
+        f"A message for {topic} has a deliver_after that ends beyond all times: make it shorter."
+    )
+
+
+def _sticky_keys(ordering_key: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
+    """What Key_Shared hashes: the ordering key, else the key; None without such columns."""
+    if ordering_key is None or key is None:
+        return key if ordering_key is None else ordering_key
+    if ordering_key.null_count == len(ordering_key):
+        return key
+    return pc.coalesce(ordering_key, key.cast(pa.binary()))
+
+
+def _sticky_key_hashes(keys: pa.Array) -> pa.Array:
+    """31 bits of each key; null for a null."""
+    if keys.null_count == len(keys):
+        return pa.nulls(len(keys), pa.int32())
+    hashes = murmur3_32_hash_many(keys).astype(np.int32)
+    missing = pc.is_null(keys).to_numpy(zero_copy_only=False) if keys.null_count else None
+    return pa.array(hashes, pa.int32(), mask=missing)
+
+
+def _cast(array: pa.Array, wanted: pa.DataType, name: str, topic: str) -> pa.Array:
+    if array.type == wanted:
+        return array
+    try:
+        return array.cast(wanted)
+    except pa.ArrowException as error:
+        raise InvalidMessageError(
+            f"Column {name} of a message for {topic} can't be {wanted}: {error}"
+        ) from error

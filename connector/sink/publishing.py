@@ -1,0 +1,130 @@
+"""Files that are written become messages that all can see: one commit a topic, or all at once.
+
+Invariants: what a task wrote is visible only through its topic's commit, and the commit of one
+(query, micro-batch), or of one (txnAppId, txnVersion), takes effect once, however often it is
+tried; with a transaction all topics take effect together, by one decision on all of them.
+Follows Delta's `DeltaSink` (application id and version).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from pulsar_spark.connector.sink.message_writer import WrittenTopic
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.non_persistent import delete_old
+from pulsar_spark.connector.topic_log.producer_connection import connect, disconnect, told
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_commit import Prepare, begin, commit_together
+from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.producer_registry import ProducerClaim
+from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger
+from pulsar_spark.topic_log.transaction_attempt import Transaction
+from pulsar_spark.topic_name import TopicName
+
+
+def publish(
+    root: Root,
+    written: Iterable[WrittenTopic],
+    application: tuple[str, int] | None,
+    producer: ProducerClaim | None = None,
+    *,
+    leaves: bool = False,
+    transaction: Transaction | None = None,
+) -> list[Commit | AlreadyCommitted]:
+    """Make the files' messages visible, topic by topic, or all of them in one `transaction`.
+
+    Returns what each topic's log says of it; nothing with a transaction.
+
+    A `producer` gets each topic first, as its access mode says, and `leaves` it again if it is
+    done. ProducerFencedError or ProducerBusyError if it may not have it; so that nothing at all
+    is published then, its topics always get theirs in one transaction.
+    """
+    parts = list(_parts(root, written, application, producer, leaves=leaves))
+    if transaction is None and (producer is None or len(parts) == 1):
+        published = []
+        for part in parts:
+            with part.connected():
+                published.append(part.publish(None))
+        return published
+    with ExitStack() as connected:
+        for part in parts:
+            connected.enter_context(part.connected())
+        together = transaction or begin(root.store, application)
+        commit_together(root.store, together, [part.publish for part in parts])
+    return []
+
+
+def prepares_of(
+    root: Root, written: Iterable[WrittenTopic], application: tuple[str, int] | None
+) -> list[Prepare]:
+    """How a transaction publishes the files, topic by topic."""
+    return [part.publish for part in _parts(root, written, application, None, leaves=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicPart:
+    """What goes into one topic."""
+
+    ledger: ManagedLedger
+    new: Sequence[NewLedger]
+    deduplicate: bool
+    application: tuple[str, int] | None
+    producer: ProducerClaim | None
+    leaves: bool
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """As long as the producer has the topic, which it need not for what was published."""
+        published = self.application and self.ledger.state.was_published(*self.application)
+        producer = None if published else self.producer
+        if producer is not None:
+            connect(self.ledger, producer)
+        try:
+            yield
+        finally:
+            if producer is not None and self.leaves:  # also if nothing was published
+                disconnect(self.ledger, producer)
+
+    def publish(self, transaction: Transaction | None) -> Commit | AlreadyCommitted:
+        with told(self.ledger, self.producer):
+            published = self.ledger.append(
+                self.new,
+                application=self.application,
+                deduplicate=self.deduplicate,
+                producer=self.producer,
+                leaves=self.leaves,
+                transaction=transaction,
+            )
+        delete_old(self.ledger)
+        return published
+
+
+def _parts(
+    root: Root,
+    written: Iterable[WrittenTopic],
+    application: tuple[str, int] | None,
+    producer: ProducerClaim | None,
+    *,
+    leaves: bool,
+) -> Iterator[_TopicPart]:
+    for name, (ledgers, deduplicate) in sorted(_by_topic(written).items()):
+        ledger = root.open(TopicName.parse(name))
+        yield _TopicPart(ledger, ledgers, deduplicate, application, producer, leaves)
+
+
+def _by_topic(written: Iterable[WrittenTopic]) -> dict[str, tuple[list[NewLedger], bool]]:
+    """(ledgers, whether duplicates are dropped) of each topic that gets something."""
+    topics: dict[str, list[WrittenTopic]] = {}
+    for topic in written:
+        if topic.ledgers:
+            topics.setdefault(topic.topic, []).append(topic)
+    return {
+        name: (
+            [ledger for part in parts for ledger in part.ledgers],
+            any(part.deduplicate for part in parts),
+        )
+        for name, parts in topics.items()
+    }

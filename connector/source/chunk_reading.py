@@ -1,0 +1,169 @@
+"""A source's chunked messages: which there are, and the rows that each is put together from.
+
+Invariants: what a micro-batch reads of them follows from its positions and the log; a chunk is
+never held between two micro-batches, since the message's last chunk names the others; a task
+holds the message that it hands over, one chunk of it and one row group, and nothing else.
+Follows Pulsar's `ConsumerImpl.processMessageChunk`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from pulsar_spark.connector.ledger_files.content_digest import payload
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.source.micro_batch import RowRange, row_ranges
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import CorruptFileError, DataLossError
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_log.chunked_messages import ChunkedMessage, ChunkedMessages, ChunkLimits
+
+CHUNKS_KEPT_MS: Final = 3_600_000
+"""How long the chunks of a message that is in the making stay, though all have been read."""
+_log = logging.getLogger(__name__)
+
+
+class TopicChunks:
+    """The chunked messages of the partitions that one source reads, kept up with their logs."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        """Without options: all that became complete; what was trimmed since is left out."""
+        self._limits, self._fail = ChunkLimits(expire_ms=0), False
+        if options is not None:
+            self._limits = ChunkLimits(
+                options["maxPendingChunkedMessage"],
+                options["autoAckOldestChunkedMessageOnQueueFull"],
+                options["expireTimeOfIncompleteChunkedMessage"],
+            )
+            self._fail = bool(options["failOnDataLoss"])
+        self._known: dict[tuple[str, int], ChunkedMessages] = {}
+        self._abandoned: dict[tuple[str, int], tuple[tuple[int, int], PositionSet]] = {}
+
+    def of(self, ledger: ManagedLedger, partition: int) -> ChunkedMessages | None:
+        """The partition's chunked messages as of the ledger's state; None if it never had any."""
+        known = self._known.get((ledger.topic, partition))
+        chunks = ledger.state.chunks(partition)
+        if not chunks:
+            return known
+        told = list(chunks.items())  # before the ledgers: a refresh may add to both
+        if known is None:
+            known = self._known[ledger.topic, partition] = ChunkedMessages(self._limits)
+        ledgers, given_up = ledger.ledgers(partition), known.given_up
+        if ledger.state.last_ledger_with_chunks(partition) > known.last_ledger_id:
+            for ledger_id, runs in told:
+                if ledger_id > known.last_ledger_id:
+                    info = ledgers.get(ledger_id)
+                    assert info is not None
+                    known.add(ledger_id, runs, info.min_publish_time_ms)
+        if known.given_up > given_up:
+            _log.warning(
+                "%s chunked messages of %s, partition %s, were never completed, and are left out",
+                known.given_up - given_up,
+                ledger.topic,
+                partition,
+            )
+        return known
+
+    def uncounted(self, ledger: ManagedLedger, partition: int) -> PositionSet | None:
+        """Entries of the partition that are no messages, for admission."""
+        known = self.of(ledger, partition)
+        return None if known is None else known.uncounted
+
+    def abandoned(self, ledger: ManagedLedger, partition: int, now_ms: int) -> PositionSet:
+        """Chunks that no message will have: it was given up, or not gone on with for an hour.
+
+        What is looked at anew when there are new chunks, and each minute.
+        """
+        known = self.of(ledger, partition)
+        if known is None:
+            return PositionSet()
+        place = (ledger.topic, partition)
+        when = (known.last_ledger_id, now_ms // 60_000)
+        if self._abandoned.get(place, (None,))[0] != when:
+            self._abandoned[place] = (when, known.abandoned(now_ms - CHUNKS_KEPT_MS))
+        return self._abandoned[place][1]
+
+    def row_ranges(
+        self, batch: PositionSet, ledger: ManagedLedger, partition: int
+    ) -> Iterator[RowRange]:
+        """The rows of these messages, in order; a chunked one is a range with its chunks.
+
+        DataLossError if chunks of one were trimmed; without failOnDataLoss it is left out.
+        """
+        ledgers = ledger.ledgers(partition)
+        known = self.of(ledger, partition)
+        if known is None:
+            yield from row_ranges(batch, ledgers)
+            return
+        plain = batch.difference(known.chunks)
+        after = EARLIEST
+        for message in known.messages_in(batch):
+            here = message.position
+            yield from row_ranges(plain.after(after).up_to(here), ledgers)
+            whole = self._with_chunks(message, ledgers, ledger.topic)
+            if whole is not None:
+                yield whole
+            after = here
+        yield from row_ranges(plain.after(after), ledgers)
+
+    def _with_chunks(
+        self, message: ChunkedMessage, ledgers: LedgerList, topic: str
+    ) -> RowRange | None:
+        ranges = []
+        for part in message.parts:
+            info = ledgers.get(part.ledger_id)
+            if info is None:
+                lost = (
+                    f"Chunks of the message at {message.position} of {topic} were trimmed away "
+                    "before its last one was read"
+                )
+                if self._fail:
+                    raise DataLossError(
+                        f"{lost}. Keep messages longer, or set failOnDataLoss to false to go on."
+                    )
+                _log.warning("%s; failOnDataLoss is false, so it is left out", lost)
+                return None
+            first = info.batch_sizes.first_message(part.entry_id)
+            ranges.append(RowRange(info, first, part.count))
+        last = ranges[-1]
+        return replace(last, first_row=last.first_row + last.rows - 1, rows=1, chunks=tuple(ranges))
+
+
+def put_together(reader: LedgerFileReader, topic: str, chunks: tuple[RowRange, ...]) -> pa.Array:
+    """The value of a chunked message, as a column of one row."""
+    total = None
+    at = 0
+    buffer = pa.allocate_buffer(0)
+    view = memoryview(buffer)
+    for part in chunks:
+        columns = ("value", "total_chunk_msg_size")
+        for batch in reader.read(part.ledger, columns, part.first_row, part.rows):
+            if total is None:
+                total = batch.column(1)[0].as_py() or 0
+                buffer = pa.allocate_buffer(total)
+                view = memoryview(buffer).cast("B")
+            data = payload(batch.column(0))
+            if at + len(data) > total:
+                raise _damaged(topic, chunks, f"more than {total}")
+            view[at : at + len(data)] = data
+            at += len(data)
+    if at != total:
+        raise _damaged(topic, chunks, f"{at}")
+    offsets = pa.array([0, at], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, buffer])
+
+
+def _damaged(topic: str, chunks: tuple[RowRange, ...], found: str) -> CorruptFileError:
+    files = ", ".join(dict.fromkeys(part.ledger.file for part in chunks))
+    return CorruptFileError(
+        f"The chunks of a message of topic {topic} have {found} bytes together, which is not its "
+        f"size. They lie in {files}: restore those files from a copy."
+    )

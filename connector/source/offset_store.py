@@ -1,0 +1,103 @@
+"""Where an offset lies: in Spark's checkpoint if it is small, else in a file that it names.
+
+Invariants: an offset in the checkpoint stays below 64 KB (Spark keeps a hundred of them, and
+prints each three times in its progress); a spilled one is named after its owner and contents, so
+writing it twice is harmless, and no query deletes what another one's checkpoint names; it is
+durable before the checkpoint names it. The owner is a checkpoint's, and is known from its offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections import deque
+from typing import Any
+
+from pulsar_spark.connector.storage.object_store import join
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.planning.stream_offset import StreamOffset
+from pulsar_spark.records.stored_data import parse_json
+from pulsar_spark.records.stored_record import StoredFormat, readable
+from pulsar_spark.topic_name import TopicName
+
+LARGEST_INLINE_BYTES = 48 * 1024
+"""An offset whose text is longer is spilled."""
+SPILLED_KEPT = 1000
+"""How many of its own spilled offsets a query keeps; Spark asks for the last hundred at most."""
+SPILLED_FORMAT = StoredFormat("A spilled offset", version=1, remedy="Start with a new checkpoint.")
+"""Of what names the file. The file is named after its SHA-256."""
+
+
+class OffsetStore:
+    """Turns offsets into what Spark writes down, and back."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._last: tuple[dict[str, Any], StreamOffset] | None = None
+        self._owner = uuid.uuid4().hex
+        self._spilled: deque[str] | None = None
+
+    def save(self, offset: StreamOffset) -> dict[str, Any]:
+        """The JSON value for the checkpoint."""
+        value = offset.to_json_value()
+        text = json.dumps(value, separators=(",", ":"))
+        if len(text) > LARGEST_INLINE_BYTES:
+            value = self._spill(offset, text.encode())
+        self._last = (value, offset)
+        return value
+
+    def load(self, value: dict[str, Any]) -> StreamOffset:
+        """Read `save`. CorruptFileError or FutureVersionError if it can't be."""
+        if self._last is not None and self._last[0] == value:
+            return self._last[1]
+        path = value.get("spilled")
+        if path is None:
+            return StreamOffset.from_json_value(value)
+        SPILLED_FORMAT.check_version(value.get("version"))
+        data = self._root.store.get(str(path))
+        owner, _, name = str(path).rpartition("/")[2].partition("-")
+        if data is None or name != f"{hashlib.sha256(data).hexdigest()}.json":
+            state = "missing" if data is None else "damaged"
+            raise CorruptFileError(
+                f"Offset file {path}, which the checkpoint names, is {state}. Restore it from a "
+                "copy, or start with a new checkpoint."
+            )
+        self._owner = owner
+        try:
+            return StreamOffset.from_json_value(parse_json(data))
+        except ValueError as error:
+            raise CorruptFileError(
+                f"Offset file {path}, which the checkpoint names, is damaged: {error}. Restore it "
+                "from a copy, or start with a new checkpoint."
+            ) from error
+
+    def release(self, committed: dict[str, Any]) -> None:
+        """Spark has committed that offset: delete spilled ones that nothing asks for any more."""
+        spilled = self._spilled or deque()
+        while len(spilled) > SPILLED_KEPT and spilled[0] != committed.get("spilled"):
+            self._root.store.delete(spilled.popleft())
+
+    def _spill(self, offset: StreamOffset, data: bytes) -> dict[str, Any]:
+        topic = TopicName.parse(next(iter(offset.items()))[0].topic)
+        folder = join(topic.storage_path, "offsets")
+        path = join(folder, f"{self._owner}-{hashlib.sha256(data).hexdigest()}.json")
+        if self._spilled is None:
+            self._spilled = self._spilled_before(folder)
+        stored = readable(
+            lambda: data, lambda text, _: StreamOffset.from_json_value(parse_json(text)), path
+        )
+        self._root.store.put_if_absent(path, stored)
+        if path not in self._spilled:
+            self._spilled.append(path)
+        return {"spilled": path, "version": SPILLED_FORMAT.version}
+
+    def _spilled_before(self, folder: str) -> deque[str]:
+        """What earlier runs of this query spilled, oldest first."""
+        mine = (
+            each
+            for each in self._root.store.files(folder)
+            if each.path.rpartition("/")[2].startswith(f"{self._owner}-")
+        )
+        return deque(each.path for each in sorted(mine, key=lambda each: each.modified_ms))

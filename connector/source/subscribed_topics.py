@@ -1,0 +1,140 @@
+"""The topics that one source reads: opened, kept up with the log, and found by pattern.
+
+Invariants: nothing is opened before it is asked for, so a reader that is only built costs
+nothing; a topic that was found stays; a name with a partition suffix means that partition alone.
+Follows Pulsar's `MultiTopicsConsumerImpl` and `PatternMultiTopicsConsumerImpl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.non_persistent import check_reading
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
+from pulsar_spark.options.consumer_options import retry_topic
+from pulsar_spark.options.options import Options
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicName
+
+
+class SubscribedTopics:
+    """The topics named by `topic`, `topics` or `topicsPattern`."""
+
+    def __init__(self, options: Options, root: Root) -> None:
+        self._root = root
+        self._options = options
+        self._pattern: str | None = options["topicsPattern"]
+        self._interval_s = options["topicDiscoveryInterval"] / 1000
+        self._looked_s: float | None = None
+        self._ledgers: dict[str, ManagedLedger] = {}
+
+    @cached_property
+    def _names(self) -> list[TopicName]:
+        return named_topics(self._options)
+
+    @property
+    def remote(self) -> bool:
+        return self._root.store.remote
+
+    def refresh(self) -> bool:
+        """Take in new commits, new partitions and new topics; whether there was anything.
+
+        TopicNotFoundError if a topic that was named is not there.
+        """
+        before = len(self._ledgers)
+        news = [ledger.refresh() for ledger in self._ledgers.values()]
+        self.open_all(name.partitioned_topic_name for name in self._names)
+        self._discover()
+        return any(news) or len(self._ledgers) > before
+
+    def open_all(self, topics: Iterable[str]) -> None:
+        """Have these topics open, whether or not they are (still) among those named."""
+        for topic in topics:
+            if topic not in self._ledgers:
+                check_reading(topic, self._options)
+                self._ledgers[topic] = self._root.open(TopicName.parse(topic))
+
+    @property
+    def first_topic(self) -> str:
+        """The full name of the first that is named; empty with a pattern."""
+        return self._names[0].partitioned_topic_name if self._names else ""
+
+    @cached_property
+    def retry_topic(self) -> str | None:
+        """The full name of the retry letter topic that is read besides, with enableRetry."""
+        if not self.first_topic:
+            return None
+        retry = retry_topic(self._options, self.first_topic)
+        return None if retry is None else retry.partitioned_topic_name
+
+    def open_retry_topic(self) -> None:
+        """With enableRetry: it is read too, and made now if it is not there.
+
+        So that what is published there finds the subscription in place.
+        """
+        name = self.retry_topic
+        if name is not None and name not in self._ledgers:
+            self._root.open_or_create(TopicName.parse(name), 1)
+            self.open_all([name])
+
+    def ledger(self, topic: str) -> ManagedLedger:
+        """A topic that is open."""
+        return self._ledgers[topic]
+
+    def typed_ledgers(self) -> list[ManagedLedger]:
+        """The topics whose schemas `valueSchema` takes: all but a retry letter topic.
+
+        None are opened without that option, so that a user's schema alone costs nothing.
+        """
+        if not self._options["valueSchema"]:
+            return []
+        self.refresh()
+        return [each for name, each in self._ledgers.items() if name != self.retry_topic]
+
+    def partitions(self) -> dict[TopicPartition, ManagedLedger]:
+        """All partitions that there are now, by topic and number."""
+        chosen: dict[str, set[int]] = {}
+        whole = {str(name) for name in self._names if not name.is_partition}
+        for name in self._names:
+            if name.is_partition and name.partitioned_topic_name not in whole:
+                chosen.setdefault(name.partitioned_topic_name, set()).add(name.partition_index)
+        found: dict[TopicPartition, ManagedLedger] = {}
+        for topic, ledger in sorted(self._ledgers.items()):
+            for partition in range(ledger.state.partitions):
+                if partition in chosen.get(topic, {partition}):
+                    found[TopicPartition(topic, partition)] = ledger
+            missing = chosen.get(topic, set()) - set(range(ledger.state.partitions))
+            if missing:
+                raise TopicNotFoundError(
+                    f"Topic {topic} has {ledger.state.partitions} partitions, numbered from 0: "
+                    f"there is no partition {min(missing)}. Name another, or the whole topic."
+                )
+        return found
+
+    def _discover(self) -> None:
+        if self._pattern is None:
+            return
+        now_s = self._root.clock.monotonic_s()
+        if self._looked_s is not None and now_s - self._looked_s < self._interval_s:
+            return
+        self._looked_s = now_s
+        for topic in self._root.matching(self._pattern):
+            name = str(topic)
+            found = None if name in self._ledgers else self._root.open_found(topic)
+            if found is not None:
+                check_reading(name, self._options)
+                self._ledgers[name] = found
+
+
+def named_topics(options: Options) -> list[TopicName]:
+    """The topics that the options name; InvalidOptionError if there are none and no pattern."""
+    texts = [options["topic"]] if options["topic"] else list(options["topics"])
+    if not texts and not options["topicsPattern"]:
+        raise InvalidOptionError(
+            'Which topic? Give one of topic, topics and topicsPattern, as in .option("topic", '
+            '"flights").'
+        )
+    return [TopicName.parse(text) for text in texts]

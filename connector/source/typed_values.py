@@ -1,0 +1,263 @@
+"""A source's values by their schema: bytes of the files become a typed column.
+
+Invariants: the type is settled when the DataFrame is made, and a task finds the schema to read by
+from that type alone, so that a batch reads the same however the topic goes on; each message is
+decoded by the schema of its own version; what does not fit ends the query, is null with its reason,
+or goes to the dead letters, as `onSchemaMismatch` says. Follows Pulsar's `AutoConsumeSchema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.types import DataType, StructType
+
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import FoldedRows, tell
+from pulsar_spark.connector.schema.schema_codec import Reasons, decoder, nothing_fits
+from pulsar_spark.connector.schema.schema_types import spark_type
+from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.micro_batch import MessageInputPartition
+from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, check_read_schema
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import InvalidOptionError, InvalidSchemaDataError, SchemaMismatchError
+from pulsar_spark.options.options import Options
+from pulsar_spark.schema.schema_info import SchemaInfo
+
+_NEEDED: Final = (
+    "value", "schema_version", "ledger_id", "entry_id", "partition", "batch_index", "attempt",
+)  # fmt: skip
+_FIELDS: Final = {column.name: column.field for column in READ_COLUMNS}
+
+
+@dataclass(frozen=True, slots=True)
+class TypedValues:
+    """What a source with `valueSchema` yields, and what it does with a value that does not fit."""
+
+    schema: StructType
+    on_mismatch: str
+    root: Root
+    subscription: str | None = None
+
+    @staticmethod
+    def of(options: Options, root: Root, schema: StructType) -> TypedValues | None:
+        """None if values are bytes."""
+        names = schema.fieldNames()
+        if not options["valueSchema"] or not {"value", "schema_error"} & set(names):
+            return None
+        mismatch, subscription = options["onSchemaMismatch"], options["subscriptionName"]
+        return TypedValues(schema, mismatch, root, subscription)
+
+    @property
+    def stored(self) -> StructType:
+        """The columns to read: those of the schema as they lie in the files, and those needed."""
+        names = [name for name in self.schema.fieldNames() if name != "schema_error"]
+        wanted = [*names, *(name for name in _NEEDED if name not in names)]
+        return StructType([_FIELDS[name] for name in wanted])
+
+
+def read_values(
+    partition: MessageInputPartition, schema: StructType, values: TypedValues | None
+) -> Iterator[pa.RecordBatch]:
+    """`read_messages`, with typed values if they have a schema.
+
+    SchemaMismatchError names a message that does not fit.
+    """
+    if values is None:
+        yield from read_messages(partition, schema)
+        return
+    reader = ValueReader(values)
+    for topic in partition.topics:
+        ledger = ManagedLedger.open(partition.root.store, topic.folder, topic=topic.topic)
+        for batch in read_messages(replace(partition, topics=(topic,)), values.stored):
+            yield reader.decode(batch, topic.topic, ledger)
+
+
+def check_typed_schema(
+    options: Options, schema: StructType, ledgers: Iterable[ManagedLedger]
+) -> None:
+    """InvalidOptionError if the schema has columns that these options don't give.
+
+    A value's type has to be that of one of the topic's schemas.
+    """
+    typed = bool(options["valueSchema"])
+    errors = typed and options["onSchemaMismatch"] == "null"
+    check_read_schema(schema, typed=typed, schema_errors=errors)
+    if not typed or "value" not in schema.fieldNames():
+        return
+    wanted = schema["value"].dataType
+    for ledger in ledgers:
+        types = [_spark_type(info) for info in ledger.state.schemas.schemas]
+        if wanted not in types:
+            known = ", ".join(sorted({each.simpleString() for each in types if each}))
+            raise InvalidOptionError(
+                f"The schema's column value is {wanted.simpleString()}, and by the schemas of "
+                f"{ledger.topic} values are {known or 'bytes: it has none'}. Take one of these, or "
+                "give no schema."
+            )
+
+
+def value_type(ledgers: Iterable[ManagedLedger]) -> DataType:
+    """The type of the values of all these topics, by the newest schema of each.
+
+    InvalidOptionError if a topic has no schema, or two differ.
+    """
+    found: dict[str, DataType] = {}
+    for ledger in sorted(ledgers, key=lambda each: each.topic):
+        newest = ledger.state.schemas.newest
+        if newest is None:
+            raise InvalidOptionError(
+                f"Option valueSchema: topic {ledger.topic} has no schema. Publish to it with "
+                "schemaType, or leave the option out to read bytes."
+            )
+        found[ledger.topic] = spark_type(newest)
+    if not found:
+        raise InvalidOptionError("Option valueSchema: there is no topic yet whose schema to take.")
+    (first, kind), *others = found.items()
+    for topic, other in others:
+        if other != kind:
+            raise InvalidOptionError(
+                f"Option valueSchema: values of {first} are {kind.simpleString()}, and those of "
+                f"{topic} {other.simpleString()}. Read them apart, or without the option."
+            )
+    return kind
+
+
+@dataclass(slots=True)
+class ValueReader:
+    """One task's decoding."""
+
+    values: TypedValues
+    _readers: dict[str, SchemaInfo | None] = field(default_factory=dict)
+    _decoders: dict[tuple[str, int | None], Any] = field(default_factory=dict)
+
+    def decode(self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger) -> pa.RecordBatch:
+        """The batch with typed values, and the columns that Spark has asked for.
+
+        SchemaMismatchError names the first message that does not fit, if that is to be so.
+        """
+        column, reasons = self._values(batch, topic, ledger)
+        if reasons and self.values.on_mismatch == "fail":
+            raise _mismatch(batch, topic, reasons)
+        errors = pa.nulls(batch.num_rows, pa.string())
+        if reasons:
+            errors = pa.array([reasons.get(row) for row in range(batch.num_rows)], pa.string())
+        arrays = [
+            column if name == "value" else errors if name == "schema_error" else batch.column(name)
+            for name in self.values.schema.fieldNames()
+        ]
+        schema = to_arrow_schema(self.values.schema, timezone="UTC")
+        made = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if reasons and self.values.on_mismatch == "deadLetter":
+            bad = pc.is_valid(errors)
+            self._bury(batch.append_column("error", errors).filter(bad), topic)
+            made = made.filter(pc.invert(bad))
+        return made
+
+    def _bury(self, batch: pa.RecordBatch, topic: str) -> None:
+        """Tell the broker that these are dead letters, before what comes after them is delivered.
+
+        Telling it again, as a repeated task does, changes nothing: a message is buried once.
+        """
+        names = ("ledger_id", "entry_id", "partition", "batch_index", "attempt", "error")
+        columns = {name: batch.column(name) for name in names}
+        columns["topic"] = pa.repeat(topic, batch.num_rows)
+        columns["ack_type"] = pa.repeat("DeadLetter", batch.num_rows)
+        folded = fold([pa.RecordBatch.from_pydict(columns)], self.values.root, None)
+        assert self.values.subscription is not None
+        tell(self.values.root, self.values.subscription, [FoldedRows(folded)], None)
+
+    def _values(
+        self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger
+    ) -> tuple[pa.Array, Reasons]:
+        values = batch.column("value")
+        versions = batch.column("schema_version")
+        distinct = versions.unique().to_pylist()
+        if len(distinct) == 1:
+            found: tuple[pa.Array, Reasons] = self._decoder(topic, ledger, distinct[0])(values)
+            return found
+        parts, places, reasons = [], [], {}
+        for version in distinct:
+            mask = pc.is_null(versions) if version is None else pc.equal(versions, version)
+            rows = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
+            part, why = self._decoder(topic, ledger, version)(values.take(pa.array(rows)))
+            parts.append(part)
+            places.append(rows)
+            reasons.update({int(rows[row]): text for row, text in why.items()})
+        if not parts:
+            return pa.nulls(0, self._kind), {}
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_arrays(parts).take(pa.array(order)), dict(sorted(reasons.items()))
+
+    @property
+    def _kind(self) -> pa.DataType:
+        known = self.values.schema
+        if "value" not in known.fieldNames():
+            return pa.null()
+        return to_arrow_type(known["value"].dataType, timezone="UTC")
+
+    def _decoder(self, topic: str, ledger: ManagedLedger, version: int | None) -> Any:
+        """A message without a version is taken for one of the schema that it is read by."""
+        if (topic, version) not in self._decoders:
+            reader = self._reader(topic, ledger)
+            registry = ledger.state.schemas
+            writer = reader if version is None else registry.get(version)
+            kind = to_arrow_type(_type_of(self.values.schema, reader), timezone="UTC")
+            made: Callable[[pa.Array], tuple[pa.Array, Reasons]]
+            if reader is None:
+                made = partial(nothing_fits, kind, "the topic has no schema that gives this type")
+            elif writer is None:
+                why = f"the topic has no schema of version {version}"
+                made = partial(nothing_fits, kind, why)
+            else:
+                made = decoder(reader, writer, kind)
+            self._decoders[topic, version] = made
+        return self._decoders[topic, version]
+
+    def _reader(self, topic: str, ledger: ManagedLedger) -> SchemaInfo | None:
+        """The newest of the topic's schemas that gives the type settled before."""
+        if topic not in self._readers:
+            schema = self.values.schema
+            wanted = schema["value"].dataType if "value" in schema.fieldNames() else None
+            matching = (
+                info
+                for info in reversed(ledger.state.schemas.schemas)
+                if (kind := _spark_type(info)) is not None and wanted in (None, kind)
+            )
+            self._readers[topic] = next(matching, None)
+        return self._readers[topic]
+
+
+def _type_of(schema: StructType, reader: SchemaInfo | None) -> DataType:
+    if "value" in schema.fieldNames():
+        return schema["value"].dataType
+    return _FIELDS["value"].dataType if reader is None else spark_type(reader)
+
+
+def _spark_type(info: SchemaInfo) -> DataType | None:
+    try:
+        return spark_type(info)
+    except InvalidSchemaDataError:
+        return None
+
+
+def _mismatch(batch: pa.RecordBatch, topic: str, reasons: Reasons) -> SchemaMismatchError:
+    row = min(reasons)
+    names = ("ledger_id", "entry_id", "partition", "batch_index")
+    message_id = ":".join(str(batch.column(name)[row]) for name in names)
+    version = batch.column("schema_version")[row].as_py()
+    whose = "none" if version is None else str(version)
+    return SchemaMismatchError(
+        f"Message {message_id} of {topic} (schema version {whose}) does not fit the topic's "
+        f"schema: {reasons[row]}. Set onSchemaMismatch to null to have it as null with its reason, "
+        "to deadLetter to have it in a subscription's dead letter topic, or read without "
+        "valueSchema."
+    )

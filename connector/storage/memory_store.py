@@ -1,0 +1,177 @@
+"""An object store in this process's memory: what local and remote stores promise, without a disk.
+
+Invariants: a name appears whole and at once; of several that create a name, or replace the same
+content, exactly one succeeds; a file's time is the clock's when it was written. Another process
+sees nothing of it, and it is gone with this one. `memory://NAME` is the store of that name, one a
+process, whoever asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import pyarrow as pa
+
+from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
+from pulsar_spark.connector.storage.object_store import (
+    MEMORY,
+    ObjectInfo,
+    ObjectStore,
+    Output,
+    Versioned,
+    checked_path,
+)
+from pulsar_spark.errors import ObjectNotFoundError, StorageError
+
+
+class MemoryStore(ObjectStore):
+    """Files in a dictionary. Safe for several threads."""
+
+    def __init__(self, root: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.root, self.clock = root, clock
+        self._files: dict[str, tuple[bytes, int]] = {}
+        self._folders: dict[str, dict[str, None]] = {}
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def named(name: str, clock: Clock | None = None) -> MemoryStore:
+        """The process's store of that name; made now, with that clock, if there was none.
+
+        StorageError if there is one, and a clock is given that is not its own.
+        """
+        with _lock:
+            store = _stores.get(name)
+            if store is None:
+                store = _stores[name] = MemoryStore(MEMORY + name, clock or SYSTEM_CLOCK)
+            elif clock is not None and clock is not store.clock:
+                raise StorageError(
+                    f"{store.root} has a clock already: give it before the store is used, or "
+                    "choose another name."
+                )
+            return store
+
+    @staticmethod
+    def forget(name: str) -> None:
+        """The store of that name is gone, with all that it had."""
+        with _lock:
+            _stores.pop(name, None)
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.root!r})"
+
+    @property
+    def remote(self) -> bool:
+        return False
+
+    def get(self, path: str) -> bytes | None:
+        found = self._files.get(checked_path(path))
+        return None if found is None else found[0]
+
+    def get_versioned(self, path: str) -> Versioned | None:
+        data = self.get(path)
+        return None if data is None else Versioned(data, _token(data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        with self._lock:
+            if checked_path(path) in self._files:
+                return False
+            self._put(path, data)
+            return True
+
+    def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
+        with self._lock:
+            there = self.get(path)
+            if (None if there is None else _token(there)) != token:
+                return False
+            self._put(path, data)
+            return True
+
+    def check(self) -> None:
+        """The process's memory is there."""
+
+    def touch(self, path: str, data: bytes) -> None:
+        with self._lock:
+            self._put(checked_path(path), data)
+
+    def size(self, path: str) -> int | None:
+        data = self.get(path)
+        return None if data is None else len(data)
+
+    def files(self, folder: str) -> Iterator[ObjectInfo]:
+        for name in self._names(folder):
+            path = f"{folder}/{name}" if folder else name
+            found = self._files.get(path)
+            if found is not None:
+                yield ObjectInfo(path, len(found[0]), found[1])
+
+    def folders(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        return sorted(name for name in self._names(folder) if prefix + name in self._folders)
+
+    def delete(self, path: str) -> None:
+        with self._lock:
+            if self._files.pop(checked_path(path), None) is not None:
+                folder, _, name = path.rpartition("/")
+                self._folders[folder].pop(name)
+
+    def open_input(self, path: str) -> Any:
+        data = self.get(path)
+        if data is None:
+            raise ObjectNotFoundError(f"File {path} is not there (any more).")
+        return pa.BufferReader(data)
+
+    def open_output(self, path: str) -> Output:
+        return _MemoryOutput(self, checked_path(path))
+
+    def _names(self, folder: str) -> list[str]:
+        if folder:
+            checked_path(folder)
+        return list(self._folders.get(folder, ()))
+
+    def _put(self, path: str, data: bytes) -> None:
+        """With the lock held. A folder stays when its last file goes, as on a disk."""
+        self._files[path] = (bytes(data), self.clock.wall_ms())
+        inner = path
+        while inner:
+            folder, _, name = inner.rpartition("/")
+            held = self._folders.setdefault(folder, {})
+            if name in held:
+                return
+            held[name] = None
+            inner = folder
+
+
+class _MemoryOutput(Output):
+    """A buffer, stored whole at the end."""
+
+    def __init__(self, store: MemoryStore, path: str) -> None:
+        self._store, self._path = store, path
+        self._sink: pa.BufferOutputStream | None = pa.BufferOutputStream()
+
+    @property
+    def sink(self) -> Any:
+        return self._sink
+
+    def close(self) -> int:
+        sink, self._sink = self._sink, None
+        if sink is None:
+            raise StorageError(f"File {self._path} was closed or given up before.")
+        data = sink.getvalue().to_pybytes()
+        if not self._store.create(self._path, data):
+            raise StorageError(f"File {self._path} exists already; a data file is written once.")
+        return len(data)
+
+    def abort(self) -> None:
+        self._sink = None
+
+
+def _token(data: bytes) -> str:
+    """Equal contents have equal tokens, as on a disk."""
+    return sha256(data).hexdigest()
+
+
+_stores: dict[str, MemoryStore] = {}
+_lock = threading.Lock()

@@ -1,0 +1,270 @@
+"""Where the bytes lie: one narrow interface over a local folder and the object stores.
+
+Invariants: a path is relative to the root and never leaves it; a file is written once and whole,
+under a name that did not exist (`put_if_absent`, `open_output`), or replaced only by whoever saw
+what it replaces (`replace`); what a call has confirmed survives a power cut. A file that could not
+be created is taken for there only if it was seen there. Every wait has a bound.
+
+Nothing here knows of topics or logs. Stands where Pulsar has BookKeeper and ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
+from pulsar_spark.errors import InvalidOptionError, StorageError, StorageUnavailableError
+
+MEMORY = "memory://"
+REMOTE_SCHEMES = ("s3", "s3a", "gs", "az")
+CREATE_ATTEMPTS = 10
+"""How often a file is put that was not created, and is not there either."""
+SWAP_ATTEMPTS = 100
+"""How often a file is read again that another has replaced meanwhile."""
+LOST_RACE_PAUSE_S = 0.02
+"""Longest pause on an object store after each lost race; times the races lost, up to 50."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """A stored file: its path from the root, its length, when it was last written."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A file's content, and the token by which `compare_and_swap` knows it again."""
+
+    data: bytes
+    token: str
+
+
+class Output(ABC):
+    """A data file being written. It gets its name at `close`, and then is durable.
+
+    Left by an exception, or never closed, it leaves nothing behind under its name.
+    """
+
+    @property
+    @abstractmethod
+    def sink(self) -> Any:
+        """The pyarrow NativeFile to write to."""
+
+    @abstractmethod
+    def close(self) -> int:
+        """Make it durable and visible; its size in bytes. StorageError if the name is taken."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget what was written. Harmless after `close`."""
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class ObjectStore(ABC):
+    """Named blobs under one root. Every path is relative to it, with `/` between its parts."""
+
+    root: str
+    clock: Clock = SYSTEM_CLOCK
+    """What tells the time to all who work on this store."""
+
+    @property
+    @abstractmethod
+    def remote(self) -> bool:
+        """True where a call is a request over the network, and polls should be few."""
+
+    @abstractmethod
+    def get(self, path: str) -> bytes | None:
+        """The content, or None if there is no such file."""
+
+    def get_many(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        """`get` of many paths, in their order."""
+        return map(self.get, paths)
+
+    @abstractmethod
+    def get_versioned(self, path: str) -> Versioned | None:
+        """The content with its token, or None if there is no such file."""
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> bool:
+        """Create the file whole and durable; False if that was refused.
+
+        It may be refused though the name is free, by S3's 409, and a request that was sent again
+        may be refused because of itself. `put_if_absent` tells these apart.
+        """
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create the file whole and durable; False if it was seen there, with whatever content.
+
+        So after True and after False there is a file. StorageUnavailableError if it is neither
+        created nor there.
+        """
+        for lost in range(CREATE_ATTEMPTS):
+            try:
+                if self.create(path, data):
+                    return True
+            except StorageUnavailableError:
+                if not self.exists(path):
+                    raise
+                return False
+            if self.exists(path):
+                return False
+            self.pause(lost)
+        raise StorageUnavailableError(
+            f"File {path} could not be created in {CREATE_ATTEMPTS} attempts, though it is not "
+            f"there. Does the service at {self.root} honour conditional writes? Try again later."
+        )
+
+    @abstractmethod
+    def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
+        """Replace what `token` names (None: nothing), or return False if that has changed.
+
+        It may have changed by this very call, where a request was sent again.
+        """
+
+    def replace(self, path: str, change: Callable[[bytes | None], bytes | None]) -> None:
+        """Give the file the content that `change` makes of the present one (None: no file).
+
+        `change` is asked again after each lost race, also when only the answer was lost, and
+        returns None to leave the file as it is. StorageUnavailableError after SWAP_ATTEMPTS.
+        """
+        for lost in range(SWAP_ATTEMPTS):
+            there = self.get_versioned(path)
+            data = change(there.data if there else None)
+            if data is None or self.compare_and_swap(path, there.token if there else None, data):
+                return
+            self.pause(lost)
+        raise StorageUnavailableError(
+            f"File {path} could not be replaced in {SWAP_ATTEMPTS} attempts. Does the service at "
+            f"{self.root} honour conditional writes? Try again later."
+        )
+
+    def pause(self, lost: int) -> None:
+        """After so many lost races; on an object store only, where a race costs requests."""
+        if self.remote:
+            pause_s = LOST_RACE_PAUSE_S * min(lost + 1, 50)
+            self.clock.sleep(random.random() * pause_s)  # noqa: S311 - no secret
+
+    @abstractmethod
+    def check(self) -> None:
+        """BucketNotFoundError if nothing can be stored there, since there is no such bucket."""
+
+    @abstractmethod
+    def touch(self, path: str, data: bytes) -> None:
+        """Have the file with that content, written now; a power cut may undo it. For heartbeats."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Length in bytes, or None if there is no such file."""
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
+        """`size` of many paths."""
+        return {path: self.size(path) for path in paths}
+
+    def exists(self, path: str) -> bool:
+        return self.size(path) is not None
+
+    @abstractmethod
+    def files(self, folder: str) -> Iterator[ObjectInfo]:
+        """The files directly in the folder, in no order; none if there is no such folder."""
+
+    @abstractmethod
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders directly in the folder, sorted."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove the file; one that is not there is fine."""
+
+    @abstractmethod
+    def open_input(self, path: str) -> Any:
+        """A pyarrow NativeFile for random access. ObjectNotFoundError if there is none."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> Output:
+        """A new file to stream into, for what is too large for `put_if_absent`."""
+
+
+def checked_path(path: str) -> str:
+    """The path itself, or StorageError if it could lead out of the root."""
+    parts = path.split("/")
+    if not path or any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        raise StorageError(
+            f"Path {path!r} is refused: it has to stay inside the root, as names joined by "
+            "single slashes, none of them empty, '.' or '..'."
+        )
+    return path
+
+
+def join(*parts: str) -> str:
+    """Parts of a path with a slash between them; empty ones are left out."""
+    return "/".join(part for part in parts if part)
+
+
+_opened: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
+
+
+def open_store(root: str, options: Mapping[str, str] | None = None) -> ObjectStore:
+    """The store at a root: a folder, `file://`, `memory://`, `s3://`, `gs://`, `az://`.
+
+    `options` are those of the object store (`aws_endpoint`, `aws_region`, `allow_http`, ...),
+    which come on top of the environment's; a folder has none. Stores are kept for each process:
+    a client that was used before a fork hangs after it. InvalidOptionError if the root is none
+    of these.
+    """
+    if root.startswith(MEMORY):
+        from pulsar_spark.connector.storage.memory_store import MemoryStore
+
+        return MemoryStore.named(root.removeprefix(MEMORY))
+    given = tuple(sorted((options or {}).items()))
+    key = (os.getpid(), root, given)
+    if key not in _opened:
+        _opened[key] = _open(root, dict(given))
+    return _opened[key]
+
+
+def _open(root: str, options: dict[str, str]) -> ObjectStore:
+    from pulsar_spark.connector.storage.local_store import LocalStore
+
+    if not root.strip():
+        raise InvalidOptionError("serviceUrl is empty. Give a folder, or s3://bucket/prefix.")
+    if "://" not in root and not root.startswith("file:"):
+        return LocalStore(root)
+    url = urlsplit(root)
+    if url.scheme == "file":
+        if url.netloc not in ("", "localhost") or not url.path.startswith("/"):
+            raise InvalidOptionError(
+                f"serviceUrl {root!r} names the host {url.netloc!r}. A folder is written "
+                "file:///absolute/path, with three slashes, or as a plain path."
+            )
+        return LocalStore(unquote(url.path))
+    if url.scheme in REMOTE_SCHEMES:
+        from pulsar_spark.connector.storage.remote_store import RemoteStore
+
+        return RemoteStore(root, options)
+    raise InvalidOptionError(
+        f"serviceUrl {root!r} has the scheme {url.scheme!r}. Known are a folder's path, "
+        "file://, memory://, s3://, gs:// and az://."
+    )

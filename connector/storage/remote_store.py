@@ -1,0 +1,334 @@
+"""S3, Google Cloud Storage and Azure as an object store, through `obstore`.
+
+Invariants: a file is created with «only if absent» and replaced with «only if it is still this»
+(the e-tag; on Google its generation), both decided by the service; a request that finds no answer
+is sent again by `obstore`, with growing pauses, MAX_RETRIES times and for RETRY_TIMEOUT at most,
+and then is an error that says so: nothing above this waits for the network; a client never crosses
+a fork (`open_store` keeps one for each process), and a process forked from one that had used a
+client is told so, where `obstore` would hang. The service must honour conditional writes: S3,
+Google and Azure do, and MinIO, R2 and moto.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from pulsar_spark.connector.storage.object_store import (
+    ObjectInfo,
+    ObjectStore,
+    Output,
+    Versioned,
+    checked_path,
+)
+from pulsar_spark.connector.storage.storage_options import StorageOptions
+from pulsar_spark.errors import (
+    BucketNotFoundError,
+    InvalidOptionError,
+    MissingPackageError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageUnavailableError,
+)
+
+REQUESTS_AT_ONCE = 16
+READ_BUFFER_BYTES = 1 << 20
+PART_BYTES = 8 << 20
+"""A file of more is uploaded in parts of so many bytes; S3 takes 10,000 of them."""
+PARTS_AT_ONCE = 2
+"""Parts on their way: a writer holds these, and one that it fills."""
+
+_BUCKET_PROBE = "~bucket"
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+"""How S3, Google and those like them, and Azure, call it that a bucket is not there."""
+
+_used_in: set[int] = set()
+"""The process that has used a client; after a fork, its parent."""
+
+
+class RemoteStore(ObjectStore):
+    """Objects under a prefix of a bucket."""
+
+    def __init__(self, root: str, options: dict[str, str]) -> None:
+        try:
+            import obstore
+            from obstore import store as stores
+        except ImportError as error:
+            raise MissingPackageError(
+                f"serviceUrl {root!r} needs the package obstore, which is not installed. "
+                "Run: pip install 'pulsarlite[obstore]'"
+            ) from error
+        self.root = root.rstrip("/")
+        self._module = obstore
+        self._has_bucket = False
+        parsed = StorageOptions.parse(self.root, options)
+        from_url: Any = stores.from_url
+        try:
+            self._store: Any = from_url(
+                self.root,
+                config=parsed.service,
+                client_options=parsed.client,
+                retry_config=parsed.retry,
+            )
+        except (obstore.exceptions.BaseError, ValueError) as error:
+            raise InvalidOptionError(
+                f"serviceUrl {root!r} can't be opened: {_first_line(error)}. Check the bucket's "
+                "name, the credentials in the environment and the options of the store."
+            ) from error
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.root!r})"
+
+    @property
+    def _obstore(self) -> Any:
+        """The client's module, for a request. StorageError where a request would hang."""
+        process = os.getpid()
+        if process not in _used_in:
+            if _used_in:
+                raise StorageError(
+                    f"{self.root} can't be reached from this process: it was forked from one "
+                    "that had used an object store, and the client does not survive that. "
+                    "Start it with the method 'spawn', or fork before the first use."
+                )
+            _used_in.add(process)
+        return self._module
+
+    @property
+    def remote(self) -> bool:
+        return True
+
+    def get(self, path: str) -> bytes | None:
+        there = self.get_versioned(path)
+        return None if there is None else there.data
+
+    def get_many(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        wanted = list(paths)
+        if not wanted:
+            return iter(())
+        with ThreadPoolExecutor(min(len(wanted), REQUESTS_AT_ONCE)) as threads:
+            return iter(list(threads.map(self.get, wanted)))
+
+    def get_versioned(self, path: str) -> Versioned | None:
+        try:
+            result = self._obstore.get(self._store, checked_path(path))
+            return Versioned(bytes(result.bytes()), _token(result.meta))
+        except FileNotFoundError as error:
+            if _lacks_bucket(error):
+                raise self.failed("read", path, error) from error
+            return None
+        except (self._module.exceptions.BaseError, OSError) as error:
+            raise self.failed("read", path, error) from error
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._put(path, data, "create")
+
+    def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
+        return self._put(path, data, "create" if token is None else json.loads(token))
+
+    def check(self) -> None:
+        if not self._has_bucket:
+            self.get(_BUCKET_PROBE)
+            self._has_bucket = True
+
+    def touch(self, path: str, data: bytes) -> None:
+        self._put(path, data, "overwrite")
+
+    def size(self, path: str) -> int | None:
+        try:
+            return int(self._obstore.head(self._store, checked_path(path))["size"])
+        except FileNotFoundError:
+            return None
+        except self._module.exceptions.BaseError as error:
+            raise self.failed("look at", path, error) from error
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
+        wanted = list(paths)
+        if len(wanted) < 2:
+            return super().sizes(wanted)
+        with ThreadPoolExecutor(min(len(wanted), REQUESTS_AT_ONCE)) as threads:
+            return dict(zip(wanted, threads.map(self.size, wanted), strict=True))
+
+    def files(self, folder: str) -> Iterator[ObjectInfo]:
+        for item in self._listing(folder)["objects"]:
+            modified_ms = int(item["last_modified"].timestamp() * 1000)
+            yield ObjectInfo(item["path"], item["size"], modified_ms)
+
+    def folders(self, folder: str) -> list[str]:
+        prefixes = self._listing(folder)["common_prefixes"]
+        return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in prefixes)
+
+    def delete(self, path: str) -> None:
+        try:
+            self._obstore.delete(self._store, checked_path(path))
+        except FileNotFoundError:
+            return
+        except self._module.exceptions.BaseError as error:
+            raise self.failed("delete", path, error) from error
+
+    def open_input(self, path: str) -> Any:
+        try:
+            reader = self._obstore.open_reader(
+                self._store, checked_path(path), buffer_size=READ_BUFFER_BYTES
+            )
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"File {path} is not there (any more).") from error
+        except self._module.exceptions.BaseError as error:
+            raise self.failed("open", path, error) from error
+        return pa.PythonFile(_Readable(self, path, reader), mode="r")
+
+    def open_output(self, path: str) -> Output:
+        return _RemoteOutput(self, checked_path(path))
+
+    def new_writer(self, path: str) -> Any:
+        """Uploads a file whose name is new by its making (a uuid); in parts if it is large."""
+        try:
+            return self._obstore.open_writer(
+                self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+            )
+        except (self._module.exceptions.BaseError, OSError) as error:
+            raise self.failed("write", path, error) from error
+
+    def _put(self, path: str, data: bytes, mode: Any) -> bool:
+        failures = self._module.exceptions
+        try:
+            self._obstore.put(self._store, checked_path(path), data, mode=mode)
+        except (failures.AlreadyExistsError, failures.PreconditionError) as error:
+            if _lacks_bucket(error):
+                raise self.failed("write", path, error) from error
+            return False
+        except FileNotFoundError as error:
+            if isinstance(mode, dict) and not _lacks_bucket(error):
+                return False  # what was to be replaced is gone
+            raise self.failed("write", path, error) from error
+        except (failures.BaseError, OSError) as error:
+            raise self.failed("write", path, error) from error
+        return True
+
+    def _listing(self, folder: str) -> Any:
+        try:
+            prefix = checked_path(folder) if folder else None
+            return self._obstore.list_with_delimiter(self._store, prefix)
+        except self._module.exceptions.BaseError as error:
+            raise self.failed("list", folder, error) from error
+
+    def failed(self, verb: str, path: str, error: BaseException) -> StorageError:
+        """What the client said, as one of our errors."""
+        what = f"Could not {verb} {path}: {_first_line(error)}."
+        if _lacks_bucket(error) or isinstance(error, FileNotFoundError):
+            return BucketNotFoundError(
+                f"{what} There is no such bucket as that of {self.root}: create it, or correct "
+                "serviceUrl."
+            )
+        if isinstance(error, (self._module.exceptions.GenericError, OSError)):
+            return StorageUnavailableError(
+                f"{what} The service at {self.root} did not answer as it should, however often it "
+                "was asked. Nothing stored is damaged. Check the network and the service, then "
+                "start again where this ended; options storage.max_retries and "
+                "storage.retry_timeout say how long to wait for it."
+            )
+        return StorageError(f"{what} Check the credentials and what they allow, then try again.")
+
+
+class _RemoteOutput(Output):
+    """Uploaded while it is written; there once the last part is confirmed."""
+
+    def __init__(self, store: RemoteStore, path: str) -> None:
+        self._store, self._path, self._writer = store, path, store.new_writer(path)
+        self._file = _Writable(store, path, self._writer)
+        self._sink: Any = pa.PythonFile(self._file, mode="w")
+        self._open = True
+
+    @property
+    def sink(self) -> Any:
+        return self._sink
+
+    def close(self) -> int:
+        if not self._open:
+            raise StorageError(f"File {self._path} was closed or given up before.")
+        self._open = False
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise self._store.failed("write", self._path, error) from error
+        return self._file.tell()
+
+    def abort(self) -> None:
+        if self._open:
+            self._open = False
+            given_up = StorageError(f"File {self._path} was given up.")
+            with contextlib.suppress(OSError):  # parts may stay; the service's rules delete them
+                self._writer.__exit__(StorageError, given_up, None)
+
+
+class _Writable(io.RawIOBase):
+    """What pyarrow expects of a Python file, over a writer of obstore."""
+
+    def __init__(self, store: RemoteStore, path: str, writer: Any) -> None:
+        super().__init__()
+        self._store, self._path, self._writer = store, path, writer
+        self._written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._written
+
+    def write(self, data: Any) -> int:
+        try:
+            self._writer.write(memoryview(data).cast("B"))
+        except OSError as error:
+            raise self._store.failed("write", self._path, error) from error
+        self._written += len(data)
+        return len(data)
+
+
+class _Readable(io.RawIOBase):
+    """What pyarrow expects of a Python file, over a reader of obstore. Raises our errors."""
+
+    def __init__(self, store: RemoteStore, path: str, reader: Any) -> None:
+        super().__init__()
+        self._store, self._path, self._reader = store, path, reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._reader.tell())
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            if size is None or size < 0:
+                return bytes(self._reader.readall())
+            return bytes(self._reader.read(size))
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"File {self._path} is not there (any more).") from error
+        except OSError as error:
+            raise self._store.failed("read", self._path, error) from error
+
+
+def _token(meta: Any) -> str:
+    """What `obstore` calls an UpdateVersion, as text: which of the two counts the service knows."""
+    parts = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+    return json.dumps(parts)
+
+
+def _lacks_bucket(error: BaseException) -> bool:
+    return any(name in str(error) for name in _NO_BUCKET)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0]

@@ -1,0 +1,116 @@
+"""Which options `storage.NAME` an object store takes, and which part of the client gets each.
+
+Invariants: what is not in these tables is refused, with the nearest name, before the client sees
+it (which ends with a panic for some names that it does not expect); the bucket is the serviceUrl's
+alone. A test compares the tables with what `obstore` says of itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options.option_values import count, parse_duration_ms
+from pulsar_spark.options.options import STORAGE_PREFIX
+
+MAX_RETRIES: Final = 10
+"""How often a request is sent again that found no answer; pauses double, from 100 ms to 15 s."""
+RETRY_TIMEOUT_MS: Final = 3 * 60_000
+"""After so long no request is sent again; a request itself has `timeout`, 30 s by default."""
+
+_RETRY: Final = ("max_retries", "retry_timeout")
+CLIENT: Final = (
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
+    "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout", "pool_max_idle_per_host",
+    "proxy_ca_certificate", "proxy_excludes", "proxy_url", "randomize_addresses", "read_timeout",
+    "root_certificate", "timeout", "user_agent",
+)  # fmt: skip
+"""Of the HTTP client, whatever the service."""
+_S3: Final = (
+    "access_key_id", "checksum_algorithm", "conditional_put", "container_authorization_token_file",
+    "container_credentials_full_uri", "container_credentials_relative_uri", "copy_if_not_exists",
+    "default_region", "disable_bulk_delete", "disable_tagging", "endpoint", "endpoint_url",
+    "imdsv1_fallback", "metadata_endpoint", "region", "request_payer", "role_arn",
+    "role_session_name", "s3_express", "secret_access_key", "server_side_encryption",
+    "session_token", "skip_signature", "sse_bucket_key_enabled", "sse_customer_key_base64",
+    "sse_kms_key_id", "token", "unsigned_payload", "virtual_hosted_style_request",
+    "web_identity_token_file",
+)  # fmt: skip
+_GOOGLE: Final = (
+    "application_credentials", "base_url", "bearer_token", "service_account",
+    "service_account_key", "skip_signature",
+)  # fmt: skip
+_AZURE: Final = (
+    "account_key", "account_name", "authority_host", "client_id", "client_secret",
+    "credential_type", "disable_tagging", "encryption_key", "endpoint",
+    "fabric_cluster_identifier", "fabric_session_token", "fabric_token_service_url",
+    "fabric_workload_host", "federated_token_file", "msi_endpoint", "msi_resource_id", "object_id",
+    "sas_key", "skip_signature", "tenant_id", "token", "use_azure_cli", "use_emulator",
+    "use_fabric_endpoint",
+)  # fmt: skip
+SERVICES: Final = {
+    "s3": (_S3, ("aws_",)),
+    "s3a": (_S3, ("aws_",)),
+    "gs": (_GOOGLE, ("google_",)),
+    "az": (_AZURE, ("azure_storage_", "azure_")),
+}
+"""By scheme: the service's names, and what may stand before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """As `obstore` takes them: of the service, of the HTTP client, of its retries."""
+
+    service: dict[str, str]
+    client: dict[str, Any]
+    retry: dict[str, Any]
+
+    @staticmethod
+    def parse(root: str, given: Mapping[str, str]) -> StorageOptions:
+        """InvalidOptionError names the option that a store at that root does not have."""
+        names, prefixes = SERVICES[urlsplit(root).scheme]
+        parsed = StorageOptions({}, {}, {})
+        waits = {"max_retries": str(MAX_RETRIES), "retry_timeout": str(RETRY_TIMEOUT_MS)}
+        for name, value in given.items():
+            plain = name
+            for prefix in prefixes:
+                plain = plain.removeprefix(prefix)
+            if plain in _RETRY:
+                waits[plain] = value
+            elif plain in CLIENT:
+                parsed.client[plain] = value
+            elif plain in names:
+                parsed.service[plain] = value
+            else:
+                raise InvalidOptionError(_unknown(name, plain, root, (*names, *CLIENT, *_RETRY)))
+        parsed.retry.update(_retry(waits))
+        return parsed
+
+
+def _retry(waits: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return {
+            "max_retries": count(0, 1000)(waits["max_retries"]),
+            "retry_timeout": timedelta(milliseconds=parse_duration_ms(waits["retry_timeout"])),
+        }
+    except ValueError:
+        raise InvalidOptionError(
+            f"{STORAGE_PREFIX}max_retries is a whole number, 0 to 1000, and "
+            f"{STORAGE_PREFIX}retry_timeout a duration, such as 30s: not "
+            f"{waits['max_retries']!r} and {waits['retry_timeout']!r}."
+        ) from None
+
+
+def _unknown(name: str, plain: str, root: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(plain, known, n=1, cutoff=0.5)
+    offer = f" Did you mean {STORAGE_PREFIX}{near[0]}?" if near else ""
+    return (
+        f"Option {STORAGE_PREFIX}{name} is none of a store at {urlsplit(root).scheme}://.{offer} "
+        f"Known are {', '.join(STORAGE_PREFIX + each for each in sorted(known))}."
+    )

@@ -1,0 +1,339 @@
+"""One run of a consumer: what it may read next, and what it has to report, without Spark.
+
+Invariants: what it plans it was granted, and has reported before anybody reads it; an offset is
+where a micro-batch ends, and with the one before it says which messages the batch has; a report is
+absolute. Who hosts it says what was committed, by the offset from which it plans on.
+Stands where Pulsar has `ConsumerImpl`; Spark's source and `MessageConsumer` host it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from pulsar_spark.connector.source.compacted_reading import ConsumerView
+from pulsar_spark.connector.source.data_loss import check_present
+from pulsar_spark.connector.source.micro_batch import MessageInputPartition
+from pulsar_spark.connector.source.start_positions import last_position
+from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.subscription.delivery_times import DeliveryTimes
+from pulsar_spark.connector.subscription.subscribed_batch import plan_tasks
+from pulsar_spark.connector.subscription.subscription_client import (
+    SubscriptionClient,
+    new_consumer_name,
+)
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import BrokerAbsentError
+from pulsar_spark.options.options import Options
+from pulsar_spark.planning.admission import Admission
+from pulsar_spark.planning.partition_consumer import Offered
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.planning.suspect_messages import SuspectGroup
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Report
+
+FLOOR_EVERY_S = 5.0
+"""How often a consumer reports at most when nothing has moved but the subscription's floor."""
+_NOTHING: Final = PositionSet()
+
+Completed = Callable[[TopicPartition, Report, LedgerList], Report]
+"""(partition, report, its ledgers) -> the report, with what its host has to say besides."""
+
+
+class ConsumerRun:
+    """Plans and reports, over all topic partitions. Opens nothing before `check`."""
+
+    def __init__(
+        self,
+        options: Options,
+        root: Root,
+        held_back: Callable[[TopicPartition], PositionSet] = lambda _: _NOTHING,
+        completed: Completed = lambda _about, report, _ledgers: report,
+    ) -> None:
+        """`held_back`: what of a partition is not to be planned now, though it is granted."""
+        self.topics = SubscribedTopics(options, root)
+        self.view = ConsumerView(options)
+        self.news_s = root.clock.monotonic_s()
+        """When there was something new last."""
+        self._options, self._root, self._clock = options, root, root.clock
+        self._held_back, self._completed = held_back, completed
+        self._admission = Admission(
+            options["maxMessagesPerTrigger"],
+            options["maxBytesPerTrigger"],
+            options["minMessagesPerTrigger"],
+            options["maxTriggerDelay"],
+        )
+        self._times = DeliveryTimes() if options["delayedDelivery"] else None
+        self._client: SubscriptionClient | None = None
+        self._stop_at: dict[TopicPartition, Position] | None = None
+        self._delivered: dict[TopicPartition, PositionSet] = {}
+        """By this run, under AvailableNow and by hand: what is rejected is for the next run."""
+        self._said: dict[TopicPartition, Report] = {}
+        self._said_s = 0.0
+        self._last_batch_s = self.news_s
+        self._turn = 0
+        self._asked: dict[TopicPartition, int] = {}
+        self._asked_s = 0.0
+
+    # -- who it is -----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """That its topics are there; the retry letter topic is made, if it is to be read."""
+        self.topics.refresh()
+        self.topics.open_retry_topic()
+        self.view.retry_topic = self.topics.retry_topic
+
+    def pinned(self) -> StreamOffset:
+        """Who this is, before anybody hears of it: a run after a crash has to be the same one."""
+        name = self._options["subscriptionName"]
+        consumer = self._options["consumerName"] or new_consumer_name(name)
+        return StreamOffset({}, name, consumer, ack_mode=self._options["ackMode"])
+
+    def connected(self, begun: StreamOffset) -> SubscriptionClient:
+        """The connection to the broker, made when it is known who this is."""
+        if self._client is None:
+            self._client = SubscriptionClient(
+                self._options, self._root, begun.consumer, begun, self.topics.first_topic
+            )
+            self._client.subscribe(self.topics.partitions())
+        self._client.committed = begun
+        return self._client
+
+    def hear(self) -> bool:
+        """Take in what is new in the logs and from the broker; whether there was anything.
+
+        The logs are looked at again behind the broker, who may have granted what is newer.
+        """
+        client = self._connection
+        news = self.topics.refresh()
+        client.subscribe(self.topics.partitions())
+        if client.hear():
+            news = True
+            self.topics.refresh()
+        if news:
+            self.news_s = self._clock.monotonic_s()
+        return news
+
+    def last_positions(self) -> dict[TopicPartition, tuple[Position, int | None]]:
+        """The last position of each partition, and the subscription's backlog before it."""
+        found = {}
+        for partition, ledger in sorted(self.topics.partitions().items()):
+            number = partition.partition
+            last = last_position(ledger.ledgers(number), ledger.state.trimmed_up_to(number))
+            backlog = None if self._client is None else self._client.backlog(partition)
+            found[partition] = (last, backlog)
+        return found
+
+    @property
+    def _connection(self) -> SubscriptionClient:
+        assert self._client is not None, "it is connected first"
+        return self._client
+
+    # -- planning ------------------------------------------------------------------------------
+
+    def end_here(self) -> None:
+        """Read what is there by now, and then no more."""
+        self.topics.refresh()
+        self._stop_at = {
+            partition: last_position(self.view.ledgers(ledger, partition.partition), EARLIEST)
+            for partition, ledger in self.topics.partitions().items()
+        }
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether it has asked the broker something that is not answered yet."""
+        return bool(self._asked)
+
+    @property
+    def ends(self) -> bool:
+        """Whether it reads only what was there by some moment."""
+        return self._stop_at is not None
+
+    def tasks(
+        self, begun: StreamOffset, ended: StreamOffset, released: SuspectGroup | None = None
+    ) -> list[MessageInputPartition]:
+        """What is to be read of the micro-batch between these."""
+        return plan_tasks(self.topics, self.view, begun, ended, self._options, self._root, released)
+
+    def open_changed(self, begun: StreamOffset, ended: StreamOffset) -> None:
+        """Have the topics open of which the micro-batch between these has messages."""
+        self.topics.open_all(
+            partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
+        )
+
+    def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
+        """Of the partitions that it names."""
+        self.topics.open_all(about.topic for about, _ in offset.items())
+        return {
+            about: self.view.ledgers(self.topics.ledger(about.topic), about.partition)
+            for about, _ in offset.items()
+        }
+
+    def plan(self, begun: StreamOffset) -> StreamOffset | None:
+        """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
+        client = self._connection
+        offsets = dict(begun.items())
+        waiting: dict[TopicPartition, Offered] = {}
+        pinned = False
+        for partition, consumer in client.consumers.items():
+            if not consumer.connected:
+                continue
+            start = begun.get(partition)
+            consumer.forget_planned(start)
+            waiting[partition] = self._offered(partition, start, client)
+            if start is None or start.epoch != consumer.epoch:
+                self._delivered.pop(partition, None)
+                offsets[partition] = consumer.plan(None, {}, waiting[partition].ledgers)
+                pinned = True
+        waited_ms = None
+        if self._stop_at is None:
+            waited_ms = int((self._clock.monotonic_s() - self._last_batch_s) * 1000)
+        taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
+        for partition, messages in taken.items():
+            offered = waiting[partition]
+            consumer = client.consumers[partition]
+            offsets[partition] = consumer.plan(
+                begun.get(partition), offered.by_attempt(messages), offered.ledgers
+            )
+            if self._stop_at is not None and not consumer.automatic:
+                delivered = self._delivered.get(partition, PositionSet()).union(messages)
+                self._delivered[partition] = delivered.after(consumer.floor)
+        if not (pinned or taken):
+            return None
+        mode = self._options["ackMode"]
+        return StreamOffset(
+            offsets, client.subscription, client.name, client.incarnation, ack_mode=mode
+        )
+
+    def report_planned(self, begun: StreamOffset, planned: StreamOffset) -> None:
+        """Say what the planned micro-batch will deliver, before anybody is told of it."""
+        self.report(begun, planned)
+        self._asked = {}
+        self._last_batch_s = self._clock.monotonic_s()
+        self._turn += 1
+
+    def _offered(
+        self, partition: TopicPartition, start: PartitionOffset | None, client: SubscriptionClient
+    ) -> Offered:
+        """What may be planned of one partition. DataLossError if some of it was trimmed away."""
+        consumer, ledger = client.consumers[partition], self.topics.ledger(partition.topic)
+        number = partition.partition
+        while True:
+            hidden = ledger.state.hidden(number).since(consumer.floor.ledger_id)
+            hidden = hidden.union(self._held_back(partition))
+            if partition in self._delivered:
+                hidden = hidden.union(self._delivered[partition])
+            if self._times is not None and not consumer.command.subscription_type.is_shared:
+                hidden = hidden.union(self._times.ahead(partition, ledger, self._clock.wall_ms()))
+            offered = consumer.offered(
+                start, self.view.ledgers(ledger, number), hidden, self._end_of(partition),
+                self.view.removed(ledger, number) or None,
+            )  # fmt: skip
+            trimmed = self.view.lost_up_to(ledger, number)
+            if not offered.begins_before(trimmed):
+                return offered
+            # What everybody has acknowledged is trimmed too, and this consumer may hear of that
+            # later than the log does.
+            if not client.hear():
+                check_present(
+                    ledger, partition, Cursor(consumer.floor), fail=self._options["failOnDataLoss"]
+                )
+                consumer.give_up(trimmed)
+
+    def _end_of(self, partition: TopicPartition) -> Position | None:
+        return None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
+
+    # -- reporting -------------------------------------------------------------------------------
+
+    def report(self, begun: StreamOffset, planned: StreamOffset) -> None:
+        """Tell the broker what is new; nothing, if nothing is.
+
+        That the floor moved, and no more, is worth a report only now and then: until then the
+        topic keeps a ledger longer.
+        """
+        self._say(self._news_of(self._reports(begun, planned)))
+
+    def close(self, begun: StreamOffset) -> None:
+        """Report, and go: what it did not deliver goes to others at once."""
+        self._connection.close(self._news_of(self._reports(begun, begun)))
+
+    def _say(self, reports: Mapping[TopicPartition, Report]) -> None:
+        if reports:
+            self._said |= {about: replace(each, request_id=None) for about, each in reports.items()}
+            self._said_s = self._clock.monotonic_s()
+            self._connection.say(reports)
+
+    def _news_of(self, reports: Mapping[TopicPartition, Report]) -> dict[TopicPartition, Report]:
+        """Those that say something that was not said before."""
+        late = self._clock.monotonic_s() - self._said_s > FLOOR_EVERY_S
+        news = {}
+        for partition, report in reports.items():
+            said = self._said.get(partition)
+            if said is not None:
+                same = replace(report, sequence=said.sequence)
+                if same == said or (not late and replace(same, committed=said.committed) == said):
+                    continue
+            news[partition] = report
+        return news
+
+    def _reports(
+        self,
+        begun: StreamOffset,
+        planned: StreamOffset,
+        requests: Mapping[TopicPartition, int] | None = None,
+    ) -> dict[TopicPartition, Report]:
+        client = self._connection
+        reports = {}
+        for partition, consumer in client.consumers.items():
+            if consumer.connected:
+                ledger, number = self.topics.ledger(partition.topic), partition.partition
+                ledgers = self.view.ledgers(ledger, number)
+                report = consumer.report(
+                    begun.get(partition), planned.get(partition), ledgers, client.permits(),
+                    (requests or {}).get(partition), self.view.removed(ledger, number),
+                )  # fmt: skip
+                if not consumer.automatic:  # no row tells its user of these
+                    dead = self.view.abandoned(ledger, number, self._clock.wall_ms())
+                    dead = dead.after(consumer.floor) if dead else dead
+                    report = replace(report, acknowledged=report.acknowledged.acknowledge(dead))
+                reports[partition] = self._completed(partition, report, ledgers)
+        return reports
+
+    def is_drained(self, begun: StreamOffset) -> bool:
+        """Whether the broker has answered, knows all up to the end, and granted nothing more.
+
+        BrokerAbsentError if it does not answer in time.
+        """
+        client = self._connection
+        consumers = client.consumers
+        if not self._asked and all(each.connected for each in consumers.values()):
+            self._asked = {partition: client.next_request() for partition in consumers}
+            self._say(self._reports(begun, begun, self._asked))
+        if all(self._is_heard_out(partition, client) for partition in consumers):
+            return True
+        self._asked_s = self._asked_s or self._clock.monotonic_s()
+        silent_s = self._clock.monotonic_s() - max(self._asked_s, client.heard_s)
+        if silent_s > self._options["drainTimeout"] / 1000:
+            url = self._root.service_url
+            raise BrokerAbsentError(
+                f"The broker of {url} has been silent for drainTimeout ({silent_s:.1f} s), and "
+                f"consumer {client.name} of subscription {client.subscription} can't know "
+                "whether it has all that was there at its start. Start one: pulsarlite standalone "
+                f"--service-url {url}"
+            )
+        return False
+
+    def _is_heard_out(self, partition: TopicPartition, client: SubscriptionClient) -> bool:
+        """Whether the broker knows what is done and what was there, and has granted what it could.
+
+        The answer to a request comes with the end of the step that took it in.
+        """
+        asked, step = self._asked.get(partition), client.stepped.get(partition)
+        if asked is None or step is None or client.consumers[partition].answered < asked:
+            return False
+        end = self._end_of(partition)
+        return end is None or step.last_position >= end

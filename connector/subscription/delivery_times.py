@@ -1,0 +1,49 @@
+"""What an Exclusive or Failover consumer still holds back: messages whose delivery time is ahead.
+
+Invariants: a ledger's times are read once, and only if one of them lies ahead; nothing is let go
+before its time; what is held back is no part of an offset, so it is neither delivered nor reported.
+Stands in for the broker's delayed delivery, which an open grant leaves no room for.
+"""
+
+from __future__ import annotations
+
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.policies import hosted_policies
+from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
+
+
+class DeliveryTimes:
+    """Of all topic partitions of one run of a query."""
+
+    def __init__(self) -> None:
+        self._delayed: dict[TopicPartition, DelayedMessages] = {}
+        self._seen: dict[TopicPartition, int] = {}
+        """The newest ledger whose times are known."""
+
+    def ahead(self, about: TopicPartition, ledger: ManagedLedger, now_ms: int) -> PositionSet:
+        """The messages whose time has not come."""
+        policies = hosted_policies(ledger.state.settings)
+        if not policies.delayed_delivery:
+            return PositionSet()
+        delayed = self._delayed.get(about, DelayedMessages())
+        delayed = delayed.with_tick(policies.delayed_delivery_tick_ms)
+        number = about.partition
+        while (info := ledger.ledgers(number).first_after(self._seen.get(about, -1))) is not None:
+            if info.max_deliver_at_ms is not None and info.max_deliver_at_ms > now_ms:
+                reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
+                times = delivery_times_of(ledger, info, reader)
+                reader.close()
+                if times is not None:
+                    delayed = delayed.add_ledger(info, times, now_ms)
+            self._seen[about] = info.ledger_id
+        if delayed.has_message_available(now_ms):
+            delayed, _ = delayed.scheduled_messages(now_ms)
+        gone = delayed.messages().up_to(ledger.state.trimmed_up_to(number))
+        if gone:
+            delayed = delayed.without(gone)
+        self._delayed[about] = delayed
+        return delayed.messages()

@@ -1,0 +1,304 @@
+"""A consumer's talk with the broker: it speaks in `__commands`, and listens in `__dispatch`.
+
+Invariants: a lease is written before anybody hears of the consumer; all that is said at one moment
+is one commit; what was trimmed from `__dispatch` before it was heard is asked for again; an older
+run under the same name learns that it was replaced and stops, and one whose lease had lapsed
+begins again. Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
+from pulsar_spark.connector.system.subscription_admin import subscriptions
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import BrokerRefusedError, ConsumerBusyError, ConsumerReplacedError
+from pulsar_spark.options.consumer_options import permits_of, retry_topic, subscribe_command
+from pulsar_spark.options.options import Options
+from pulsar_spark.planning.partition_consumer import PartitionConsumer
+from pulsar_spark.planning.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
+from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.ready import Reply, ServerError
+
+TOLD_AFTER_S = 5.0
+"""How long a consumer waits for an answer of the broker before it says so in its log, ..."""
+TOLD_EVERY_S = 30.0
+"""... and how often it says so again."""
+GONE = frozenset(
+    {
+        ServerError.CONSUMER_REPLACED,
+        ServerError.CONSUMER_NOT_FOUND,
+        ServerError.SUBSCRIPTION_NOT_FOUND,
+    }
+)
+"""Answers to a consumer that was let in once, and is to subscribe again."""
+
+_log = logging.getLogger(__name__)
+
+
+class SubscriptionClient:
+    """One run of a consumer, over all its topic partitions."""
+
+    def __init__(
+        self,
+        options: Options,
+        root: Root,
+        name: str,
+        begun: StreamOffset,
+        first_topic: str = "",
+    ) -> None:
+        """Says nothing yet. `begun` is what an earlier run under that name left, if there was one.
+
+        What stands in it was granted before, and stays granted; all else begins anew.
+        `first_topic`: the full name of the first that is named; empty with a pattern.
+        """
+        self._first_topic = first_topic
+        retries = retry_topic(options, first_topic) if first_topic else None
+        self._retry_topic = None if retries is None else retries.partitioned_topic_name
+        self._options, self._root, self.name = options, root, name
+        self._resumes = {partition for partition, _ in begun.items()}
+        self._is_new = not self._resumes
+        """Whether no run of this consumer has subscribed to anything."""
+        self.committed = begun
+        """The latest offset that Spark has committed, or is about to repeat."""
+        self.subscription: str = options["subscriptionName"]
+        self.consumers: dict[TopicPartition, PartitionConsumer] = {}
+        self.stepped: dict[TopicPartition, Stepped] = {}
+        self._commands = SystemTopic(root, COMMANDS)
+        self._dispatch = SystemTopic(root, DISPATCH)
+        self._heard = self._dispatch.refresh()
+        self._keeper = LeaseKeeper(root.store)
+        self.incarnation = self._next_incarnation(begun.incarnation)
+        self._request = 0
+        self.heard_s = self._root.clock.monotonic_s()
+        """When the broker was last heard, whatever it said."""
+        self._tell_at_s: float | None = None
+        self.is_closed = False
+
+    # -- saying ------------------------------------------------------------------------------
+
+    def subscribe(self, partitions: Iterable[TopicPartition]) -> None:
+        """Be a consumer of these too; those that are subscribed already stay."""
+        new = [each for each in partitions if each not in self.consumers]
+        if new:
+            self._subscribe(new)
+        self._is_new = False
+
+    def say(self, commands: Mapping[TopicPartition, Any]) -> None:
+        """One commit."""
+        self._commands.append(
+            Record.of(about, self.subscription, command) for about, command in commands.items()
+        )
+        if self._tell_at_s is None:
+            self._tell_at_s = self._root.clock.monotonic_s() + TOLD_AFTER_S
+
+    def next_request(self) -> int:
+        self._request += 1
+        return self._request
+
+    def permits(self) -> int:
+        """How many messages of each partition it may hold."""
+        return permits_of(self._options, len(self.consumers))
+
+    def close(self, last: Mapping[TopicPartition, Any]) -> None:
+        """The last reports, then it goes; what it did not deliver goes to others at once."""
+        records = [Record.of(about, self.subscription, report) for about, report in last.items()]
+        self._say_and_go(records, [each for each, one in self.consumers.items() if one.connected])
+
+    def leave(self) -> None:
+        """Say nothing more, and show no more life: the broker knows that it is gone."""
+        self._keeper.stop(remove=True)
+        self.is_closed = True
+
+    # -- hearing -----------------------------------------------------------------------------
+
+    def hear(self) -> bool:
+        """Take in what the broker has said since; whether there was anything for it.
+
+        ConsumerReplacedError if a newer run has its name; BrokerRefusedError if the broker does
+        not let it in.
+        """
+        stop = self._dispatch.refresh()
+        if stop <= self._heard:
+            self._tell_if_waiting()
+            return False
+        self.heard_s, self._tell_at_s = self._root.clock.monotonic_s(), None
+        if self._dispatch.trimmed_up_to().ledger_id >= self._heard:
+            _log.warning("Consumer %s was too far behind the broker: it asks again", self.name)
+            self._heard = stop
+            self._resumes |= {about for about, each in self.consumers.items() if each.connected}
+            self._subscribe(list(self.consumers))
+            return False
+        news = False
+        for about, item in self._items(stop):
+            if isinstance(item, Stepped):
+                self.stepped[about] = item
+            else:
+                self.consumers[about].hear(item)
+            news = True
+        self._heard = stop
+        self._look_at_refusals()
+        return news
+
+    def backlog(self, about: TopicPartition) -> int | None:
+        """Of the subscription, as the broker last said."""
+        step = self.stepped.get(about)
+        return None if step is None else dict(step.backlogs).get(self.subscription)
+
+    def _items(self, stop: int) -> Iterator[tuple[TopicPartition, Any]]:
+        def mine(about: TopicPartition, subscription: str) -> bool:
+            return about in self.consumers and subscription in ("", self.subscription)
+
+        for stored in self._dispatch.read(self._heard, stop, keep=mine):
+            yield stored.record.about, stored.record.item()
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _subscribe(self, partitions: list[TopicPartition]) -> None:
+        known = set(self.consumers) | set(partitions)
+        timeout_ms = self._options["leaseTimeout"]
+        self._keeper.keep(Lease(self.subscription, self.name, self.incarnation, timeout_ms))
+        late = self._late(partitions)
+        permits = permits_of(self._options, len(known))
+        commands = {}
+        for about in partitions:
+            command = replace(
+                subscribe_command(
+                    self._options,
+                    self.name,
+                    self.incarnation,
+                    about.partition,
+                    permits,
+                    first_topic=self._first_topic,
+                    retries=about.topic == self._retry_topic,
+                ),
+                resumes=about in self._resumes,
+                request_id=self.next_request(),
+            )
+            if about in late:
+                command = replace(command, initial_position=InitialPosition.EARLIEST)
+            consumer = self.consumers.get(about)
+            if consumer is None:
+                consumer = PartitionConsumer(command, self._options["ackMode"] == "auto")
+                self.consumers[about] = consumer
+            if not command.durable:  # where it was, if the subscription is gone by now
+                done = consumer.done(self.committed.get(about))
+                command = replace(command, begins_behind=done)
+            consumer.subscribe_again(command)
+            commands[about] = command
+        self.say(commands)
+
+    def _say_and_go(self, records: list[Record], partitions: Iterable[TopicPartition]) -> None:
+        """Say these last words and that it goes, in one commit; only then its lease ends."""
+        command = CloseConsumer(self.subscription, self.name, self.incarnation)
+        said = [*records, *(Record.of(each, self.subscription, command) for each in partitions)]
+        try:
+            if said:
+                self._commands.append(said)
+        except BaseException:
+            self._keeper.stop()
+            raise
+        self.leave()
+
+    def _late(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those that were made after the subscription: then what they have so far is new, too.
+
+        To a consumer that resumes, what it did not have before. To a new one, topics of its
+        pattern that lack the subscription, if others have it.
+        """
+        new = {*partitions} - self._resumes - self.consumers.keys()
+        by_pattern = bool(self._options["topicsPattern"])
+        if not self._is_new:
+            topics = {each.topic for each in (*self._resumes, *self.consumers)}
+            return {each for each in new if by_pattern or each.topic in topics}
+        if not by_pattern or self._options["subscriptionInitialPosition"] != "Latest":
+            return set()
+        there = {
+            each.topic_partition.topic
+            for each in subscriptions(self._root)
+            if each.name == self.subscription and each.durable
+        }
+        late = {each for each in new if each.topic not in there}
+        return late if late != new else set()
+
+    def _look_at_refusals(self) -> None:
+        refused = {
+            about: consumer.refusal
+            for about, consumer in self.consumers.items()
+            if consumer.refusal is not None
+        }
+        if not refused:
+            return
+        about, reply = next(iter(refused.items()))
+        if reply.error not in GONE:
+            self._say_and_go([], [each for each in self.consumers if each not in refused])
+            raise _refused(about, self.subscription, self.name, reply)
+        # The file of a run that was let in is the broker's to delete: a batch may still read it.
+        let_in = {about for about, each in self.consumers.items() if each.was_connected}
+        self._keeper.stop(remove=not let_in)
+        if self._newer_run() is not None:
+            raise ConsumerReplacedError(
+                f"A newer run of consumer {self.name} of subscription {self.subscription} has "
+                "taken over: this one stops. Two queries that share a subscription need two "
+                "consumerNames (or none: then each gets its own)."
+            )
+        _log.warning(
+            "Consumer %s of subscription %s was given up (%s): what it held may go to others; it "
+            "subscribes again", self.name, self.subscription, reply.message,
+        )  # fmt: skip
+        self._keeper = LeaseKeeper(self._root.store)
+        newest = max(reply.newest for reply in refused.values())
+        self.incarnation = self._next_incarnation(max(self.incarnation, newest))
+        self._resumes |= let_in
+        self._subscribe(list(self.consumers))
+
+    def _next_incarnation(self, last: int) -> int:
+        """Above that of every run under this name that is known of."""
+        newest = max((each.incarnation for each in self._runs()), default=0)
+        return max(self._root.clock.wall_ms(), newest + 1, last + 1)
+
+    def _newer_run(self) -> Lease | None:
+        return next((each for each in self._runs() if each.incarnation > self.incarnation), None)
+
+    def _runs(self) -> Iterator[Lease]:
+        for path, _ in leases(self._root.store):
+            lease = read_lease(self._root.store, path)
+            if lease and (lease.subscription, lease.consumer) == (self.subscription, self.name):
+                yield lease
+
+    def _tell_if_waiting(self) -> None:
+        now_s = self._root.clock.monotonic_s()
+        if self._tell_at_s is not None and now_s >= self._tell_at_s:
+            self._tell_at_s = now_s + TOLD_EVERY_S
+            _log.warning(
+                "Consumer %s of subscription %s waits for the broker of %s, which is silent. "
+                "Start one: pulsarlite standalone --service-url %s", self.name, self.subscription,
+                self._root.service_url, self._root.service_url,
+            )  # fmt: skip
+
+
+def new_consumer_name(subscription: str) -> str:
+    """For a consumer to which its user gave none."""
+    return f"{subscription}-{uuid.uuid4().hex[:10]}"
+
+
+def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) -> Exception:
+    error = reply.error
+    assert error is not None
+    text = (
+        f"The broker refuses consumer {name} of subscription {subscription} on {about}: "
+        f"{error.value}: {reply.message.rstrip('.')}."
+    )
+    if error is ServerError.CONSUMER_BUSY:
+        return ConsumerBusyError(
+            f"{text} Choose another subscriptionType, or another subscriptionName, or wait until "
+            "the other consumer is gone (one that died is given up after its leaseTimeout)."
+        )
+    return BrokerRefusedError(error, text)

@@ -1,0 +1,213 @@
+"""The streaming source of a consumer: it reads what the broker grants, and reports what it did.
+
+Invariants: `latestOffset(start)` comes only after `start`'s micro-batch was committed, so that is
+where it is acknowledged; what a micro-batch will deliver is reported before its offset is handed
+out; a batch follows from its two offsets alone, redelivery counts included; when there is nothing
+new, `start` itself is returned. The consumer's name stands in the offset, so that a query that is
+started again is the same consumer. Spark's shell around `ConsumerRun`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pulsar_spark.connector.source import stream_reader
+from pulsar_spark.connector.source.micro_batch import MessageInputPartition
+from pulsar_spark.connector.source.offset_store import OffsetStore
+from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
+from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
+from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
+from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
+from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_remains
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.planning.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.planning.suspect_messages import SuspectMessages
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Report
+
+
+class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads as one consumer of a subscription."""
+
+    def __init__(self, options: Options, root: Root, schema: StructType) -> None:
+        self._options, self._root, self._schema = options, root, schema
+        self._clock = root.clock
+        self._values = TypedValues.of(options, root, schema)
+        self._run = ConsumerRun(
+            options, root, held_back=self._held_back, completed=self._without_withheld
+        )
+        self._offsets = OffsetStore(root)
+        self._withheld = WithheldBatches(options, root)
+        self._suspected = SuspectMessages()
+        self._client: SubscriptionClient | None = None
+        self._checked = False
+
+    # -- what Spark calls ----------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        self._check()
+        return StreamOffset(None).to_json_value()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._check()
+        self._run.end_here()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        """The end of the next micro-batch; `start` itself when there is none."""
+        self._check()
+        begun = self._offsets.load(start)
+        self._check_checkpoint(begun)
+        run = self._run
+        if begun.is_symbolic:
+            return self._ends_at(run.pinned())
+        self._client = run.connected(begun)
+        if self._client.is_closed:
+            return start
+        deadline = self._clock.monotonic_s() + stream_reader.LONGEST_WAIT_S
+        always = self._options["minMessagesPerTrigger"] is not None
+        first = True
+        while True:
+            if run.hear() or first or always:
+                planned = self._plan(start, begun)
+                if planned is not None:
+                    run.report_planned(begun, planned)
+                    return self._ends_at(planned)
+                if not run.ends or run.must_ask:  # else what it asks says all of it
+                    run.report(begun, begun)
+                first = False
+            if run.ends:
+                if run.is_drained(begun):
+                    run.close(begun)
+                    return start
+            elif self._clock.monotonic_s() >= deadline:
+                return start
+            quiet_s = self._clock.monotonic_s() - run.news_s
+            self._clock.sleep(pause_s(quiet_s, remote=run.topics.remote))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The last position of each partition, and the subscription's backlog before it."""
+        topics: dict[str, dict[str, Any]] = {}
+        for (topic, number), (last, backlog) in self._run.last_positions().items():
+            topics.setdefault(topic, {})[str(number)] = {"backlog": backlog, "last": str(last)}
+        name = self._options["subscriptionName"]
+        return {"subscription": name, "topics": topics, "version": 1} if topics else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
+        self._check()
+        begun, ended = self._offsets.load(start), self._offsets.load(end)
+        self._check_checkpoint(ended)
+        if any(begun.get(partition) != offset for partition, offset in ended.items()):
+            self._client = self._run.connected(ended)  # repeated or not: its lease is kept
+        self._run.open_changed(begun, ended)
+        if self._withheld.leaves_out(begun, end, ended, self._run.ledgers(ended)):
+            return []
+        return self._run.tasks(begun, ended, self._withheld.in_batch(ended).released)
+
+    def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
+        return _read(partition, self._schema, self._values)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._offsets.release(end)
+        self._withheld.forget(end)
+
+    def stop(self) -> None:
+        """It shows no more life: within its lease it may come back, and nothing is redelivered."""
+        leave_if_hung_up()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """That the user's schema, the options and the topics will do, before all else."""
+        if not self._checked:
+            self._options.check_scope(Scope.STREAM_READ)
+            self._run.topics.refresh()
+            check_typed_schema(self._options, self._schema, self._run.topics.typed_ledgers())
+            self._run.check()
+            self._checked = True
+
+    def _check_checkpoint(self, offset: StreamOffset) -> None:
+        """InvalidOptionError if it is of a Reader, or of another subscription or consumer."""
+        name = self._options["subscriptionName"]
+        if not offset.is_symbolic and offset.subscription != name:
+            whose = f"subscription {offset.subscription}" if offset.subscription else "a Reader"
+            raise InvalidOptionError(
+                f"The checkpoint is of {whose}, and subscriptionName is {name}: start with a new "
+                "checkpoint, which takes up at the subscription's own position."
+            )
+        mode = self._options["ackMode"]
+        if offset.ack_mode and offset.ack_mode != mode:
+            raise InvalidOptionError(
+                f"The checkpoint is of ackMode {offset.ack_mode}, and ackMode is {mode}: what was "
+                "delivered is acknowledged in the one and not in the other. Leave the option as it "
+                "was, or start with a new checkpoint, which takes up at the subscription's "
+                "position."
+            )
+        given = self._options["consumerName"]
+        if given and offset.consumer and offset.consumer != given:
+            raise InvalidOptionError(
+                f"The checkpoint is of consumer {offset.consumer}, and consumerName is {given}: "
+                "leave the option as it was, or start with a new checkpoint."
+            )
+
+    def _ends_at(self, planned: StreamOffset) -> dict[str, Any]:
+        """What Spark writes down of a micro-batch that this run has planned."""
+        end = self._offsets.save(planned)
+        self._withheld.planned(end)
+        return end
+
+    def _plan(self, start: dict[str, Any], begun: StreamOffset) -> StreamOffset | None:
+        """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
+        self._suspected = self._suspects(start, begun)
+        if self._suspected.groups:
+            return self._withheld.named(self._suspected.release(), begun)
+        planned = self._run.plan(begun)
+        return None if planned is None else self._withheld.named(self._suspected, planned)
+
+    def _suspects(self, start: dict[str, Any], begun: StreamOffset) -> SuspectMessages:
+        """What is tried apart, of what it still holds."""
+        suspects = self._withheld.behind(start, begun)
+        if suspects.is_empty:
+            return suspects
+        assert self._client is not None
+        gone: dict[TopicPartition, PositionSet | None] = {}
+        for about, consumer in self._client.consumers.items():
+            offset = begun.get(about)
+            if consumer.connected and (offset is None or offset.epoch != consumer.epoch):
+                gone[about] = None
+            else:
+                gone[about] = suspects.not_done(about).up_to(consumer.floor)
+        return suspects.without(gone)
+
+    def _held_back(self, partition: TopicPartition) -> PositionSet:
+        return self._suspected.not_done(partition)
+
+    def _without_withheld(
+        self, partition: TopicPartition, report: Report, ledgers: LedgerList
+    ) -> Report:
+        assert self._client is not None
+        floor = self._client.consumers[partition].floor
+        return what_remains(report, partition, self._suspected, floor, ledgers)
+
+
+def _read(
+    partition: MessageInputPartition, schema: StructType, values: TypedValues | None
+) -> Iterator[Any]:
+    batches = read_values(partition, schema, values)
+    return (batch for batch in batches if isinstance(batch, pa.RecordBatch))

@@ -1,0 +1,199 @@
+"""Micro-batches that a query began again and again and never ended, and what becomes of them.
+
+Invariants: a batch is counted when a run plans one that an earlier run has planned, once a run, by
+a file that is created only if absent; once it is withheld it stays so, durably, before Spark hears
+of it, and is empty from then on; what it had is tried apart (`suspect_messages`), from files that
+the offsets name. Without a dead letter policy nothing is counted. No file is written for a batch
+that ends well. Pulsar has nothing of the kind: there a consumer dies of its message for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from pulsar_spark.connector.storage.object_store import join
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.options.consumer_options import dead_letter_policy
+from pulsar_spark.options.options import Options
+from pulsar_spark.planning.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.planning.suspect_messages import Ledgers, Messages, SuspectMessages
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import Position
+from pulsar_spark.protocol.commands import Rejection, Report
+from pulsar_spark.records.stored_record import canonical_json, readable
+from pulsar_spark.subscriptions.dead_letter import ERROR
+
+FOLDER: Final = "_withheld"
+WITHHELD: Final = "withheld.json"
+_NOTHING: Final = SuspectMessages()
+
+_log = logging.getLogger(__name__)
+
+
+class WithheldBatches:
+    """Of one consumer's source. `planned` and `replayed` tell it of batches; `behind` answers."""
+
+    def __init__(self, options: Options, root: Root) -> None:
+        policy = dead_letter_policy(options)
+        self._most = None if policy is None else policy.max_redeliver_count
+        self._allowed: int = options["maxBatchAttempts"]
+        self._root = root
+        self._run = uuid.uuid4().hex.encode()
+        self._own: str | None = None
+        self._replayed: dict[str, tuple[str, int]] = {}
+        """Batch -> its folder, and how often it failed, as its files say."""
+        self._withheld: set[str] = set()
+        self._behind: tuple[str, SuspectMessages] | None = None
+
+    def planned(self, end: Mapping[str, Any]) -> None:
+        """This run has planned the batch that ends there: it is no replay."""
+        self._own = _digest(end)
+
+    def leaves_out(
+        self, begun: StreamOffset, end: Mapping[str, Any], ended: StreamOffset, ledgers: Ledgers
+    ) -> bool:
+        """Whether the batch is empty, having been begun too often. Counts a replay, once a run."""
+        digest = _digest(end)
+        if digest == self._own or (self._most is None and not ended.suspects):
+            return False
+        if digest not in self._replayed and self._is_withheld(digest, begun, ended, ledgers):
+            self._withheld.add(digest)
+        return digest in self._withheld
+
+    def in_batch(self, ended: StreamOffset) -> SuspectMessages:
+        """What the offset names: its batch has the group released there, and no other messages."""
+        if not ended.suspects:
+            return _NOTHING
+        data = self._root.store.get(ended.suspects)
+        name = ended.suspects.rpartition("/")[2]
+        if data is None or name != f"{hashlib.sha256(data).hexdigest()}.json":
+            state = "missing" if data is None else "damaged"
+            raise CorruptFileError(
+                f"File {ended.suspects}, which the checkpoint names, is {state}: it says which "
+                "messages were withheld. Restore it from a copy, or start with a new checkpoint."
+            )
+        return SuspectMessages.from_json(data, ended.suspects)
+
+    def behind(self, end: Mapping[str, Any], ended: StreamOffset) -> SuspectMessages:
+        """What is to be tried once the batch that ends there is committed."""
+        if ended.is_symbolic:
+            return _NOTHING
+        digest = _digest(end)
+        if self._behind is None or self._behind[0] != digest:
+            path = self._withheld_path(digest, ended)
+            data = self._root.store.get(path)
+            state = self.in_batch(ended) if data is None else SuspectMessages.from_json(data, path)
+            self._behind = (digest, state.committed())
+        return self._behind[1]
+
+    def named(self, state: SuspectMessages, offset: StreamOffset) -> StreamOffset:
+        """The offset with that behind it; durable when this returns."""
+        if state.is_empty:
+            return replace(offset, suspects="")
+        data = _written(state)
+        path = join(_folder(offset), f"{hashlib.sha256(data).hexdigest()}.json")
+        self._root.store.put_if_absent(path, data)
+        return replace(offset, suspects=path)
+
+    def forget(self, end: Mapping[str, Any]) -> None:
+        """The batch behind this one is planned, so nobody asks for its files any more."""
+        folder, failures = self._replayed.pop(_digest(end), ("", 0))
+        if folder:
+            for number in range(1, failures + 1):
+                self._root.store.delete(join(folder, f"failed-{number}"))
+            self._root.store.delete(join(folder, WITHHELD))
+
+    def _is_withheld(
+        self, digest: str, begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers
+    ) -> bool:
+        path = self._withheld_path(digest, ended)
+        failures = 0 if self._most is None else self._count(digest, ended)
+        self._replayed[digest] = (join(_folder(ended), digest), failures)
+        if self._most is None or self._root.store.get(path) is not None:
+            return self._root.store.get(path) is not None
+        state = self.in_batch(ended)
+        if failures < (self._allowed if state.released is None else 1):
+            return False
+        batch = _batch(begun, ended, ledgers)
+        if state.released is None and not any(batch.values()):
+            return False  # of no message: the query ends for another reason
+        after = state.failed(batch, failures, self._most, ledgers)
+        self._root.store.put_if_absent(path, _written(after))
+        _tell(ended, state, after, failures)
+        return True
+
+    def _count(self, digest: str, ended: StreamOffset) -> int:
+        """How often it was planned and not committed, up to now; this run is counted once."""
+        store, number = self._root.store, 1
+        while True:
+            path = join(_folder(ended), digest, f"failed-{number}")
+            if store.put_if_absent(path, self._run) or store.get(path) == self._run:
+                return number
+            number += 1
+
+    @staticmethod
+    def _withheld_path(digest: str, ended: StreamOffset) -> str:
+        return join(_folder(ended), digest, WITHHELD)
+
+
+def what_remains(
+    report: Report, about: TopicPartition, state: SuspectMessages, floor: Position,
+    ledgers: LedgerList,
+) -> Report:  # fmt: skip
+    """A consumer's report without what is withheld; what is given up becomes dead letters."""
+    held = state.not_done(about)
+    if not held:
+        return report
+    done = report.acknowledged.difference(Cursor(floor), ledgers).difference(held)
+    acknowledged = Cursor(min(floor, report.acknowledged.mark_delete_position)).acknowledge(done)
+    buried = state.buried.get(about)
+    rejected = report.rejected
+    if buried:
+        text = (
+            f"The query of consumer {report.consumer} ended {state.failures} times or more in a "
+            "micro-batch that had this message, the last times by itself"
+        )
+        rejected += (Rejection(None, buried, 0, ((ERROR, text),), bury=True),)
+    return replace(report, acknowledged=acknowledged, rejected=rejected)
+
+
+def _batch(begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers) -> Messages:
+    return {
+        about: offset.attempts_since(begun.get(about), ledgers[about])
+        for about, offset in ended.items()
+        if offset != begun.get(about)
+    }
+
+
+def _tell(
+    ended: StreamOffset, before: SuspectMessages, after: SuspectMessages, failures: int
+) -> None:
+    given_up = sum(len(each.ledger_ids) for each in after.buried.values()) > sum(
+        len(each.ledger_ids) for each in before.buried.values()
+    )
+    what = "the message is given up" if given_up else f"{len(after.groups)} parts are tried apart"
+    _log.warning(
+        "A micro-batch of consumer %s of subscription %s was begun %s times and never ended: its "
+        "messages are withheld, and %s", ended.consumer, ended.subscription, failures + 1, what,
+    )  # fmt: skip
+
+
+def _written(state: SuspectMessages) -> bytes:
+    return readable(state.to_json, lambda stored, _: SuspectMessages.from_json(stored), WITHHELD)
+
+
+def _folder(offset: StreamOffset) -> str:
+    who = f"{quote(offset.subscription, safe='')}~{quote(offset.consumer, safe='')}"
+    return join(FOLDER, who)
+
+
+def _digest(end: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(end)).hexdigest()[:32]

@@ -1,0 +1,178 @@
+"""Signs of life: small files that who lives writes again and again, and who watches them.
+
+Invariants: a run of a consumer has a file of its own, named after subscription, consumer and
+incarnation, and writes it before it subscribes; a broker has one a root. Who watches a file gives
+its writer up when the file has not changed for longer than the lease, by the watcher's own clock:
+what a file says of time is compared with nothing but what it said before. No command of the
+broker's log is spent on it.
+Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+from urllib.parse import quote
+
+from pulsar_spark.connector.storage.clock import Clock, Repeated
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
+from pulsar_spark.errors import CorruptFileError, FutureVersionError, PulsarliteError
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.records.stored_record import StoredFormat
+
+LEASES: Final = "_leases"
+LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)
+DEFAULT_LEASE_MS: Final = 30_000
+"""Of a consumer whose file was never seen."""
+RENEWALS: Final = 4
+"""A lease is renewed so many times before it would lapse."""
+
+_log = logging.getLogger(__name__)
+
+
+class SignOfLife(Protocol):
+    """What is written again and again."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def lease_ms(self) -> int: ...
+
+    def to_json(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Which run of a consumer lives, and for how long without a further sign.
+
+    `partitions`, where it is subscribed, is what the broker knows; files of version 1 say it too.
+    """
+
+    subscription: str
+    consumer: str
+    incarnation: int
+    lease_ms: int = DEFAULT_LEASE_MS
+    partitions: tuple[TopicPartition, ...] = ()
+
+    @property
+    def path(self) -> str:
+        name = f"{quote(self.subscription, safe='')}~{quote(self.consumer, safe='')}"
+        return join(LEASES, f"{name}~{self.incarnation}")
+
+    def to_json(self) -> bytes:
+        value = {
+            "subscription": self.subscription,
+            "consumer": self.consumer,
+            "incarnation": self.incarnation,
+            "lease_ms": self.lease_ms,
+        }
+        return LEASE_FORMAT.encode(value)
+
+    @staticmethod
+    def from_json(data: bytes) -> Lease | None:
+        """None if it is not one: then nobody is given up on account of it."""
+        try:
+            value = LEASE_FORMAT.decode(data)
+            where = value.get("partitions", ())
+            return Lease(
+                value["subscription"], value["consumer"], value["incarnation"], value["lease_ms"],
+                tuple(TopicPartition(topic, number) for topic, number in where),
+            )  # fmt: skip
+        except (CorruptFileError, FutureVersionError, KeyError, TypeError, ValueError):
+            return None
+
+
+def leases(store: ObjectStore) -> Iterator[tuple[str, int]]:
+    """(path, when it was written last in ms) of each lease below the root."""
+    for item in store.files(LEASES):
+        if "~" in item.path:
+            yield item.path, item.modified_ms
+
+
+def read_lease(store: ObjectStore, path: str) -> Lease | None:
+    """None if it is gone."""
+    data = store.get(path)
+    return None if data is None else Lease.from_json(data)
+
+
+class LeaseKeeper:
+    """Writes a sign of life again and again, from the first `keep` until `stop`."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._sign: SignOfLife | None = None
+        self._renewing: Repeated | None = None
+
+    def keep(self, sign: SignOfLife) -> None:
+        """Written when this returns."""
+        if sign == self._sign:
+            return
+        self._store.touch(sign.path, sign.to_json())
+        self._sign = sign
+        if self._renewing is None:
+            every_s = sign.lease_ms / 1000 / RENEWALS
+            self._renewing = self._store.clock.repeat(every_s, self._renew, "lease")
+
+    def stop(self, *, remove: bool = False) -> None:
+        """Show no more life; `remove` when all who have to know were told."""
+        if self._renewing is not None:
+            self._renewing.stop()
+        if remove and self._sign is not None:
+            self._store.delete(self._sign.path)
+
+    def _renew(self) -> None:
+        assert self._sign is not None
+        try:
+            self._store.touch(self._sign.path, self._sign.to_json())
+        except (PulsarliteError, OSError) as error:
+            _log.warning("The sign of life %s was not renewed: %s", self._sign.path, error)
+
+
+class LeaseWatch:
+    """Who has shown no life for longer than its lease, as far as one watcher has seen.
+
+    The time between two looks counts for at most half a lease: after a pause of the watcher's, in
+    which those that it watches may have stood still too, they have time to write. Up to
+    `rests_until_s` it makes no pause, but has nothing to do.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looked_s = clock.monotonic_s()
+        self.rests_until_s = 0.0
+        self._quiet: dict[str, tuple[int | None, float]] = {}
+        """Path -> its sign, and for how many seconds it has been that."""
+
+    def lapsed(self, signs: Mapping[str, int | None], lease_ms: Callable[[str], int]) -> list[str]:
+        """A look at these: path -> when it was written last by whatever clock, None if it is gone.
+
+        Those that are over, sorted. What is not among them is forgotten.
+        """
+        now_s = self._clock.monotonic_s()
+        since_s = now_s - self._looked_s
+        paused_s = now_s - max(self._looked_s, self.rests_until_s)
+        self._looked_s = now_s
+        over, quiet = [], {}
+        for path, sign in signs.items():
+            lease_s = lease_ms(path) / 1000
+            before = self._quiet.get(path)
+            quiet_s = 0.0
+            if before is not None and before[0] == sign:
+                quiet_s = before[1] + since_s - max(paused_s - lease_s / 2, 0.0)
+            quiet[path] = sign, quiet_s
+            if quiet_s >= lease_s:
+                over.append(path)
+        self._quiet = quiet
+        return sorted(over)
+
+    def look_by_s(self, paths: Iterable[str], lease_ms: Callable[[str], int]) -> float:
+        """When to look at these again, by its clock: as often as they are written."""
+        waits = []
+        for path in paths:
+            lease_s = lease_ms(path) / 1000
+            quiet_s = self._quiet.get(path, (None, lease_s))[1]
+            waits.append(min(lease_s / RENEWALS, lease_s - quiet_s))
+        return self._looked_s + min(waits)

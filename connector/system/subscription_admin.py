@@ -1,0 +1,145 @@
+"""Looking at subscriptions, and moving, making and deleting them, without being a consumer.
+
+Invariants: what is shown is the broker's state as of its last micro-batch, read from `__dispatch`;
+what is asked for is a command, and done when the broker has answered. Follows Pulsar's
+`Topics` admin (`getSubscriptions`, `createSubscription`, `resetCursor`, `deleteSubscription`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pulsar_spark.connector.broker.broker_input import last_shards
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError
+from pulsar_spark.hosting.broker_format import from_shards
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.protocol.ready import Reply
+from pulsar_spark.subscriptions.broker_state import BrokerState
+
+ANSWER_WITHIN_S: Final = 60.0
+POLL_S: Final = 0.05
+_requests = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """One consumer of one partition."""
+
+    name: str
+    unacked_messages: int
+    permits: int
+    has_open_grant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStats:
+    """One subscription of one partition, as of the broker's last step on it."""
+
+    topic_partition: TopicPartition
+    name: str
+    type: str
+    durable: bool
+    mark_delete_position: str
+    backlog: int
+    waiting: int
+    """Rejected or timed out, and to be delivered later."""
+    delayed: int
+    consumers: tuple[ConsumerStats, ...]
+
+
+def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStats]:
+    """All subscriptions that the broker knows of, or those of one topic, by partition and name."""
+    dispatch = SystemTopic(root, DISPATCH)
+    stop = dispatch.refresh()
+    if not stop:
+        return []
+    found: list[SubscriptionStats] = []
+    for about, shards in sorted(last_shards(dispatch, stop)[1].items()):
+        if topic is None or about.topic == topic:
+            state = from_shards(shards)
+            found += [_stats(about, state, name) for name in sorted(state.subscriptions)]
+    return found
+
+
+def acknowledged_up_to(root: Root, about: TopicPartition, name: str) -> Position:
+    """The mark-delete position of a durable subscription, as the broker last said; or EARLIEST.
+
+    Nothing is trimmed of a topic partition before all of its durable subscriptions were told to be
+    behind it.
+    """
+    for each in subscriptions(root, about.topic):
+        if (each.topic_partition, each.name, each.durable) == (about, name, True):
+            return Position.parse(each.mark_delete_position)
+    return EARLIEST
+
+
+def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | None = None) -> None:
+    """Send a command to each partition's broker, and wait until all have answered.
+
+    `commands` have their `request_id` from `request_id()`. BrokerRefusedError if one is refused,
+    with Pulsar's word for why; BrokerAbsentError if no broker answers in time: it may still do
+    what was asked when it comes.
+    """
+    dispatch = SystemTopic(root, DISPATCH)
+    heard = dispatch.refresh()
+    SystemTopic(root, COMMANDS).append(
+        Record.of(about, command.subscription, command) for about, command in commands.items()
+    )
+    missing = {command.request_id for command in commands.values()}
+    timeout_s = ANSWER_WITHIN_S if timeout_s is None else timeout_s
+    deadline = root.clock.monotonic_s() + timeout_s
+    while missing:
+        stop = dispatch.refresh()
+        for stored in dispatch.read(heard, stop, keep=lambda about, _: about in commands):
+            name = stored.record.subscription
+            if name.startswith("\x00"):
+                continue
+            item = stored.record.item()
+            if isinstance(item, Reply) and item.request_id in missing:
+                missing.discard(item.request_id)
+                if item.error is not None:
+                    raise BrokerRefusedError(
+                        item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
+                    )
+        heard = max(heard, stop)
+        if missing and root.clock.monotonic_s() >= deadline:
+            raise BrokerAbsentError(
+                f"The broker of {root.service_url} did not answer within {timeout_s:g} s. Start "
+                f"one: pulsarlite standalone --service-url {root.service_url}. What was asked "
+                "stands in __commands, and is done when it comes."
+            )
+        root.clock.sleep(POLL_S)
+
+
+def request_id() -> int:
+    """One that nobody else uses."""
+    return _requests.getrandbits(62)
+
+
+def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:
+    held = state.subscriptions[name]
+    return SubscriptionStats(
+        about,
+        name,
+        held.subscription_type.value,
+        held.durable,
+        str(held.cursor.mark_delete_position),
+        held.unacknowledged(state.ledgers).count(state.ledgers),
+        held.waiting.messages.count(state.ledgers),
+        state.delayed.messages().count(state.ledgers) if state.delayed else 0,
+        tuple(
+            ConsumerStats(
+                each.name,
+                held.unacked_messages_of(each, state.ledgers),
+                each.permits,
+                each.has_open_grant,
+            )
+            for each in held.consumers.values()
+        ),
+    )

@@ -1,0 +1,231 @@
+"""The two topics by which consumers and the broker talk: `__commands` and `__dispatch`.
+
+Invariants: they are topics like any other, one partition each, one pair a root; a record is
+about one topic partition, and a commit's records stand in the order in which they were given; a
+reader knows how far it is by the id of the next ledger, which a commit without records leaves.
+Takes the place of Pulsar's connections between client and broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.connector.ledger_files.content_digest import ContentDigest
+from pulsar_spark.connector.ledger_files.ledger_file import (
+    MESSAGE_SCHEMA,
+    LedgerFileReader,
+    LedgerFileWriter,
+)
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import TopicNotFoundError
+from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.position import Position
+from pulsar_spark.protocol import wire_format
+from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger
+from pulsar_spark.topic_name import TopicName
+
+COMMANDS: Final = TopicName.parse("persistent://pulsar/system/__commands")
+DISPATCH: Final = TopicName.parse("persistent://pulsar/system/__dispatch")
+
+RECORDS_AN_ENTRY: Final = 1000
+APART_BYTES: Final = 64 << 10
+"""So much is not read for the sake of a few records beside it."""
+_NAMES: Final = ("key", "ordering_key")
+_DATA: Final = ("value", "publish_time")
+_TIME: Final = MESSAGE_SCHEMA.field("publish_time").type
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message of a system topic: about a topic partition and, mostly, one subscription."""
+
+    about: TopicPartition
+    subscription: str
+    data: bytes
+
+    @staticmethod
+    def of(about: TopicPartition, subscription: str, item: Any) -> Record:
+        """A command, or an item of `Ready`."""
+        return Record(about, subscription, wire_format.encode(item))
+
+    def item(self) -> Any:
+        """CorruptFileError, or FutureVersionError, if it can't be read."""
+        return wire_format.decode(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record, where it lies, and when it was written, by the writer's clock."""
+
+    record: Record
+    ledger_id: int
+    row: int
+    publish_time_ms: int
+
+
+class SystemTopic:
+    """One of the two, of one root. Made when it is first written to."""
+
+    def __init__(self, root: Root, name: TopicName) -> None:
+        """Opens nothing."""
+        self.root, self.name = root, name
+        self._ledger: ManagedLedger | None = None
+
+    def open(self) -> ManagedLedger:
+        """Its log, made if it is not there yet; as of the last look."""
+        if self._ledger is None:
+            self._ledger = self.root.open_or_create(self.name, 1)
+        return self._ledger
+
+    def exists(self) -> bool:
+        if self._ledger is None:
+            try:
+                self._ledger = self.root.open(self.name)
+            except TopicNotFoundError:
+                return False
+        return True
+
+    def refresh(self) -> int:
+        """Look for news; the id that its next ledger will have. 0 while there is no such topic.
+
+        A transaction that only lacks its decision is finished: nobody stops here for another.
+        """
+        if not self.exists():
+            return 0
+        ledger = self.open()
+        ledger.settle()
+        return ledger.state.next_ledger_id
+
+    def append(
+        self,
+        records: Iterable[Record],
+        *,
+        application: tuple[str, int] | None = None,
+        term: int | None = None,
+    ) -> Commit | AlreadyCommitted:
+        """Write these and commit them; once for each application (id, version)."""
+        new = self.write(records)
+        return self.open().append(new, application=application, term=term)
+
+    def write(self, records: Iterable[Record], aside: Iterable[Record] = ()) -> list[NewLedger]:
+        """Write a file of these, which nobody sees before `ManagedLedger.append`; none, no file.
+
+        Those `aside` come last, where few look for them, and apart if they are large.
+        """
+        first, last = list(records), list(aside)
+        held = first + last
+        if not held:
+            return []
+        ledger = self.open()
+        now_ms = ledger.store.clock.wall_ms()
+        apart = first and sum(len(each.data) for each in last) >= APART_BYTES
+        digest = ContentDigest()
+        with LedgerFileWriter(ledger.store, ledger.folder) as file:
+            for part in (first, last) if apart else (held,):
+                rows = _table(part, now_ms)
+                digest.add(rows)
+                file.write(rows)
+                if part is first:
+                    file.end_row_group()
+            seal = file.close().seal
+        entries, rest = divmod(len(held), RECORDS_AN_ENTRY)
+        sizes = [RECORDS_AN_ENTRY] * entries + ([rest] if rest else [])
+        return [
+            NewLedger(
+                partition=0,
+                file=file.path,
+                first_row=0,
+                batch_sizes=BatchSizes.of(sizes),
+                size_bytes=sum(len(each.data) for each in held),
+                min_publish_time_ms=now_ms,
+                max_publish_time_ms=now_ms,
+                seal=seal,
+                digest=digest.value,
+            )
+        ]
+
+    def read(
+        self,
+        first_ledger: int,
+        stop_ledger: int | None = None,
+        *,
+        keep: Callable[[TopicPartition, str], bool] | None = None,
+    ) -> Iterator[StoredRecord]:
+        """The records of the ledgers from one id up to before another, as far as they are there.
+
+        `keep(about, subscription)` chooses among them before their data are looked at.
+        """
+        ledger = self.open()
+        last = ledger.state.next_ledger_id if stop_ledger is None else stop_ledger
+        reader = LedgerFileReader(ledger.store, ledger.folder, str(self.name))
+        try:
+            for each in ledger.ledgers(0).between(first_ledger, last - 1):
+                yield from _records(reader, each, keep)
+        finally:
+            reader.close()
+
+    def first_ledger(self) -> int:
+        """The id of the oldest ledger that is still there; that of the next one if none is."""
+        ledger = self.open()
+        ledgers = ledger.ledgers(0)
+        return int(ledgers[0].ledger_id) if len(ledgers) else ledger.state.next_ledger_id
+
+    def trimmed_up_to(self) -> Position:
+        return self.open().state.trimmed_up_to(0)
+
+
+def _table(records: Sequence[Record], now_ms: int) -> pa.Table:
+    return pa.table(
+        {
+            "key": pa.array([str(each.about) for each in records], pa.string()),
+            "ordering_key": pa.array([each.subscription.encode() for each in records]),
+            "value": pa.array([each.data for each in records], pa.binary()),
+            "publish_time": pa.repeat(pa.scalar(now_ms * 1000, _TIME), len(records)),
+        }
+    )
+
+
+def _records(
+    reader: LedgerFileReader,
+    ledger: LedgerInfo,
+    keep: Callable[[TopicPartition, str], bool] | None,
+) -> Iterator[StoredRecord]:
+    apart = keep is not None and ledger.size_bytes >= APART_BYTES
+    table = reader.read_table(ledger, _NAMES if apart else (*_NAMES, *_DATA))
+    names: Sequence[str] = table["key"].to_pylist()
+    subscriptions: Sequence[bytes] = table["ordering_key"].to_pylist()
+    partitions = {name: partition_of(name) for name in set(names)}
+    kept: list[tuple[int, TopicPartition, str]] = []
+    for row, name in enumerate(names):
+        about, subscription = partitions[name], subscriptions[row].decode()
+        if keep is None or keep(about, subscription):
+            kept.append((row, about, subscription))
+    if not kept:
+        return
+    first = 0
+    if apart:  # only the stretch in which they lie
+        first, last = kept[0][0], kept[-1][0]
+        table = reader.read_table(ledger, _DATA, first, last + 1 - first)
+    values = table["value"]
+    times = pc.cast(table["publish_time"], pa.int64()).to_pylist()
+    for row, about, subscription in kept:
+        record = Record(about, subscription, values[row - first].as_py())
+        yield StoredRecord(record, ledger.ledger_id, row, times[row - first] // 1000)
+
+
+def partition_of(name: str) -> TopicPartition:
+    """Read `str(TopicPartition)`.
+
+    >>> partition_of("persistent://public/default/flights-partition-3")
+    TopicPartition(topic='persistent://public/default/flights', partition=3)
+    """
+    topic = TopicName.parse(name)
+    return TopicPartition(topic.partitioned_topic_name, topic.partition_index)

@@ -1,0 +1,82 @@
+"""What is looked at of a ledger's messages when it is decided who gets them, and when.
+
+Invariants: payloads are never read; a ledger that was merged into another file meanwhile is read
+where it lies now, and one that was trimmed has no columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import ObjectNotFoundError
+from pulsar_spark.positions.ledger_info import LedgerInfo
+
+HASHES = "sticky_key_hash"
+DELIVERY_TIMES = "deliver_at"
+PUBLISH_TIMES = "publish_time"
+
+
+def columns_of(
+    ledger: ManagedLedger, info: LedgerInfo, reader: LedgerFileReader
+) -> dict[str, bytes]:
+    """The bytes of those arrays of a ledger that say something, by column; none if it is gone."""
+    names = [HASHES]
+    if info.max_deliver_at_ms is not None:
+        names.append(DELIVERY_TIMES)
+    if info.min_publish_time_ms != info.max_publish_time_ms:
+        names.append(PUBLISH_TIMES)
+    table = _read(ledger, info, reader, names)
+    result: dict[str, bytes] = {}
+    if table is None:
+        return result
+    hashes = table[HASHES]
+    if hashes.null_count < len(hashes):
+        result[HASHES] = _hashes(hashes, info.ledger_id)
+    for name in names[1:]:
+        result[name] = _milliseconds(table[name]).tobytes()
+    return result
+
+
+def delivery_times_of(
+    ledger: ManagedLedger, info: LedgerInfo, reader: LedgerFileReader
+) -> NDArray[np.int64] | None:
+    """When each message is to be delivered, in milliseconds, 0 for at once; None if it is gone."""
+    table = _read(ledger, info, reader, [DELIVERY_TIMES])
+    return None if table is None else _milliseconds(table[DELIVERY_TIMES])
+
+
+def _read(
+    ledger: ManagedLedger, info: LedgerInfo, reader: LedgerFileReader, names: Iterable[str]
+) -> pa.Table | None:
+    table: pa.Table | None = None
+    place: LedgerInfo | None = info
+    while place is not None:
+        try:
+            table = reader.read_table(place, list(names))
+            break
+        except ObjectNotFoundError:  # merged away, or trimmed: then nobody asks for them
+            ledger.refresh()
+            found = ledger.ledgers(info.partition).get(info.ledger_id)
+            place = found if found != place else None
+    return table
+
+
+def _hashes(hashes: pa.ChunkedArray, ledger_id: int) -> bytes:
+    """31 bits each; a message without key gets one from where it lies."""
+    values = pc.fill_null(hashes, -1).to_numpy().astype(np.int32)
+    rows = np.flatnonzero(values < 0)
+    values[rows] = (rows + ledger_id * 31) * 2_654_435_761 & 0x7FFF_FFFF
+    return bytes(values.tobytes())
+
+
+def _milliseconds(times: pa.ChunkedArray) -> NDArray[np.int64]:
+    """0 where there is none."""
+    micros = pc.fill_null(pc.cast(times, pa.int64()), 0).to_numpy()
+    return np.asarray(micros // 1000, np.int64)

@@ -1,0 +1,299 @@
+"""Keeps a topic's data files in order: trims, gives up orphans, merges small files, deletes.
+
+Invariants: a file is deleted only after a commit has given it up and a grace period has passed,
+so a reader with an older view has time to finish, or finds it gone, refreshes and reads again;
+a late commit that names a file given up is refused; merging changes no message id. Each of these
+may be stopped at any point and run again, by several processes at once.
+
+Follows Pulsar's ledger trimming; merging has no counterpart there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pulsar_spark.connector.ledger_files.content_digest import content_digest
+from pulsar_spark.connector.ledger_files.ledger_file import (
+    DATA_FOLDER,
+    FILE_FORMAT,
+    MESSAGE_SCHEMA,
+    LedgerFileReader,
+    LedgerFileWriter,
+)
+from pulsar_spark.connector.storage.local_store import TEMPORARY_PREFIX
+from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, join
+from pulsar_spark.connector.topic_log.managed_ledger import Build, ManagedLedger
+from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER, Commit, MovedLedger
+from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.topic_log.publication import check_term
+
+FILE_GRACE_MS = 60 * 60 * 1000
+"""How long a file stays after the commit that gave it up."""
+ORPHAN_AGE_MS = 24 * 60 * 60 * 1000
+"""How old a file that no commit names has to be before it is given up."""
+INACTIVE_AGE_MS = 7 * 24 * 60 * 60 * 1000
+"""How long an application, or a producer, that publishes nothing is remembered."""
+SMALL_FILE_BYTES = 1 << 20
+"""Files up to this length are merged."""
+MERGED_FILE_BYTES = 64 << 20
+"""A merged file is made of files of about so many bytes together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SmallFile:
+    path: str
+    size_bytes: int
+    ledgers: tuple[LedgerInfo, ...]
+
+
+class LedgerStore:
+    """The housekeeping of one topic. Times are the ledger's clock, or `now_ms` where given."""
+
+    def __init__(
+        self, ledger: ManagedLedger, *, grace_ms: int = FILE_GRACE_MS, waits: bool = True
+    ) -> None:
+        """`waits`: for an open transaction; else what it holds up is left for another time."""
+        self.ledger = ledger
+        self.grace_ms = grace_ms
+        self.waits = waits
+
+    def trim(
+        self, before: Mapping[int, int], *, term: int | None = None, now_ms: int | None = None
+    ) -> Commit | None:
+        """Drop each partition's ledgers with an id below `before[partition]`; None if none is.
+
+        Of a partition that was ever compacted, what is not compacted yet stays all the same.
+        A file that no ledger refers to any more is given up by the same commit.
+        """
+
+        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+            check_term(state, term)
+            trimmed = {
+                partition: tuple(
+                    each.ledger_id
+                    for each in state.ledgers(partition).between(0, ledger_id - 1)
+                    if state.may_trim(partition, each.ledger_id)
+                )
+                for partition, ledger_id in before.items()
+                if 0 <= partition < state.partitions
+            }
+            if not any(trimmed.values()):
+                return None
+            return Commit(
+                state.number + 1, commit_id, _or(now_ms, clock_ms), term=term, trimmed=trimmed
+            )
+
+        return self._commit(build)
+
+    def reclaim_orphans(
+        self, *, older_than_ms: int = ORPHAN_AGE_MS, now_ms: int | None = None
+    ) -> Commit | None:
+        """Give up the data files that no commit names and that are older; None if there are none.
+
+        They are left by tasks that failed, or whose commit found all messages to be duplicates.
+        """
+        self.ledger.refresh()
+        now = _or(now_ms, self.ledger.clock())
+        old = [
+            f"{DATA_FOLDER}/{_name(item)}"
+            for item in self._files(DATA_FOLDER)
+            if now - item.modified_ms >= older_than_ms and not _is_temporary(item)
+        ]
+
+        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+            known = (state.files, state.tombstones)
+            orphans = [file for file in old if not any(file in each for each in known)]
+            if not orphans:
+                return None
+            return Commit(
+                state.number + 1, commit_id, _or(now_ms, clock_ms), reclaimed=tuple(orphans)
+            )
+
+        return self._commit(build)
+
+    def sweep(
+        self, *, temporary_age_ms: int = ORPHAN_AGE_MS, now_ms: int | None = None
+    ) -> list[str]:
+        """Delete the files that were given up before the grace period; their paths.
+
+        Temporary files that killed writers left behind go too, once they are that old.
+        """
+        self.ledger.refresh()
+        now = _or(now_ms, self.ledger.clock())
+        due = [
+            file
+            for file, grave in self.ledger.state.tombstones.items()
+            if now - grave.since_ms >= self.grace_ms
+        ]
+        for file in due:
+            self.ledger.store.delete(self._path(file))
+
+        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+            gone = tuple(file for file in due if file in state.tombstones)
+            if not gone:
+                return None
+            return Commit(state.number + 1, commit_id, _or(now_ms, clock_ms), forgotten=gone)
+
+        self._commit(build)
+        for folder in (DATA_FOLDER, LOG_FOLDER):
+            delete_temporaries(self.ledger.store, self._path(folder), now - temporary_age_ms)
+        return due
+
+    def forget_inactive(
+        self, *, older_than_ms: int = INACTIVE_AGE_MS, now_ms: int | None = None
+    ) -> Commit | None:
+        """Forget the applications and producers that publish no more; None if there are none.
+
+        Both clocks have to say so, the one here and that of the log's latest commit, so that one
+        that is ahead makes nobody forgotten.
+        """
+
+        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+            now = min(_or(now_ms, clock_ms), state.last_seen.latest_ms)
+            present = (
+                state.sequences(partition).producers for partition in range(state.partitions)
+            )
+            seen = state.last_seen
+            applications, producers = seen.inactive(now - older_than_ms, set().union(*present))
+            if not (applications or producers):
+                return None
+            return Commit(
+                state.number + 1, commit_id, _or(now_ms, clock_ms),
+                inactive_applications=applications, inactive_producers=producers,
+            )  # fmt: skip
+
+        self.ledger.refresh()
+        return self._commit(build)
+
+    def merge_small_files(
+        self, *, small_bytes: int = SMALL_FILE_BYTES, merged_bytes: int = MERGED_FILE_BYTES,
+        compression: str = "ZSTD", now_ms: int | None = None,
+    ) -> list[Commit]:  # fmt: skip
+        """Copy the rows of small files into larger ones, ids unchanged; one commit for each.
+
+        The rows lie by partition, in ledger order. A file that is trimmed meanwhile is left out.
+        """
+        self.ledger.refresh()
+        commits = []
+        for group in self._groups(small_bytes, merged_bytes):
+            commit = self._merge(group, compression, now_ms)
+            if commit is not None:
+                commits.append(commit)
+        return commits
+
+    def _merge(
+        self, group: Sequence[_SmallFile], compression: str, now_ms: int | None
+    ) -> Commit | None:
+        ledgers = sorted(
+            (ledger for file in group for ledger in file.ledgers),
+            key=lambda each: (each.partition, each.ledger_id),
+        )
+        try:
+            merged, moved = self._copy(ledgers, compression)
+        except ObjectNotFoundError:
+            return None  # Somebody else merged or trimmed it; the next run sees what is left.
+        old = {(each.partition, each.ledger_id): each for each in ledgers}
+
+        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+            if merged in state.tombstones or merged in state.files:
+                return None
+            still = []
+            for each in moved:
+                there = state.ledgers(each.partition).get(each.ledger_id)
+                if there is not None and there == old[each.partition, each.ledger_id]:
+                    still.append(each)
+            if not still:
+                return None
+            return Commit(state.number + 1, commit_id, _or(now_ms, clock_ms), moved=tuple(still))
+
+        try:
+            return self._commit(build)
+        except FileReclaimedError:
+            return None  # Asleep for so long that it was taken for an orphan; the next run merges.
+
+    def _copy(
+        self, ledgers: Sequence[LedgerInfo], compression: str
+    ) -> tuple[str, list[MovedLedger]]:
+        """Write the ledgers' rows into a new file; its path, and where each ledger lies in it."""
+        ledger = self.ledger
+        reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
+        try:
+            with LedgerFileWriter(ledger.store, ledger.folder, compression=compression) as writer:
+                first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
+                seal = writer.close().seal
+        finally:
+            reader.close()
+        return writer.path, [
+            MovedLedger(each.partition, each.ledger_id, writer.path, first_row, seal)
+            for each, first_row in zip(ledgers, first_rows, strict=True)
+        ]
+
+    def _groups(self, small_bytes: int, merged_bytes: int) -> Iterable[list[_SmallFile]]:
+        """The small files, oldest first, in groups of two or more."""
+        group: list[_SmallFile] = []
+        size = 0
+        for file in self._small_files(small_bytes):
+            if group and size + file.size_bytes > merged_bytes:
+                if len(group) > 1:
+                    yield group
+                group, size = [], 0
+            group.append(file)
+            size += file.size_bytes
+        if len(group) > 1:
+            yield group
+
+    def _small_files(self, small_bytes: int) -> list[_SmallFile]:
+        state = self.ledger.state
+        sizes = {
+            f"{DATA_FOLDER}/{_name(item)}": item.size_bytes for item in self._files(DATA_FOLDER)
+        }
+        ledgers: dict[str, list[LedgerInfo]] = {}
+        for partition in range(state.partitions):
+            for each in state.ledgers(partition):
+                if sizes.get(each.file, small_bytes + 1) <= small_bytes:
+                    ledgers.setdefault(each.file, []).append(each)
+        files = [_SmallFile(path, sizes[path], tuple(each)) for path, each in ledgers.items()]
+        return sorted(files, key=lambda file: min(each.ledger_id for each in file.ledgers))
+
+    def _commit(self, build: Build) -> Commit | None:
+        committed = self.ledger.commit(build, waits=self.waits)
+        return committed if isinstance(committed, Commit) else None
+
+    def _files(self, folder: str) -> list[ObjectInfo]:
+        return list(self.ledger.store.files(self._path(folder)))
+
+    def _path(self, file: str) -> str:
+        return join(self.ledger.folder, file)
+
+
+def _rows(reader: LedgerFileReader, ledger: LedgerInfo) -> pa.Table:
+    """All rows of a ledger. CorruptFileError if they are not those that were published."""
+    rows = reader.read_table(ledger, MESSAGE_SCHEMA.names)
+    if ledger.digest is not None and content_digest(rows) != ledger.digest:
+        why = f"the rows of ledger {ledger.ledger_id} are not those that were published"
+        raise FILE_FORMAT.damaged(ledger.file, why)
+    return rows
+
+
+def delete_temporaries(store: ObjectStore, folder: str, before_ms: int) -> None:
+    """Delete what writers that were killed have left in the folder, if it is that old."""
+    for item in list(store.files(folder)):
+        if _is_temporary(item) and item.modified_ms <= before_ms:
+            store.delete(item.path)
+
+
+def _name(item: ObjectInfo) -> str:
+    return item.path.rsplit("/", 1)[-1]
+
+
+def _is_temporary(item: ObjectInfo) -> bool:
+    return _name(item).startswith(TEMPORARY_PREFIX)
+
+
+def _or(now_ms: int | None, clock_ms: int) -> int:
+    return clock_ms if now_ms is None else now_ms

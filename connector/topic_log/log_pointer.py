@@ -1,0 +1,130 @@
+"""The log's pointer: which snapshot is the newest, and up to where the log may be gone.
+
+Invariants: both numbers only rise, moved by compare-and-swap; no log file is removed before
+`removed` is at or beyond it. So whoever has read or created the file of commit N, and afterwards
+reads a pointer with `removed` below N, knows that this place of the log was never emptied before,
+and that the file is the one that everybody sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
+from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.records.stored_record import StoredFormat, readable
+from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER
+
+POINTER_FORMAT: Final = StoredFormat(
+    "Log file", version=2, checked_since=2, fields=frozenset({"snapshot", "removed", "marks"})
+)
+POINTER_FILE = f"{LOG_FOLDER}/pointer.json"
+LOG_GRACE_MS = 10 * 60 * 1000
+"""How long log files stay after a snapshot has made them superfluous."""
+MARKS_IN_GRACE = 8
+"""How many moves of the pointer are remembered for each grace period, at most."""
+
+_NUMBERED = re.compile(r"(\d{20})\.(json|snapshot\.parquet)")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPointer:
+    """`snapshot`: its commit's number. `removed`: log files up to it may be gone; -1: none.
+
+    `marks` are (snapshot, since when) of earlier moves, oldest first: what lets the log files
+    up to a snapshot be removed once it has stood for the grace period.
+    """
+
+    snapshot: int
+    removed: int = -1
+    marks: tuple[tuple[int, int], ...] = ()
+
+    def to_json(self) -> bytes:
+        return POINTER_FORMAT.encode(
+            {
+                "snapshot": self.snapshot,
+                "removed": self.removed,
+                "marks": [list(mark) for mark in self.marks],
+            }
+        )
+
+    @staticmethod
+    def from_json(data: bytes, name: str) -> LogPointer:
+        """CorruptFileError if it is damaged; FutureVersionError if a newer version wrote it."""
+        record = POINTER_FORMAT.decode(data, name)
+        try:
+            return LogPointer(
+                int(record["snapshot"]),
+                int(record["removed"]),
+                tuple((int(number), int(since_ms)) for number, since_ms in record["marks"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise POINTER_FORMAT.damaged(name, repr(error)) from error
+
+    def moved(self, snapshot: int, now_ms: int, grace_ms: int) -> LogPointer:
+        """At a newer snapshot; what has been superfluous for the grace period is given up.
+
+        A mark of the future, from a writer whose clock is ahead, counts from now on.
+        """
+        marks = tuple((number, min(since_ms, now_ms)) for number, since_ms in self.marks)
+        if not marks or now_ms - marks[-1][1] >= grace_ms // MARKS_IN_GRACE:
+            marks = (*marks, (snapshot, now_ms))
+        passed = [
+            number
+            for number, since_ms in marks
+            if number < snapshot and now_ms - since_ms >= grace_ms
+        ]
+        removed = max(self.removed, *passed) if passed else self.removed
+        kept = tuple(mark for mark in marks if mark[0] > removed)
+        return LogPointer(snapshot, removed, kept)
+
+
+NO_POINTER = LogPointer(-1)
+
+
+class PointerFile:
+    """Reads and moves one topic's pointer."""
+
+    def __init__(self, store: ObjectStore, folder: str, grace_ms: int = LOG_GRACE_MS) -> None:
+        self._store, self._folder, self._grace_ms = store, folder, grace_ms
+        self._path = join(folder, POINTER_FILE)
+        self._seen: tuple[bytes | None, LogPointer] = (None, NO_POINTER)
+
+    def read(self) -> LogPointer:
+        """As it stands; NO_POINTER before the first snapshot."""
+        return self._parse(self._store.get(self._path))
+
+    def move(self, snapshot: int, now_ms: int) -> LogPointer:
+        """Move it to a snapshot that exists, unless it is there or beyond; then clean up."""
+        before = after = NO_POINTER
+
+        def moved(data: bytes | None) -> bytes | None:
+            nonlocal before, after
+            before = after = self._parse(data)
+            if before.snapshot >= snapshot:
+                return None
+            after = before.moved(snapshot, now_ms, self._grace_ms)
+            return readable(after.to_json, LogPointer.from_json, self._path)
+
+        self._store.replace(self._path, moved)
+        if after.removed > before.removed:
+            with contextlib.suppress(PulsarliteError):
+                self._remove(after.removed)
+        return after
+
+    def _remove(self, removed: int) -> None:
+        """Delete commits and snapshots up to a number that the pointer says is given up."""
+        for item in list(self._store.files(join(self._folder, LOG_FOLDER))):
+            numbered = _NUMBERED.fullmatch(item.path.rsplit("/", 1)[-1])
+            if numbered and int(numbered[1]) <= removed:
+                self._store.delete(item.path)
+
+    def _parse(self, data: bytes | None) -> LogPointer:
+        if data is None:
+            return NO_POINTER
+        if data != self._seen[0]:
+            self._seen = (data, LogPointer.from_json(data, self._path))
+        return self._seen[1]

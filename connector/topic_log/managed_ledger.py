@@ -1,0 +1,481 @@
+"""A topic on disk: its state, kept up with the log, and the one way to commit to it.
+
+Invariants: a commit takes effect at the instant its log file comes into being, and once; what was
+confirmed is durable; the state moves forward only; nothing is put that could not be read back and
+applied, or that names a file which is not there; a log file in a place that was emptied before
+(left by a writer that slept through a clean-up) is never applied. See `log_pointer` for how that
+is known. A commit of a transaction that is open ends the log: nobody sees it, and who wants to
+commit behind it waits until it is decided, or decides (`_settle`).
+
+Follows Pulsar's `ManagedLedgerImpl`; the log stands where Pulsar has ZooKeeper and a bookie quorum.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pulsar_spark.connector.ledger_files.sequence_ids import read_sequence_ids
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
+from pulsar_spark.connector.topic_log.log_pointer import LOG_GRACE_MS, LogPointer, PointerFile
+from pulsar_spark.connector.topic_log.log_snapshot import (
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_file,
+)
+from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FileReclaimedError,
+    InvalidOptionError,
+    PulsarliteError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.records.stored_record import readable
+from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
+from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.topic_log.producer_registry import ProducerClaim
+from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication, check_term
+from pulsar_spark.topic_log.transaction_attempt import (
+    MAX_TRANSACTION_TIMEOUT_MS,
+    Transaction,
+    TxnStatus,
+)
+from pulsar_spark.topic_name import MAX_PARTITIONS, is_persistent
+
+BROKERS_PATIENCE_MS = 10_000
+"""How long the broker waits at most for a transaction that is open where it publishes letters: it
+serves all topics, and whoever is aborted publishes again."""
+SNAPSHOT_EVERY = 64
+"""Commits between snapshots, at least."""
+SNAPSHOT_LEDGERS = 64
+"""Beyond that, a commit between snapshots for each so many ledgers: a snapshot costs by ledger."""
+IDLE_POINTER_LOOK_S = 1.0
+"""How often a reader that finds no news looks at the pointer too."""
+TAIL_AT_ONCE = 63
+"""Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
+POLL_S = 0.02
+"""Between two looks at an open transaction, on a local disk, ..."""
+REMOTE_POLL_S = 0.5
+"""... and on an object store."""
+
+Build = Callable[[TopicState, str, int], Commit | AlreadyCommitted | None]
+
+_log = logging.getLogger(__name__)
+
+
+class ManagedLedger:
+    """One topic. Safe for several threads of one process; `state` is for reading only."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        topic: str | None = None,
+        clock: Callable[[], int] | None = None,
+        log_grace_ms: int = LOG_GRACE_MS,
+    ) -> None:
+        """Of no use before `open` or `create`, which make it. `clock`: the store's."""
+        self.store, self.folder, self.topic = store, folder, topic or folder
+        self.clock = clock or store.clock.wall_ms
+        self._state = TopicState(self.topic)
+        self._pointer_file = PointerFile(store, folder, log_grace_ms)
+        self._pointer_looked_s = 0.0
+        self._snapshot = -1
+        self._undecided: tuple[Commit, int] | None = None  # and since when it is known here
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(
+        cls, store: ObjectStore, folder: str, *, topic: str | None = None, cached: bool = True,
+        clock: Callable[[], int] | None = None, log_grace_ms: int = LOG_GRACE_MS,
+    ) -> ManagedLedger:  # fmt: skip
+        """The topic in that folder, as of now. TopicNotFoundError if there is none.
+
+        `topic` is its name in errors. With `cached`, a process that opened it before gets the
+        same object, brought up to date, and pays for the news only.
+        """
+        key = (os.getpid(), store, folder)
+        ledger = _cache.get(key) if cached else None
+        if ledger is not None and ledger.catch_up():
+            return ledger
+        ledger = cls(store, folder, topic, clock, log_grace_ms)
+        ledger._load()
+        if cached:
+            _cache[key] = ledger
+        return ledger
+
+    @classmethod
+    def create(
+        cls, store: ObjectStore, folder: str, partitions: int,
+        settings: Mapping[str, Any] | None = None, *, topic: str | None = None,
+        clock: Callable[[], int] | None = None, log_grace_ms: int = LOG_GRACE_MS,
+    ) -> ManagedLedger:  # fmt: skip
+        """A new topic. TopicExistsError if there is one already, whoever made it."""
+        _check_partitions(partitions)
+        ledger = cls(store, folder, topic, clock, log_grace_ms)
+
+        def first(state: TopicState, commit_id: str, now_ms: int) -> Commit:
+            if state.number >= 0:
+                raise TopicExistsError(
+                    f"Topic {ledger.topic} exists already. Open it, or choose another name."
+                )
+            return Commit(
+                0, commit_id, now_ms, partitions=partitions,
+                settings=dict(settings) if settings else None,
+            )  # fmt: skip
+
+        ledger.commit(first)
+        return ledger
+
+    @property
+    def state(self) -> TopicState:
+        """As of the last `refresh` or commit. Ask anew after each: it may be another object."""
+        return self._state
+
+    def ledgers(self, partition: int) -> LedgerList:
+        return self._state.ledgers(partition)
+
+    def refresh(self) -> bool:
+        """Take in what was committed since; whether there was anything."""
+        with self._lock:
+            before = self._state.number
+            self._follow()
+            return self._state.number != before
+
+    def catch_up(self) -> bool:
+        """Refresh; False if the topic is not the one it was (deleted, and made again)."""
+        with self._lock:
+            last = self.store.get(self._path(self._state.number))
+            if last is None:
+                if self._pointer().removed < self._state.number:
+                    return False
+            elif self._state.commit_id.encode() not in last:
+                return False
+            self._follow()
+            return True
+
+    def append(
+        self,
+        ledgers: Sequence[NewLedger],
+        *,
+        application: tuple[str, int] | Application | None = None,
+        term: int | None = None,
+        deduplicate: bool | None = None,
+        producer: ProducerClaim | None = None,
+        leaves: bool = False,
+        is_brokers: bool = False,
+        transaction: Transaction | None = None,
+    ) -> Commit | AlreadyCommitted:
+        """Publish ledgers whose files are written; AlreadyCommitted if they had been before.
+
+        `application` is (id, version): published once, however often it is tried. With
+        `deduplicate` (the topic's setting `deduplication` by default) a message whose sequence id
+        its producer has used before is hidden. `producer` is registered already, and `leaves` with
+        this if it is done; what is the broker's own no producer excludes. FencedError if a higher
+        term has committed, ProducerFencedError or ProducerBusyError if the producer may not
+        publish, FileReclaimedError if a file was given up meanwhile. With `transaction` they are
+        only prepared: visible once that is committed.
+        """
+        if isinstance(application, tuple):
+            application = Application(*application)
+        publication = Publication(
+            ledgers,
+            application,
+            term,
+            deduplicate,
+            lambda ledger: read_sequence_ids(self.store, self.folder, self.topic, ledger),
+            producer,
+            leaves,
+            is_brokers,
+        )
+
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | AlreadyCommitted:
+            proposal = publication.commit_on(state, commit_id, now_ms)
+            if isinstance(proposal, Commit):
+                return replace(proposal, transaction=transaction)
+            return proposal
+
+        committed = self.commit(build, patience_ms=BROKERS_PATIENCE_MS if is_brokers else None)
+        assert committed is not None
+        return committed
+
+    def grow(self, partitions: int, *, term: int | None = None) -> Commit | None:
+        """Have at least so many partitions; None if it has them."""
+        _check_partitions(partitions)
+
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+            check_term(state, term)
+            if partitions <= state.partitions:
+                return None
+            return Commit(state.number + 1, commit_id, now_ms, term=term, partitions=partitions)
+
+        grown = self.commit(build)
+        return grown if isinstance(grown, Commit) else None
+
+    def change_settings(self, settings: Mapping[str, Any]) -> Commit | None:
+        """Set these settings and keep the others; None if they are so already."""
+
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+            wanted = {**state.settings, **settings}
+            if wanted == state.settings:
+                return None
+            return Commit(state.number + 1, commit_id, now_ms, settings=wanted)
+
+        changed = self.commit(build)
+        return changed if isinstance(changed, Commit) else None
+
+    def commit(
+        self, build: Build, *, waits: bool = True, patience_ms: int | None = None
+    ) -> Commit | AlreadyCommitted | None:
+        """Commit what `build(state, commit_id, now_ms)` proposes, on the state as it is by then.
+
+        `build` is called again after every lost race. What it returns other than a Commit is
+        returned as it is: there is nothing to do. Behind an open transaction it waits until that
+        is decided, or its time is over, or `patience_ms` if that is less; or if it `waits` not, it
+        does nothing and returns None. FileReclaimedError if a file that the commit names is gone,
+        UnreadableRecordError if it could not be read back: then nothing was stored.
+        """
+        commit_id = uuid.uuid4().hex
+        lost = 0
+        while True:
+            with self._lock:
+                proposal = build(self._state, commit_id, self.clock())
+                if not isinstance(proposal, Commit):
+                    return proposal
+                if self._try(proposal):
+                    self._snapshot_if_due()
+                    return proposal
+                held_up = not self._settle(proposal.transaction, patience_ms)
+            if held_up and not waits:
+                return None
+            if held_up:
+                self.store.clock.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
+            else:
+                self.store.pause(lost)
+            lost += 1
+
+    def settle(self) -> None:
+        """Finish, or abort, the open transaction at the log's end, if it is time; never wait."""
+        with self._lock:
+            self._follow()
+            self._settle(None)
+
+    def commits(self, first: int, last: int) -> list[Commit] | None:
+        """The commits of these numbers, both included; None if some are not there any more."""
+        numbers = range(first, last + 1)
+        found = self.store.get_many(self._path(number) for number in numbers)
+        commits = []
+        for number, data in zip(numbers, found, strict=True):
+            if data is None or self._pointer_file.read().removed >= number:
+                return None
+            try:
+                commit = self._decided(Commit.from_json(data, self._path(number), number))
+            except CorruptFileError:
+                if is_persistent(self.topic):
+                    raise
+                return None
+            if commit is None:  # its decision was cleaned up, behind the log
+                return None
+            commits.append(commit)
+        return commits
+
+    def write_snapshot(self) -> None:
+        """Store the state as of now, and let the pointer name it."""
+        with self._lock:
+            number = self._state.number
+            path = join(self.folder, snapshot_file(number))
+            data = readable(
+                lambda: encode_snapshot(self._state),
+                lambda stored, name: decode_snapshot(stored, self.topic, name, number),
+                path,
+            )
+            self.store.put_if_absent(path, data)
+            self._note(self._pointer_file.move(number, self.clock()))
+
+    def _try(self, proposal: Commit) -> bool:
+        """Whether the proposal was committed. If not, the state has gone on."""
+        path = self._path(proposal.number)
+        data = readable(
+            proposal.to_json,
+            lambda stored, name: self._state.check_next(
+                Commit.from_json(stored, name, proposal.number)
+            ),
+            path,
+        )
+        self._check_files(proposal.files)
+        if not self.store.put_if_absent(path, data) and self.store.get(path) != data:
+            self._follow()
+            return False
+        # It is ours, perhaps by a request that seemed to fail. Had the place been emptied before?
+        if self._pointer().removed >= proposal.number:
+            self._load()
+            if self.store.get(path) == data:
+                self.store.delete(path)
+            return False
+        if proposal.transaction is None:
+            self._state.apply(proposal)
+        return True
+
+    def _follow(self) -> None:
+        """Apply the commits after the state, or load anew where the log was cleaned up past it."""
+        known, self._undecided = self._undecided, None
+        while True:
+            found = self._tail(self._state.number + 1)
+            if not found and not self._pointer_due():
+                return
+            if self._pointer().removed > self._state.number:
+                self._load()
+                return
+            for data in found:
+                number = self._state.number + 1
+                try:
+                    commit = Commit.from_json(data, self._path(number), number)
+                    decided = self._decided(commit)
+                    if decided is None:
+                        known_before = known is not None and known[0] == commit
+                        self._undecided = known if known_before else (commit, self.clock())
+                        return
+                    self._state.apply(decided)
+                except CorruptFileError:
+                    if is_persistent(self.topic):
+                        raise
+                    # A machine that stopped has lost it, or one before it: it takes up its number.
+                    self._state.apply(Commit(number, "", self._state.timestamp_ms))
+            if len(found) < TAIL_AT_ONCE:
+                return
+
+    def _decided(self, commit: Commit) -> Commit | None:
+        """The commit as it counts; None while its transaction is open."""
+        if commit.transaction is None:
+            return commit
+        decisions = TransactionDecisions(self.store, commit.transaction.id)
+        status = decisions.status(commit.transaction.attempt)
+        if status is TxnStatus.FORGOTTEN and self._pointer().removed >= commit.number:
+            return None  # So was the commit; what looks again finds it in a snapshot.
+        if status is TxnStatus.OPEN:
+            return None
+        return commit if status is TxnStatus.COMMITTED else commit.aborted()
+
+    def _settle(self, mine: Transaction | None, patience_ms: int | None = None) -> bool:
+        """Whether nothing keeps a commit of the transaction `mine` from being tried again.
+
+        A transaction that only lacks the decision is committed; one that is out of time, or an
+        earlier try of the same application, is aborted; any other is left to its owner.
+        """
+        if self._undecided is None:
+            return True
+        commit, since_ms = self._undecided
+        open_ = commit.transaction
+        assert open_ is not None
+        if self._pointer().removed >= commit.number:
+            self._load()  # The log was cleaned up past it, and its decision with it.
+            return True
+        decisions = TransactionDecisions(self.store, open_.id)
+        timeout_ms = min(open_.timeout_ms, MAX_TRANSACTION_TIMEOUT_MS)
+        if patience_ms is not None:
+            timeout_ms = min(timeout_ms, patience_ms)
+        out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= timeout_ms
+        if open_.complete:
+            decisions.commit(open_.attempt)
+        elif out_of_time or (mine is not None and mine.application == open_.application):
+            decisions.abort(open_.attempt)
+        self._follow()
+        return self._undecided is None
+
+    def _tail(self, number: int) -> list[bytes]:
+        """The log files from `number` on, up to the first that is not there."""
+        found: list[bytes] = []
+        ahead = 1
+        while len(found) < TAIL_AT_ONCE:
+            first = number + len(found)
+            asked = (self._path(place) for place in range(first, first + ahead))
+            for data in self.store.get_many(asked):
+                if data is None:
+                    return found
+                found.append(data)
+            ahead *= 2
+        return found
+
+    def _load(self) -> None:
+        """Start from the newest snapshot, or from the first commit, and go on to the end."""
+        while True:
+            pointer = self._pointer()
+            state = TopicState(self.topic)
+            if pointer.snapshot >= 0:
+                name = join(self.folder, snapshot_file(pointer.snapshot))
+                data = self.store.get(name)
+                if data is None:
+                    if self._pointer() != pointer:
+                        continue
+                    raise CorruptFileError(
+                        f"Snapshot {name} of topic {self.topic} is missing. Restore it."
+                    )
+                state = decode_snapshot(data, self.topic, name, pointer.snapshot)
+            if state.number >= self._state.number:
+                self._state = state
+            self._follow()
+            if self._state.number >= 0:
+                return
+            if self._pointer().snapshot < 0:
+                raise TopicNotFoundError(
+                    f"Topic {self.topic} does not exist in {self.store.root}. Create it, publish "
+                    "to it, or check the name and serviceUrl."
+                )
+
+    def _check_files(self, files: set[str]) -> None:
+        """Every file has to be there: one given up so long ago that nobody remembers is not."""
+        paths = {join(self.folder, file): file for file in files}
+        for path, size in self.store.sizes(paths).items():
+            if size is None:
+                raise FileReclaimedError(
+                    f"File {paths[path]} of topic {self.topic} is not there, so it can't be "
+                    "committed: it was given up, or never written. Write the messages again, or "
+                    "start the clean-up that made it once more."
+                )
+            if not size:
+                raise CorruptFileError(
+                    f"File {paths[path]} of topic {self.topic} is empty and can't be committed."
+                )
+
+    def _snapshot_if_due(self) -> None:
+        """A snapshot now and then; whatever goes wrong with it, the commit stands."""
+        every = max(SNAPSHOT_EVERY, self._state.ledger_count // SNAPSHOT_LEDGERS)
+        if self._state.number - max(self._snapshot, 0) < every:
+            return
+        try:
+            self.write_snapshot()
+        except (PulsarliteError, OSError, ArithmeticError, LookupError, ValueError) as error:
+            _log.warning("No snapshot of topic %s at %s: %s", self.topic, self._state.number, error)
+
+    def _pointer_due(self) -> bool:
+        return self.store.clock.monotonic_s() - self._pointer_looked_s >= IDLE_POINTER_LOOK_S
+
+    def _pointer(self) -> LogPointer:
+        self._pointer_looked_s = self.store.clock.monotonic_s()
+        return self._note(self._pointer_file.read())
+
+    def _note(self, pointer: LogPointer) -> LogPointer:
+        self._snapshot = max(self._snapshot, pointer.snapshot)
+        return pointer
+
+    def _path(self, number: int) -> str:
+        return join(self.folder, log_file(number))
+
+
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidOptionError(
+            f"A topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}: each costs memory "
+            "wherever the topic is open, and a place in every offset."
+        )
+
+
+_cache: dict[tuple[int, ObjectStore, str], ManagedLedger] = {}

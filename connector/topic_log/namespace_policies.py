@@ -1,0 +1,136 @@
+"""What holds for all topics of a namespace that say nothing themselves: one small file.
+
+Invariants: the file is replaced by compare-and-swap only; one of a newer version is refused; a
+sink's option comes before its topic's setting, and that before its namespace's policy. Follows
+Pulsar's `Policies` and `TopicPolicies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.records.stored_record import StoredFormat, readable
+from pulsar_spark.schema.schema_registry import (
+    DEFAULT_STRATEGY,
+    STRATEGIES,
+    SchemaCompatibilityStrategy,
+)
+from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName
+
+POLICIES_FILE = "~policies.json"
+"""Beside the namespace's topics, whose folders' names have no `~`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """None means that nothing was said."""
+
+    deduplication: bool | None = None
+    schema_compatibility_strategy: str | None = None
+    is_allow_auto_update_schema: bool | None = None
+    schema_validation_enforced: bool | None = None
+
+    def to_json(self) -> bytes:
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        given = {name: value for name, value in known.items() if value is not None}
+        return POLICIES_FORMAT.encode(given)
+
+    @staticmethod
+    def from_json(data: bytes, name: str) -> NamespacePolicies:
+        """CorruptFileError if they are damaged, FutureVersionError if they are too new."""
+        record = POLICIES_FORMAT.decode(data, name)
+        for policy, value in record.items():
+            if value not in _ALLOWED[policy]:
+                raise POLICIES_FORMAT.damaged(name, f"{policy} is {value!r}")
+        return NamespacePolicies(**record)
+
+
+_ALLOWED: Final[Mapping[str, tuple[object, ...]]] = {
+    "deduplication": (None, True, False),
+    "schema_compatibility_strategy": (None, *STRATEGIES),
+    "is_allow_auto_update_schema": (None, True, False),
+    "schema_validation_enforced": (None, True, False),
+}
+POLICIES_FORMAT: Final = StoredFormat(
+    "File",
+    version=2,
+    checked_since=2,
+    fields=frozenset(_ALLOWED),
+    remedy="Restore it from a copy, or delete it to be without policies.",
+)
+
+
+def read_policies(store: ObjectStore, namespace: NamespaceName) -> NamespacePolicies:
+    """The namespace's policies as of now; none if it has no file."""
+    path = _path(namespace)
+    data = store.get(path)
+    return NamespacePolicies() if data is None else NamespacePolicies.from_json(data, path)
+
+
+def set_policy(
+    store: ObjectStore, namespace: NamespaceName, **policy: str | bool | None
+) -> NamespacePolicies:
+    """Say it, or (None) leave it unsaid, for topics that don't say; the policies then."""
+    path = _path(namespace)
+    wanted = NamespacePolicies()
+
+    def with_policy(data: bytes | None) -> bytes | None:
+        nonlocal wanted
+        known = NamespacePolicies() if data is None else NamespacePolicies.from_json(data, path)
+        wanted = replace(known, **policy)  # type: ignore[arg-type]
+        if wanted == known:
+            return None
+        return readable(wanted.to_json, NamespacePolicies.from_json, path)
+
+    store.replace(path, with_policy)
+    return wanted
+
+
+def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
+    """Whether messages for that topic are deduplicated, as the sink's option, else it, says."""
+    if option is None:
+        option = ledger.state.settings.get("deduplication")
+    if option is None:
+        option = read_policies(ledger.store, topic.namespace).deduplication
+    return bool(option)
+
+
+def enforces_schemas(ledger: ManagedLedger, topic: TopicName) -> bool:
+    """Whether a producer without a schema is refused: the topic has one, and enforces it."""
+    if not ledger.state.schemas.schemas:
+        return False
+    enforced = ledger.state.settings.get("schema_validation_enforced")
+    if enforced is None:
+        enforced = read_policies(ledger.store, topic.namespace).schema_validation_enforced
+    return bool(enforced)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPolicies:
+    """What a topic asks of a new schema."""
+
+    strategy: SchemaCompatibilityStrategy = DEFAULT_STRATEGY
+    allow_auto_update: bool = True
+
+
+def schema_policies(ledger: ManagedLedger, topic: TopicName) -> SchemaPolicies:
+    """As the topic says, else its namespace, else Pulsar's defaults."""
+    strategy = ledger.state.settings.get("schema_compatibility_strategy")
+    allowed = ledger.state.settings.get("is_allow_auto_update_schema")
+    if strategy is None or allowed is None:
+        policies = read_policies(ledger.store, topic.namespace)
+        strategy = strategy or policies.schema_compatibility_strategy
+        allowed = policies.is_allow_auto_update_schema if allowed is None else allowed
+    return SchemaPolicies(
+        SchemaCompatibilityStrategy(strategy) if strategy else DEFAULT_STRATEGY,
+        allowed is not False,
+    )
+
+
+def _path(namespace: NamespaceName) -> str:
+    folder, _, _ = TopicName(PERSISTENT, namespace, "any").storage_path.rpartition("/")
+    return join(folder, POLICIES_FILE)

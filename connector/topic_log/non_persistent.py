@@ -1,0 +1,93 @@
+"""What differs of a `non-persistent://` topic for those who publish to it and read it.
+
+Invariants: it delivers to who is connected, so reading begins where the topic ends at that instant,
+after a restart as well; what is older than it keeps messages is deleted, whether or not somebody
+still needed it; what needs messages to be kept is refused before anything is stored.
+Follows Pulsar's `NonPersistentTopic`; why it has files all the same: decision 0066.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_spark.broker.retention import kept_ms
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options.options import Options
+from pulsar_spark.protocol.policies import INFINITE, hosted_policies
+from pulsar_spark.topic_name import is_persistent
+
+_UNFIT_TO_PUBLISH: Final = {
+    "chunkingEnabled": "chunks of a message may not all arrive",
+    "transactional": "a transaction promises that nothing is lost",
+}
+_UNFIT_TO_READ: Final = {
+    "readCompacted": "nothing of it is kept to be compacted",
+    "startingTime": "reading begins when the query connects",
+}
+
+
+def check_publishing(topic: str, options: Options) -> None:
+    """InvalidOptionError if an option of a sink can't be had of a topic of that full name."""
+    _check(topic, options, _UNFIT_TO_PUBLISH)
+
+
+def check_reading(topic: str, options: Options) -> None:
+    """InvalidOptionError if an option of a source can't be had of a topic of that full name."""
+    _check(topic, options, _UNFIT_TO_READ)
+    start = options["startingOffsets"] if options.has("startingOffsets") else "latest"
+    if not is_persistent(topic) and start.strip().lower() != "latest":
+        raise InvalidOptionError(
+            f"Topic {topic} is non-persistent: reading begins when the query connects, and "
+            "startingOffsets can only be latest."
+        )
+
+
+def check_kept(topic: str) -> None:
+    """InvalidOptionError if a topic of that full name has nothing for those who come later."""
+    if not is_persistent(topic):
+        raise InvalidOptionError(
+            f"Topic {topic} is non-persistent: its messages are for who is connected when they are "
+            "published. Read it with spark.readStream."
+        )
+
+
+def delete_old(ledger: ManagedLedger) -> None:
+    """Drop what the topic need not keep any more. A persistent topic stays as it is.
+
+    At most one commit for as long as the topic keeps messages, and one more for their files.
+    """
+    keep_ms = kept_ms(ledger.topic, hosted_policies(ledger.state.settings))
+    if is_persistent(ledger.topic) or keep_ms == INFINITE:
+        return
+    now_ms, state = ledger.clock(), ledger.state
+    partitions = range(state.partitions)
+    oldest_ms = min(
+        (each[0].max_publish_time_ms for p in partitions if len(each := state.ledgers(p))),
+        default=now_ms,
+    )
+    store = LedgerStore(ledger, grace_ms=keep_ms)
+    if now_ms - oldest_ms > 2 * keep_ms:
+        store.trim({partition: _first_kept(ledger, partition, keep_ms) for partition in partitions})
+    if any(now_ms - grave.since_ms > 2 * keep_ms for grave in state.tombstones.values()):
+        store.sweep()
+
+
+def _first_kept(ledger: ManagedLedger, partition: int, keep_ms: int) -> int:
+    """The id of the first ledger that is not too old; of the newest, if all are."""
+    ledgers = ledger.state.ledgers(partition)
+    now_ms = ledger.clock()
+    for each in ledgers:
+        if now_ms - each.max_publish_time_ms <= keep_ms:
+            return each.ledger_id
+    return ledgers[-1].ledger_id if len(ledgers) else 0
+
+
+def _check(topic: str, options: Options, unfit: dict[str, str]) -> None:
+    for name, reason in unfit.items():
+        if not is_persistent(topic) and options[name]:
+            raise InvalidOptionError(
+                f"Topic {topic} is non-persistent, and option {name} can't be had of such a "
+                f"topic: {reason}. Leave it out, or publish to persistent://..."
+            )

@@ -1,0 +1,93 @@
+"""How a sink gets to publish to a topic in its access mode, and how it says that it may not.
+
+Invariants: a producer is registered in the topic's log before its first commit there, and each
+commit is checked against the registry that it follows; waiting ends when the topic is free.
+Follows Pulsar's `ServerCnx.handleProducer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
+from pulsar_spark.options.options import Options
+from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.topic_log.producer_access import ProducerAccessMode
+from pulsar_spark.topic_log.producer_registry import ProducerClaim, ProducerRegistry
+
+POLL_S = 0.05
+"""Between two looks of one who waits, on a local disk, ..."""
+REMOTE_POLL_S = 1.0
+"""... and on an object store, where each look is a request that costs money."""
+
+
+def claim_of(options: Options, name: str, incarnation: str) -> ProducerClaim | None:
+    """What a sink claims; None if it does not say how it wants to share its topic."""
+    if not options.has("accessMode"):
+        return None
+    mode = ProducerAccessMode(options["accessMode"])
+    return ProducerClaim(name, mode, incarnation, options["producerLease"])
+
+
+def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
+    """Have the producer registered; return when it may publish.
+
+    ProducerFencedError or ProducerBusyError if it may not, and has not to wait for it.
+    """
+    while True:
+        granted: list[bool] = []
+
+        def build(
+            state: TopicState, commit_id: str, now_ms: int, into: list[bool] = granted
+        ) -> Commit | None:
+            known = ProducerRegistry.from_json_value(state.producers)
+            registry, may_publish = known.claim(claim, now_ms)
+            into[:] = [may_publish]
+            if registry == known:
+                return None
+            producers = registry.to_json_value()
+            return Commit(state.number + 1, commit_id, now_ms, producers=producers)
+
+        with told(ledger, claim):
+            ledger.commit(build)
+        if granted[0]:
+            return
+        ledger.store.clock.sleep(REMOTE_POLL_S if ledger.store.remote else POLL_S)
+        ledger.refresh()
+
+
+def disconnect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
+    """Have the producer leave, if it is there."""
+
+    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+        known = ProducerRegistry.from_json_value(state.producers)
+        registry = known.leave(claim)
+        if registry == known:
+            return None
+        producers = registry.to_json_value()
+        return Commit(state.number + 1, commit_id, now_ms, producers=producers)
+
+    ledger.commit(build)
+
+
+@contextmanager
+def told(ledger: ManagedLedger, claim: ProducerClaim | None) -> Iterator[None]:
+    """Say in an error which topic it is, and what to do."""
+    try:
+        yield
+    except ProducerBusyError as error:
+        raise ProducerBusyError(
+            f"{error.message}. Nothing was published to {ledger.topic}. Stop that producer, wait "
+            "until its producerLease is over, or take the topic over with accessMode "
+            "ExclusiveWithFencing."
+        ) from error
+    except ProducerFencedError as error:
+        mode = claim.access_mode.value if claim else "none"
+        raise ProducerFencedError(
+            f"{error.message} (accessMode {mode}). Nothing was published to {ledger.topic}: "
+            "another producer has the topic. Stop one of the two; accessMode WaitForExclusive "
+            "waits for the other's end, ExclusiveWithFencing takes the topic over."
+        ) from error

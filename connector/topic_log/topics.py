@@ -1,0 +1,172 @@
+"""Topics below a root: opened by name, found by pattern, made when first written to.
+
+Invariants: a name is parsed before anything is looked up, so it can't lead out of the root; a
+topic's folder is found by its name alone, never by a search; only `find` lists folders.
+Follows Pulsar's `NamespaceService` and `TopicsImpl`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pulsar_spark.connector.storage.clock import Clock
+from pulsar_spark.connector.storage.object_store import ObjectStore, join, open_store
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import InvalidTopicNameError, TopicExistsError, TopicNotFoundError
+from pulsar_spark.options.options import SERVICE_URL_VARIABLE, Options, Scope
+from pulsar_spark.topic_name import (
+    DEFAULT_NAMESPACE,
+    NON_PERSISTENT,
+    PERSISTENT,
+    PUBLIC_TENANT,
+    TopicName,
+)
+
+
+def options_of(given: Mapping[str, str], scope: Scope = Scope.ANY) -> Options:
+    """Options as a user gave them; the environment's serviceUrl stands in for none.
+
+    InvalidOptionError names what is wrong.
+    """
+    return Options.parse(given, scope, environment=os.environ)
+
+
+def service_url_of(given: str | None) -> str | None:
+    """The one that was given, else the environment's."""
+    return given or os.environ.get(SERVICE_URL_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where topics lie: a folder or an object store, and the store's options. Pickles."""
+
+    service_url: str
+    storage: Mapping[str, str]
+
+    @staticmethod
+    def of(options: Options) -> Root:
+        """A relative folder is taken from the present working folder, once and for all."""
+        url = str(options["serviceUrl"])
+        if "://" not in url and not url.startswith("file:"):
+            url = str(Path(url).expanduser().absolute())
+        return Root(url, dict(options.storage))
+
+    @property
+    def store(self) -> ObjectStore:
+        """This process's client of it."""
+        return open_store(self.service_url, self.storage)
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time there."""
+        return self.store.clock
+
+    def open(self, topic: TopicName) -> ManagedLedger:
+        """The topic, brought up to date. TopicNotFoundError offers names that are near."""
+        name = topic.partitioned_topic_name
+        try:
+            return ManagedLedger.open(self.store, topic.storage_path, topic=name)
+        except TopicNotFoundError as error:
+            found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
+            present = [str(each) for each in found if not each.is_system]
+            raise TopicNotFoundError(
+                f"Topic {name} does not exist in {self.store.root}. "
+                f"{_offer(name, present, self.service_url)}"
+            ) from error
+
+    def open_found(self, topic: TopicName) -> ManagedLedger | None:
+        """A topic that `find` has found; None while it is being made, or if it never was made."""
+        try:
+            return ManagedLedger.open(self.store, topic.storage_path, topic=str(topic))
+        except TopicNotFoundError:
+            return None
+
+    def open_or_create(
+        self, topic: TopicName, partitions: int, settings: Mapping[str, Any] | None = None
+    ) -> ManagedLedger:
+        """The topic; made now, with so many partitions, if there was none."""
+        try:
+            return ManagedLedger.open(
+                self.store, topic.storage_path, topic=topic.partitioned_topic_name
+            )
+        except TopicNotFoundError:
+            with suppress(TopicExistsError):  # somebody else was as quick
+                self.create(topic, partitions, settings)
+        return self.open(topic)
+
+    def create(
+        self, topic: TopicName, partitions: int, settings: Mapping[str, Any] | None = None
+    ) -> ManagedLedger:
+        """A new topic. TopicExistsError if it is there already."""
+        name = topic.partitioned_topic_name
+        return ManagedLedger.create(
+            self.store, topic.storage_path, partitions, settings, topic=name
+        )
+
+    def find(
+        self,
+        tenant: str | None = None,
+        namespace: str | None = None,
+        domain: str = PERSISTENT,
+    ) -> Iterator[TopicName]:
+        """The topics of a tenant and namespace, or of all, of one domain, by name.
+
+        One that is being made is among them; a folder that no topic has is left out.
+        """
+        store = self.store
+        for found_tenant in store.folders(domain):
+            if tenant is not None and found_tenant.replace("%2E", ".") != tenant:
+                continue
+            for found in store.folders(join(domain, found_tenant)):
+                if namespace is not None and found.replace("%2E", ".") != namespace:
+                    continue
+                folder = join(domain, found_tenant, found)
+                for encoded in store.folders(folder):
+                    topic = _topic_in(join(folder, encoded))
+                    if topic is not None:
+                        yield topic
+
+    def matching(self, pattern: str) -> list[TopicName]:
+        """The topics whose whole full name matches; a short pattern means `public/default`.
+
+        A pattern with slashes but no domain begins with tenant and namespace, as a name does; only
+        one that begins with `non-persistent://` matches such topics. System topics never match.
+        """
+        if "://" not in pattern:
+            within = "" if "/" in pattern else f"{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/"
+            pattern = f"{PERSISTENT}://{within}{pattern}"
+        domain = NON_PERSISTENT if pattern.startswith(f"{NON_PERSISTENT}://") else PERSISTENT
+        return [
+            topic
+            for topic in self.find(domain=domain)
+            if not topic.is_system and re.fullmatch(pattern, str(topic))
+        ]
+
+
+def _topic_in(folder: str) -> TopicName | None:
+    """The topic that has that folder below the root; None if there can't be one."""
+    domain, tenant, namespace, encoded = folder.split("/")
+    above = "/".join(part.replace("%2E", ".") for part in (tenant, namespace))
+    with suppress(InvalidTopicNameError):
+        topic = TopicName.from_persistence_naming(f"{above}/{domain}/{encoded}")
+        if topic.storage_path == folder:
+            return topic
+    return None
+
+
+def _offer(name: str, present: list[str], service_url: str) -> str:
+    near = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
+    offer = f"Did you mean {near[0]}? " if near else ""
+    if not present:
+        offer = "There is no topic in that namespace: is serviceUrl the right one? "
+    return (
+        f"{offer}Publish to it first, or create it: pulsarlite topics create {name} --partitions 4 "
+        f"--service-url {service_url}"
+    )

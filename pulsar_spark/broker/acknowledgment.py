@@ -1,0 +1,369 @@
+"""What a report or an acknowledgement changes.
+
+Invariants: acknowledging is a union, so what arrives twice, late or from a consumer that is gone
+does no harm, and what of an older epoch arrives does nothing; a rejection counts only for messages
+that are held at the attempt that it names; what a newer report said of permits, revision and
+committed floor stands against an older one. Follows Pulsar's `Consumer.messageAcked`,
+`PersistentSubscription.acknowledgeMessage` and `flowPermits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
+from pulsar_spark.positions import ack_set
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    Acknowledge,
+    AckType,
+    RedeliverUnacknowledgedMessages,
+    Report,
+    SubscriptionType,
+)
+from pulsar_spark.protocol.ready import Reply, ServerError
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.due_messages import NOTHING, not_acknowledged
+from pulsar_spark.subscriptions.managed_cursor import previous_position
+from pulsar_spark.subscriptions.message_redelivery import (
+    Burial,
+    at_once,
+    give_back_all,
+    negative_ack_delay,
+    reconsume_later,
+    reject,
+)
+from pulsar_spark.subscriptions.subscription import Subscription
+
+
+def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
+    """Take in all that a consumer says."""
+    subscription = state.subscriptions.get(command.subscription)
+    if subscription is None:
+        refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        return
+    if not _may_report(subscription, command, out):
+        return
+    try:
+        acknowledge_cursor(state, subscription, _of_this_epoch(subscription, command))
+    except ValueError as error:
+        refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
+        return
+    if _is_strange(subscription, command):
+        _refuse_stranger(subscription, command, out)
+        return
+    consumer = subscription.consumers.get(command.consumer)
+    if consumer is not None:
+        _take_state(state, subscription, consumer, command, out)
+    holders = [consumer] if consumer is not None else list(subscription.consumers.values())
+    for holder in holders:
+        _take_rejections(state, subscription, holder, command, out)
+    if command.request_id is not None:
+        out.replies.append(_receipt(command, subscription))
+
+
+def acknowledge(state: BrokerState, command: Acknowledge, out: ReadyBuilder) -> None:
+    """As a client acknowledges; any consumer may acknowledge another's message."""
+    subscription = state.subscriptions.get(command.subscription)
+    if subscription is None:
+        refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        return
+    if command.epoch is not None and command.epoch != subscription.epoch:
+        refuse(out, command, ServerError.EPOCH_IS_OVER, f"Epoch {command.epoch} is over")
+        return
+    if command.attempt is not None and command.attempt < subscription.first_attempt:
+        refuse(out, command, ServerError.EPOCH_IS_OVER, "It was delivered before a seek")
+        return
+    is_cumulative = command.ack_type is AckType.CUMULATIVE
+    if is_cumulative and _refuses_cumulative(subscription, command, out):
+        return
+    try:
+        cursor = _cursor_of(state, subscription, command)
+        acknowledge_cursor(state, subscription, _published(state, cursor))
+    except ValueError as error:
+        refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
+        return
+    if command.request_id is not None:
+        out.replies.append(_receipt(command, subscription))
+
+
+def redeliver_unacknowledged(
+    state: BrokerState, command: RedeliverUnacknowledgedMessages, out: ReadyBuilder
+) -> None:
+    """Take back what the consumer asks to be given again; no messages named at all: everything."""
+    subscription = state.subscriptions.get(command.subscription)
+    consumer = subscription.consumers.get(command.consumer) if subscription else None
+    if (
+        subscription is None
+        or consumer is None
+        or consumer.incarnation != command.incarnation
+        or subscription.epoch != command.epoch
+        or command.sequence <= consumer.redeliver_sequence
+    ):
+        return
+    consumer.redeliver_sequence = command.sequence
+    if command.messages is not None:
+        for attempt, messages in sorted(command.messages.items()):
+            reject(state, subscription, out, consumer, attempt, messages, at_once)
+    else:
+        give_back_all(state, subscription, out, consumer, bury=True)
+        # So that it knows which grants these were: all that it reads of before this Revoke.
+        consumer.revision += 1
+        consumer.obeyed = consumer.revision
+        out.revokes.append(dispatcher_single_active.revoke_all(subscription, consumer))
+
+
+def hear_of_ledgers(state: BrokerState, subscription: Subscription) -> None:
+    """Once the log tells of ledgers, what was acknowledged in them already counts."""
+    if subscription.unheard is not None:
+        acknowledge_cursor(state, subscription, subscription.unheard)
+
+
+def time_out(
+    state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
+) -> None:
+    """Take back what was delivered longer ago than the consumer's acknowledgement timeout."""
+    due, consumer.timeouts = consumer.timeouts.due(state.now_ms)
+    if not due:
+        return
+    for attempt in list(consumer.pending):
+        reject(state, subscription, out, consumer, attempt, due, at_once)
+    if consumer.has_open_grant:
+        reject(state, subscription, out, consumer, consumer.open_attempt, due, at_once)
+
+
+def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
+    """What was published counts; what lies beyond waits until the log tells of it."""
+    known, beyond = state.known(cursor.individually_deleted)
+    end = state.last_position
+    position = min(cursor.mark_delete_position, end)
+    beyond |= cursor.mark_delete_position > end
+    if beyond:
+        heard = subscription.unheard
+        subscription.unheard = cursor if heard is None else heard.union(cursor)
+    elif subscription.unheard is cursor:
+        subscription.unheard = None
+    if not state.policies.batch_index_acknowledgment:
+        known = _complete_batches(subscription, known)
+    if position > subscription.cursor.mark_delete_position or known:
+        subscription.acknowledge(Cursor(position, known), state.ledgers)
+
+
+def refuse(
+    out: ReadyBuilder, command: object, error: ServerError, message: str, *, newest: int = -1
+) -> None:
+    """Answer a command with an error."""
+    out.replies.append(
+        Reply(
+            getattr(command, "consumer", ""),
+            getattr(command, "subscription", ""),
+            getattr(command, "incarnation", 0),
+            getattr(command, "request_id", None),
+            error,
+            message,
+            newest=newest,
+        )
+    )
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+def _may_report(subscription: Subscription, command: Report, out: ReadyBuilder) -> bool:
+    """Not of an epoch that is over, and not, by a sink, for all up to a message where shared."""
+    if command.epoch is not None and command.epoch != subscription.epoch:
+        if _is_strange(subscription, command):  # it waits for nothing, unless it is told
+            _refuse_stranger(subscription, command, out)
+        elif command.request_id is not None:
+            text = f"The subscription was reset: epoch {command.epoch} is over"
+            refuse(out, command, ServerError.EPOCH_IS_OVER, text)
+        return False
+    is_cumulative = command.acknowledged.mark_delete_position > EARLIEST
+    if is_cumulative and not command.consumer:
+        return not _refuses_cumulative(subscription, command, out)
+    return True
+
+
+def _is_strange(subscription: Subscription, command: Report) -> bool:
+    """Whether it is of a run that is not connected, or not any more."""
+    consumer = subscription.consumers.get(command.consumer)
+    known = consumer is not None and consumer.incarnation == command.incarnation
+    return bool(command.consumer) and not known
+
+
+def _refuse_stranger(subscription: Subscription, command: Report, out: ReadyBuilder) -> None:
+    consumer = subscription.consumers.get(command.consumer)
+    known = consumer.incarnation if consumer is not None else -1
+    if command.incarnation > known and command.consumer not in subscription.incarnations:
+        refuse(out, command, ServerError.CONSUMER_NOT_FOUND, "Consumer not found: subscribe")
+    else:
+        text = "Another run took this consumer's name, or its lease lapsed"
+        newest = subscription.newest_run_of(command.consumer)
+        refuse(out, command, ServerError.CONSUMER_REPLACED, text, newest=newest)
+
+
+def _refuses_cumulative(
+    subscription: Subscription, command: Report | Acknowledge, out: ReadyBuilder
+) -> bool:
+    """Where several consumers share it, «all up to this one» would be others' messages too."""
+    if not subscription.subscription_type.is_shared:
+        return False
+    kind = subscription.subscription_type.value
+    text = f"Cumulative acknowledgement is not allowed on a {kind} subscription"
+    refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
+    return True
+
+
+def _of_this_epoch(subscription: Subscription, command: Report) -> Cursor:
+    """What it acknowledges, without what a sink names as delivered before a seek."""
+    cursor = command.acknowledged
+    for attempt, messages in command.acknowledged_attempts.items():
+        if attempt >= subscription.first_attempt:
+            cursor = cursor.acknowledge(messages)
+    return cursor
+
+
+def _complete_batches(subscription: Subscription, messages: PositionSet) -> PositionSet:
+    """Without batch-index acknowledgement an entry counts once all its messages do."""
+    together = subscription.partial_acks.union(messages)
+    entries = PositionSet.of(position for position, _ in together.entries())
+    known = together.union(subscription.cursor.individually_deleted.intersection(entries))
+    whole = PositionSet({k: known.whole_entries(k) for k in known.ledger_ids})
+    subscription.partial_acks = together.difference(whole)
+    return whole
+
+
+def _published(state: BrokerState, cursor: Cursor) -> Cursor:
+    """Without what was trimmed. ValueError if something lies beyond the end."""
+    known, beyond = state.known(cursor.individually_deleted)
+    if beyond or cursor.mark_delete_position > state.last_position:
+        raise ValueError(
+            f"Invalid mark deleted position: it lies beyond the last entry, {state.last_position}"
+        )
+    return Cursor(cursor.mark_delete_position, known)
+
+
+def _cursor_of(state: BrokerState, subscription: Subscription, command: Acknowledge) -> Cursor:
+    if command.ack_type is AckType.INDIVIDUAL:
+        messages = command.messages
+        for position, words in command.ack_sets:
+            messages = messages.union(_acknowledged_by(state, position, words))
+        return Cursor().acknowledge(messages)
+    if command.position is None:
+        raise ValueError("A cumulative acknowledgement names no position")
+    target, part = command.position, NOTHING
+    if command.ack_set is not None and ack_set.from_words(command.ack_set):
+        part = _acknowledged_by(state, target, command.ack_set)
+        target = previous_position(state.ledgers, target)
+    current = subscription.cursor.mark_delete_position
+    if target < current:
+        raise ValueError(
+            "Mark deleting an already mark-deleted position. Current mark-delete: "
+            f"{current} -- attempted mark delete: {target}"
+        )
+    return Cursor(target, part)
+
+
+def _acknowledged_by(state: BrokerState, position: Position, words: tuple[int, ...]) -> PositionSet:
+    ledger = state.ledgers.get(position.ledger_id)
+    if ledger is None or position.entry_id >= ledger.entries:
+        if position > state.last_position:
+            raise ValueError(f"Invalid mark deleted position: {position} is beyond the last entry")
+        return NOTHING
+    size = ledger.batch_sizes.size_of(position.entry_id)
+    acknowledged = ack_set.full(size) & ~ack_set.from_words(words)
+    return PositionSet.of_batch(position, size, acknowledged)
+
+
+def _take_state(
+    state: BrokerState,
+    subscription: Subscription,
+    consumer: Consumer,
+    command: Report,
+    out: ReadyBuilder,
+) -> None:
+    if command.sequence > consumer.sequence:
+        consumer.sequence = command.sequence
+        consumer.committed = LATEST if command.committed is None else command.committed
+        if command.permits is not None:
+            consumer.permits = command.permits
+        consumer.says_delivered = command.delivered is not None
+        if command.delivered is not None:
+            _take_delivered(state, subscription, consumer, command.delivered)
+    if command.revision > consumer.obeyed:
+        consumer.obeyed = min(command.revision, consumer.revision)
+        if not consumer.is_revoking:
+            if consumer.has_open_grant:
+                dispatcher_single_active.obeyed(state, subscription, consumer, out)
+            elif subscription.subscription_type is SubscriptionType.KEY_SHARED:
+                dispatcher_sticky_key.obeyed(state, subscription, consumer, out)
+
+
+def _take_delivered(
+    state: BrokerState,
+    subscription: Subscription,
+    consumer: Consumer,
+    delivered: Mapping[int, PositionSet],
+) -> None:
+    """What it has planned of what it holds, by attempt, and nothing else; timeouts begin now.
+
+    A run that died may have said more than it lived to write down: the next one's word counts.
+    """
+    before, consumer.delivered = consumer.delivered, NOTHING
+    for attempt, messages in delivered.items():
+        if attempt == consumer.open_attempt:
+            known, _ = state.known(messages)
+            held = subscription.held_openly(known)
+        else:
+            held = not_acknowledged(messages, subscription.cursor)
+            held = consumer.pending.get(attempt, NOTHING).intersection(held)
+        consumer.delivered = consumer.delivered.union(held)
+    consumer.timeouts = consumer.timeouts.without(before.difference(consumer.delivered))
+    options = consumer.options
+    if options.ack_timeout_ms > 0:
+        new = consumer.delivered.difference(before)
+        for count, part in subscription.tracker.by_count(new):
+            backoff = options.ack_timeout_redelivery_backoff
+            wait_ms = options.ack_timeout_ms + (backoff.next(count) if backoff else 0)
+            consumer.timeouts = consumer.timeouts.add(state.now_ms + wait_ms, part)
+
+
+def _take_rejections(
+    state: BrokerState,
+    subscription: Subscription,
+    consumer: Consumer,
+    command: Report,
+    out: ReadyBuilder,
+) -> None:
+    for rejection in command.rejected:
+        delay = negative_ack_delay(consumer.options, rejection.delay_ms)
+        burial = Burial(now=rejection.bury, properties=rejection.properties)
+        for attempt in _attempts(consumer, rejection.attempt):
+            messages = rejection.messages
+            reject(state, subscription, out, consumer, attempt, messages, delay, burial)
+    for request in command.reconsume_later:
+        attempts = _attempts(consumer, request.attempt)
+        reconsume_later(state, subscription, out, consumer, attempts, request)
+
+
+def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:
+    """The attempt that is meant; if none is, all at which it holds something."""
+    if attempt is not None:
+        return [attempt]
+    held = sorted(consumer.pending)
+    return [*held, consumer.open_attempt] if consumer.has_open_grant else held
+
+
+def _receipt(command: Report | Acknowledge, subscription: Subscription) -> Reply:
+    incarnation = command.incarnation if isinstance(command, Report) else 0
+    return Reply(
+        command.consumer,
+        subscription.name,
+        incarnation,
+        command.request_id,
+        epoch=subscription.epoch,
+    )

@@ -1,0 +1,219 @@
+"""What may be trimmed, what expires, and who is refused because of a backlog.
+
+Invariants: a ledger goes only when every durable subscription has passed it, retention has
+released it, no connected consumer's committed offset may need it for a replay, and it is
+compacted if the topic ever was, all of it as it stood before this step; one of a non-persistent
+topic when it is old enough, whoever needs it; the newest ledger stays; nothing expires before its
+time, nor behind something that stays. Follows Pulsar's `ManagedLedgerImpl.internalTrimLedgers`,
+`PersistentMessageExpiryMonitor` and `BacklogQuotaManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.protocol.policies import INFINITE, BacklogQuotaPolicy, TopicPolicies
+from pulsar_spark.protocol.ready import BacklogQuotaExceeded
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.subscription import Subscription
+from pulsar_spark.topic_name import is_persistent
+
+NON_PERSISTENT_KEPT_MS: Final = 60_000
+"""How long a non-persistent topic has a message for those who are connected; longer if its
+retention time is."""
+EVICTED_TO: Final = 0.9
+"""An evicted backlog keeps this part of its quota."""
+
+
+def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
+    """Oldest first; `state` is that before the step, so what this step needs is still there."""
+    ledgers = [each for each in state.ledgers if each.ledger_id not in state.compaction.trimmed]
+    if len(ledgers) < 2:
+        return ()
+    passed = _passed_by_all(state)
+    if passed is None:
+        return ()
+    total = sum(ledger.size_bytes for ledger in ledgers)
+    chosen: list[int] = []
+    for ledger in ledgers[:-1]:
+        if Position(ledger.ledger_id, ledger.entries - 1) > passed:
+            break
+        if not _released(state, ledger, now_ms, total):
+            break
+        total -= ledger.size_bytes
+        chosen.append(ledger.ledger_id)
+    return tuple(ledger_id for ledger_id in chosen if ledger_id not in state.trimming)
+
+
+def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
+    """When time alone releases the next ledger; None if something else must happen first."""
+    keep_ms = kept_ms(state.topic, state.policies)
+    ledgers = state.ledgers_that_stay
+    if keep_ms == INFINITE or len(ledgers) < 2:
+        return None
+    ledger = ledgers[0]
+    passed = _passed_by_all(state)
+    if passed is None or Position(ledger.ledger_id, ledger.entries - 1) > passed:
+        return None
+    due_ms = state.columns[ledger.ledger_id].published_at_ms + keep_ms + 1
+    return due_ms if due_ms > now_ms else None
+
+
+def expire(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+    """Acknowledge what is older than the time to live, up to the first message that is not."""
+    ttl_ms = state.policies.message_ttl_ms
+    if ttl_ms <= 0:
+        return
+    start = subscription.cursor.mark_delete_position
+    position = start
+    ledger = state.ledgers.first_at_or_after(max(start.ledger_id, 0))
+    while ledger is not None:
+        expired, due_ms = _expired_entries(state, ledger, ttl_ms)
+        if expired:
+            position = max(position, Position(ledger.ledger_id, expired - 1))
+        if expired < ledger.entries:
+            out.due_at(due_ms)
+            break
+        ledger = state.ledgers.first_after(ledger.ledger_id)
+    if position > start:
+        subscription.acknowledge(Cursor(position), state.ledgers)
+
+
+def check_backlog_quota(state: BrokerState, out: ReadyBuilder) -> None:
+    """Say whether a quota is exceeded, or evict what exceeds it."""
+    policies = state.policies
+    state.quota_exceeded = False
+    durable = [each for each in state.subscriptions.values() if each.durable]
+    if not durable or not len(state.ledgers):
+        return
+    slowest = min(durable, key=lambda each: each.cursor.mark_delete_position)
+    if policies.backlog_quota_bytes != INFINITE:
+        used, limit = backlog_bytes(state, slowest), policies.backlog_quota_bytes
+        if used >= limit:  # as Pulsar compares sizes, and not ages
+            _exceeded(state, durable, out, BacklogQuotaExceeded(
+                policies.backlog_quota_policy, used, limit
+            ))  # fmt: skip
+    if policies.backlog_quota_time_ms != INFINITE and out.backlog_quota is None:
+        oldest_ms = _oldest_unread_ms(state, slowest)
+        used = 0 if oldest_ms is None else state.now_ms - oldest_ms
+        if oldest_ms is not None and used > policies.backlog_quota_time_ms:
+            _exceeded(state, durable, out, BacklogQuotaExceeded(
+                policies.backlog_quota_policy, used, policies.backlog_quota_time_ms, is_size=False
+            ))  # fmt: skip
+        elif oldest_ms is not None:
+            out.due_at(oldest_ms + policies.backlog_quota_time_ms + 1)
+
+
+def backlog_bytes(state: BrokerState, subscription: Subscription) -> int:
+    """Payload bytes of what is not acknowledged; part of a ledger counts by its messages."""
+    total = 0
+    start = subscription.cursor.mark_delete_position
+    for ledger in state.ledgers.between(max(start.ledger_id, 0), state.ledgers[-1].ledger_id):
+        if ledger.ledger_id in state.compaction.trimmed:
+            continue
+        done = start.entry_id + 1 if ledger.ledger_id == start.ledger_id else 0
+        if done < ledger.entries:
+            messages = ledger.messages - ledger.batch_sizes.first_message(done)
+            total += ledger.size_bytes * messages // max(ledger.messages, 1)
+    return total
+
+
+def kept_ms(topic: str, policies: TopicPolicies) -> int:
+    """How long a topic of that full name keeps a message, whoever needs it or not."""
+    if is_persistent(topic) or policies.retention_time_ms == INFINITE:
+        return policies.retention_time_ms
+    return max(policies.retention_time_ms, NON_PERSISTENT_KEPT_MS)
+
+
+def _passed_by_all(state: BrokerState) -> Position | None:
+    """Up to where nobody needs anything any more; None if nothing may go."""
+    if not state.is_persistent:  # nobody is waited for
+        return state.last_position
+    durable = [each for each in state.subscriptions.values() if each.durable]
+    if not durable and state.policies.keep_without_subscription and not state.was_subscribed:
+        return None
+    passed = state.last_position
+    if state.compaction.horizon is not None:  # what is not compacted yet stays
+        passed = min(passed, state.compaction.horizon)
+    for subscription in state.subscriptions.values():
+        if subscription.durable:
+            passed = min(passed, subscription.cursor.mark_delete_position)
+        for consumer in subscription.consumers.values():
+            passed = min(passed, consumer.committed)
+    return None if passed == EARLIEST else passed
+
+
+def _released(state: BrokerState, ledger: LedgerInfo, now_ms: int, total_bytes: int) -> bool:
+    """Retention: over its time, or more than its size without it."""
+    policies = state.policies
+    by_time, by_size = kept_ms(state.topic, policies), policies.retention_size_bytes
+    age_ms = now_ms - state.columns[ledger.ledger_id].published_at_ms
+    is_old = by_time != INFINITE and age_ms > by_time
+    is_much = by_size != INFINITE and total_bytes - ledger.size_bytes >= by_size
+    if not state.is_persistent:
+        return is_old
+    if by_time == 0 and by_size == 0:
+        return True
+    return is_old or is_much
+
+
+def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tuple[int, int | None]:
+    """(how many entries of it are over, from its first; when the next is)."""
+    if ledger.max_publish_time_ms + ttl_ms < state.now_ms:
+        return ledger.entries, None
+    times = state.columns[ledger.ledger_id].publish_times_ms
+    if times is None:
+        return 0, ledger.max_publish_time_ms + ttl_ms + 1
+    over = np.asarray(times, np.int64) + ttl_ms < state.now_ms
+    messages = int(np.argmin(over))  # the first that is not over; there is one
+    sizes = ledger.batch_sizes.array()
+    entries = int(np.searchsorted(np.cumsum(sizes), messages, "right"))
+    first = ledger.batch_sizes.first_message(entries)
+    last = first + int(sizes[entries])
+    return entries, int(np.asarray(times)[first:last].max()) + ttl_ms + 1
+
+
+def _oldest_unread_ms(state: BrokerState, subscription: Subscription) -> int | None:
+    start = subscription.cursor.mark_delete_position
+    ledger = state.ledgers.first_at_or_after(max(start.ledger_id, 0))
+    while ledger is not None:
+        if ledger.ledger_id in state.compaction.trimmed:
+            pass
+        elif start < Position(ledger.ledger_id, ledger.entries - 1):
+            return ledger.min_publish_time_ms
+        ledger = state.ledgers.first_after(ledger.ledger_id)
+    return None
+
+
+def _exceeded(
+    state: BrokerState,
+    durable: Sequence[Subscription],
+    out: ReadyBuilder,
+    exceeded: BacklogQuotaExceeded,
+) -> None:
+    out.backlog_quota = exceeded
+    if exceeded.policy is not BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION:
+        state.quota_exceeded = True
+        return
+    for subscription in durable:
+        _evict(state, subscription, exceeded)
+
+
+def _evict(state: BrokerState, subscription: Subscription, exceeded: BacklogQuotaExceeded) -> None:
+    for ledger in state.ledgers:
+        last = Position(ledger.ledger_id, ledger.entries - 1)
+        if last <= subscription.cursor.mark_delete_position:
+            continue
+        if exceeded.is_size:
+            if backlog_bytes(state, subscription) <= exceeded.limit * EVICTED_TO:
+                return
+        elif ledger.max_publish_time_ms + exceeded.limit >= state.now_ms:
+            return
+        subscription.acknowledge(Cursor(last), state.ledgers)

@@ -1,0 +1,191 @@
+"""Pulsar's broker for one topic partition, as one pure step.
+
+    state, ready = step(state, commands, now_ms)
+
+Invariants: the result depends on the arguments alone, and the state that was given is as it was;
+time never goes back; whatever a batch of commands says is taken in first, and what to grant is
+decided once, at its end; what the step wants done stands in `Ready`, in order. What is trimmed, is
+so on account of the state before the step. Follows Pulsar's `PersistentTopic`, `ServerCnx` and
+their dispatchers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pulsar_spark.broker import retention
+from pulsar_spark.broker.acknowledgment import (
+    acknowledge,
+    hear_of_ledgers,
+    redeliver_unacknowledged,
+    report,
+    time_out,
+)
+from pulsar_spark.broker.topic_subscriptions import (
+    close,
+    create,
+    seek,
+    subscribe,
+    unsubscribe,
+    welcome,
+)
+from pulsar_spark.dispatchers import (
+    dispatcher_multiple_consumers,
+    dispatcher_single_active,
+    dispatcher_sticky_key,
+)
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    Acknowledge,
+    CloseConsumer,
+    Command,
+    Compacted,
+    CreateSubscription,
+    LeaseLapsed,
+    LedgerAdded,
+    LedgersTrimmed,
+    RedeliverUnacknowledgedMessages,
+    Report,
+    Seek,
+    SetPolicies,
+    Subscribe,
+    SubscriptionType,
+    Unsubscribe,
+)
+from pulsar_spark.protocol.ready import Acknowledged, Ready
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.due_messages import NOTHING, not_acknowledged
+from pulsar_spark.subscriptions.subscription import Subscription
+
+
+def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[BrokerState, Ready]:
+    """The state after these commands, in order, at that time; and what is to be done."""
+    out = ReadyBuilder()
+    before, state = state, state.copy()
+    state.now_ms = max(now_ms, state.now_ms)
+    out.trim = retention.ledgers_to_trim(before, state.now_ms)
+    state.trimming |= frozenset(out.trim)
+    _take_in_ledgers(state, commands)
+    for command in commands:
+        handler = HANDLERS.get(type(command))
+        if handler is None:
+            raise TypeError(f"{type(command).__name__} is no command of the broker")
+        handler(state, command, out)
+    due = _delayed_that_are_due(state)
+    for subscription in list(state.subscriptions.values()):
+        _advance_time(state, subscription, due, out)
+    retention.check_backlog_quota(state, out)
+    for subscription in state.subscriptions.values():
+        _dispatch(state, subscription, out)
+    out.due_at(state.delayed.next_delivery_time_ms)
+    out.due_at(retention.next_release_ms(state, state.now_ms))
+    if retention.ledgers_to_trim(state, state.now_ms):
+        out.due_at(state.now_ms)
+    return state, out.build()
+
+
+def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
+    """The log comes first: what consumers say may be of ledgers that are new in this batch."""
+    added = [each for each in commands if isinstance(each, LedgerAdded)]
+    for command in sorted(added, key=lambda each: each.ledger.ledger_id):
+        if state.add_ledger(command) and command.hidden:
+            for subscription in state.subscriptions.values():
+                subscription.acknowledge(Cursor().acknowledge(command.hidden), state.ledgers)
+    if added:
+        for subscription in state.subscriptions.values():
+            hear_of_ledgers(state, subscription)
+
+
+def _delayed_that_are_due(state: BrokerState) -> PositionSet:
+    if not state.delayed.has_message_available(state.now_ms):
+        return NOTHING
+    state.delayed, due = state.delayed.scheduled_messages(state.now_ms)
+    return due
+
+
+def _advance_time(
+    state: BrokerState, subscription: Subscription, delayed: PositionSet, out: ReadyBuilder
+) -> None:
+    """Whatever has come due by now: the time to live, ack timeouts, redeliveries, delays."""
+    retention.expire(state, subscription, out)
+    subscription.drop_acknowledged()
+    for consumer in subscription.consumers.values():
+        if consumer.timeouts:
+            time_out(state, subscription, consumer, out)
+    due, subscription.waiting = subscription.waiting.due(state.now_ms)
+    if subscription.subscription_type.is_shared:
+        # Behind the read position they are read anyway; delayed ones come when their time has.
+        due = due.up_to(subscription.read_position) if due else due
+        if due and state.delayed:
+            due = due.difference(state.delayed.messages())
+        if delayed:
+            passed = delayed.up_to(subscription.read_position)
+            passed = not_acknowledged(passed, subscription.cursor)
+            for other in (subscription.held, subscription.waiting.messages):
+                passed = passed.difference(other)
+            due = due.union(passed)
+    if due:
+        subscription.replay = subscription.replay.union(due)
+
+
+def _dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+    """Decide once what is granted; then say how far the subscription is, and when to look again."""
+    subscription.drop_acknowledged()
+    DISPATCHERS[subscription.subscription_type](state, subscription, out)
+    if out.welcomes:
+        welcome(subscription, out)
+    position = subscription.cursor.mark_delete_position
+    if position != subscription.announced:
+        subscription.announced = position
+        out.acknowledged.append(Acknowledged(subscription.name, subscription.epoch, position))
+    out.due_at(subscription.waiting.next_due_ms)
+    for consumer in subscription.consumers.values():
+        out.due_at(consumer.timeouts.next_due_ms)
+
+
+def _set_policies(state: BrokerState, command: SetPolicies, _out: ReadyBuilder) -> None:
+    state.policies = command.policies
+    state.delayed = state.delayed.with_tick(command.policies.delayed_delivery_tick_ms)
+
+
+def _trimmed(state: BrokerState, command: LedgersTrimmed, _out: ReadyBuilder) -> None:
+    state.remove_ledgers(command.ledger_ids)
+
+
+def _compacted(state: BrokerState, command: Compacted, _out: ReadyBuilder) -> None:
+    state.compact(command.compacted)
+
+
+def _already_taken_in(_state: BrokerState, _command: LedgerAdded, _out: ReadyBuilder) -> None:
+    """See `_take_in_ledgers`."""
+
+
+HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = {
+    LedgerAdded: _already_taken_in,
+    LedgersTrimmed: _trimmed,
+    Compacted: _compacted,
+    SetPolicies: _set_policies,
+    Subscribe: subscribe,
+    CreateSubscription: create,
+    CloseConsumer: close,
+    LeaseLapsed: close,
+    Unsubscribe: unsubscribe,
+    Seek: seek,
+    Report: report,
+    Acknowledge: acknowledge,
+    RedeliverUnacknowledgedMessages: redeliver_unacknowledged,
+}
+"""What each command does; there is no other."""
+
+DISPATCHERS: Final[
+    dict[SubscriptionType, Callable[[BrokerState, Subscription, ReadyBuilder], None]]
+] = {
+    SubscriptionType.EXCLUSIVE: dispatcher_single_active.dispatch,
+    SubscriptionType.FAILOVER: dispatcher_single_active.dispatch,
+    SubscriptionType.SHARED: dispatcher_multiple_consumers.dispatch,
+    SubscriptionType.KEY_SHARED: dispatcher_sticky_key.dispatch,
+}
+"""Who gets the messages of a subscription of each type."""

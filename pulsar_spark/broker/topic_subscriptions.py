@@ -1,0 +1,507 @@
+"""Who may subscribe, who leaves, and where a subscription begins.
+
+Invariants: a subscription's type changes only while nobody is connected; one consumer name is one
+consumer, and a higher incarnation replaces a lower; a command of an incarnation that is over
+changes nothing; a refused command changes nothing. Follows Pulsar's
+`PersistentTopic.internalSubscribe` and `PersistentSubscription.addConsumer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pulsar_spark.broker.acknowledgment import acknowledge_cursor, refuse
+from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
+from pulsar_spark.dispatchers.granting import grants_again
+from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    CloseConsumer,
+    CreateSubscription,
+    InitialPosition,
+    LeaseLapsed,
+    Seek,
+    Subscribe,
+    SubscriptionType,
+    Unsubscribe,
+)
+from pulsar_spark.protocol.ready import EpochBegan, Reply, ServerError
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.selectors.failover_selector import FailoverSelector
+from pulsar_spark.selectors.hash_assignments import HashRange
+from pulsar_spark.selectors.shared_dispatch import SharedDispatch
+from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.dead_letter import check_letter_topics
+from pulsar_spark.subscriptions.due_messages import NOTHING
+from pulsar_spark.subscriptions.managed_cursor import ManagedCursor
+from pulsar_spark.subscriptions.message_redelivery import give_back_all
+from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
+from pulsar_spark.subscriptions.subscription import Subscription
+from pulsar_spark.topic_name import TopicName, check_subscription_name
+
+
+def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None:
+    """Let a consumer in, or say why not; or say again to one that is in what it holds."""
+    if not state.is_persistent:
+        command = _only_while_connected(command)
+    refusal = _refusal(state, command)
+    subscription = state.subscriptions.get(command.subscription)
+    if refusal is not None:
+        newest = -1 if subscription is None else subscription.newest_run_of(command.consumer)
+        refuse(out, command, *refusal, newest=newest)
+        return
+    held = subscription.consumers.get(command.consumer) if subscription else None
+    if subscription is not None and held is not None:
+        _subscribe_again(state, subscription, held, command, out)
+        return
+    is_new = subscription is None
+    if subscription is None:
+        subscription = _created(state, command)
+    if not subscription.consumers:
+        _first_consumer(state, subscription, command)
+    try:
+        _join(subscription, command)
+    except ConsumerAssignError as error:
+        refuse(out, command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
+        return
+    if is_new:
+        state.subscriptions[command.subscription] = subscription
+    state.was_subscribed |= subscription.durable
+    consumer = Consumer(
+        command.consumer,
+        command.incarnation,
+        command.priority_level,
+        command.options,
+        command.permits,
+        EARLIEST if command.resumes else subscription.cursor.mark_delete_position,
+    )
+    subscription.consumers[command.consumer] = consumer
+    subscription.incarnations.pop(command.consumer, None)
+    out.welcomes.append(command)
+    dispatcher_sticky_key.selector_changed(state, subscription, out)
+
+
+def create(state: BrokerState, command: CreateSubscription, out: ReadyBuilder) -> None:
+    """A subscription without consumers; one that is there stays as it is."""
+    wanted = Subscribe(
+        command.subscription, "admin", initial_position=command.initial_position,
+        request_id=command.request_id,
+    )  # fmt: skip
+    if command.subscription not in state.subscriptions:
+        refusal = _bad_request(state, wanted) or _too_many_subscriptions(state)
+        if not state.is_persistent:
+            text = "A non-persistent topic keeps no subscription that nobody is connected to"
+            refusal = ServerError.NOT_ALLOWED_ERROR, text
+        if refusal is not None:
+            refuse(out, command, *refusal)
+            return
+        state.subscriptions[command.subscription] = _created(state, wanted)
+        state.was_subscribed = True
+    if command.request_id is not None:
+        out.replies.append(Reply("", command.subscription, 0, command.request_id))
+
+
+def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
+    """Answer those who were let in by this batch of commands, with all that they hold."""
+    for command in out.welcomes:
+        consumer = subscription.consumers.get(command.consumer)
+        if command.subscription != subscription.name or consumer is None:
+            continue
+        if consumer.incarnation != command.incarnation:
+            continue
+        out.replies.append(
+            Reply(
+                consumer.name,
+                subscription.name,
+                consumer.incarnation,
+                command.request_id,
+                epoch=subscription.epoch,
+                origin=_origin_for_consumers(subscription),
+            )
+        )
+        if consumer.is_revoking:
+            out.revokes = [
+                each for each in out.revokes
+                if (each.subscription, each.consumer) != (subscription.name, consumer.name)
+            ]  # fmt: skip
+            out.revokes.append(dispatcher_single_active.revoke_of(subscription, consumer))
+            if consumer.has_open_grant:
+                continue  # all that it holds and has not delivered is asked back
+        grants_again(subscription, consumer, out)
+        told = {(grant.subscription, grant.consumer) for grant in out.open_grants}
+        if consumer.has_open_grant and (subscription.name, consumer.name) not in told:
+            grant = dispatcher_single_active.open_grant_of(subscription, consumer, again=True)
+            out.open_grants.append(grant)
+
+
+def _origin_for_consumers(subscription: Subscription) -> Cursor:
+    """Holes too, where only the consumer's own checkpoint keeps them."""
+    cursor = subscription.cursor
+    return Cursor(cursor.mark_delete_position) if subscription.durable else cursor
+
+
+def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: ReadyBuilder) -> None:
+    """A consumer goes, or is given up; only the latter may bury what it was busy with."""
+    subscription = state.subscriptions.get(command.subscription)
+    consumer = subscription.consumers.get(command.consumer) if subscription else None
+    if subscription is None or consumer is None or consumer.incarnation != command.incarnation:
+        return
+    lapsed = isinstance(command, LeaseLapsed)
+    give_back_all(state, subscription, out, consumer, bury=lapsed)
+    _leave(subscription, consumer)
+    if lapsed:
+        text = "Its lease lapsed: what it held goes to others. Subscribe with a new incarnation."
+        refuse(out, command, ServerError.CONSUMER_REPLACED, text)
+    elif isinstance(command, CloseConsumer) and command.request_id is not None:
+        out.replies.append(
+            Reply(command.consumer, subscription.name, command.incarnation, command.request_id)
+        )
+    if not subscription.consumers and not subscription.durable:
+        _delete(state, subscription, out)
+        return
+    dispatcher_sticky_key.selector_changed(state, subscription, out)
+
+
+def unsubscribe(state: BrokerState, command: Unsubscribe, out: ReadyBuilder) -> None:
+    """Delete the subscription, for its only consumer, or for an admin if nobody is connected."""
+    subscription = state.subscriptions.get(command.subscription)
+    if subscription is None:
+        refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        return
+    connected = {each.name: each.incarnation for each in subscription.consumers.values()}
+    wanted = {command.consumer: command.incarnation} if command.consumer else {}
+    if connected != wanted:
+        text = "Unconnected or shared consumer attempting to unsubscribe"
+        refuse(out, command, ServerError.CONSUMER_BUSY, text)
+        return
+    reply = Reply(command.consumer, subscription.name, command.incarnation, command.request_id)
+    _delete(state, subscription, out)
+    if command.request_id is not None:
+        out.replies.append(reply)
+
+
+def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
+    """Begin a new epoch; consumers stay, and hold nothing."""
+    subscription = state.subscriptions.get(command.subscription)
+    if subscription is None:
+        refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        return
+    if not state.is_persistent:
+        text = "A non-persistent topic keeps nothing to go back to"
+        refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
+        return
+    position, batch_index = command.position, command.batch_index
+    if position is None and command.timestamp_ms is None:
+        refuse(out, command, ServerError.NOT_ALLOWED_ERROR, "Seek names neither id nor time")
+        return
+    if position is None:
+        position = position_at_time(state, command.timestamp_ms or 0)
+    subscription.begin_epoch(
+        cursor_before(state, position, batch_index, compacted=subscription.read_compacted)
+    )
+    out.epochs.append(EpochBegan(subscription.name, subscription.epoch, subscription.origin))
+    if command.request_id is not None:
+        out.replies.append(
+            Reply("", subscription.name, 0, command.request_id, epoch=subscription.epoch)
+        )
+
+
+def cursor_before(
+    state: BrokerState, position: Position, batch_index: int = -1, *, compacted: bool = False
+) -> Cursor:
+    """All before a message, which is the next; and the duplicates that the log hides.
+
+    If not `compacted`, what compaction has kept of trimmed ledgers too.
+    """
+    ledgers = state.ledgers_compacted if compacted else state.ledgers_that_stay
+    passed = NOTHING if compacted else state.only_compacted
+    if not len(ledgers):
+        return Cursor(EARLIEST).acknowledge(passed).advance(state.ledgers)
+    cursor = ManagedCursor.open(ledgers).seek(position).cursor
+    ledger = ledgers.get(position.ledger_id)
+    if batch_index > 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
+        size = ledger.batch_sizes.size_of(position.entry_id)
+        earlier = (1 << min(batch_index, size)) - 1
+        cursor = cursor.acknowledge(PositionSet.of_batch(position, size, earlier))
+    return cursor.acknowledge(state.hidden.union(passed)).advance(state.ledgers)
+
+
+def position_at_time(state: BrokerState, timestamp_ms: int) -> Position:
+    """The entry after the newest one that was published before that time."""
+    ledgers = state.ledgers
+    for ledger in reversed(ledgers):
+        if ledger.min_publish_time_ms >= timestamp_ms:
+            continue
+        if ledger.max_publish_time_ms < timestamp_ms:
+            return _entry_after(state, Position(ledger.ledger_id, ledger.entries - 1))
+        times = state.columns[ledger.ledger_id].publish_times_ms
+        if times is None:  # nobody knows which of its entries: better some again than one lost
+            return Position(ledger.ledger_id, 0)
+        # A batch is as new as its newest message, so that nothing is passed over.
+        starts = np.cumsum(sizes := ledger.batch_sizes.array()) - sizes
+        earlier = np.flatnonzero(np.maximum.reduceat(np.asarray(times), starts) < timestamp_ms)
+        if len(earlier):
+            return _entry_after(state, Position(ledger.ledger_id, int(earlier[-1])))
+    return EARLIEST
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+Refusal = tuple[ServerError, str]
+
+
+def _refusal(state: BrokerState, command: Subscribe) -> Refusal | None:
+    """Why the consumer can't come in, in the order in which Pulsar looks."""
+    refusal = _bad_request(state, command)
+    if refusal is not None:
+        return refusal
+    subscription = state.subscriptions.get(command.subscription)
+    if subscription is None:
+        return _too_many_subscriptions(state) or _too_many(state, None)
+    refusal = _over(subscription, command)
+    if refusal is None and subscription.consumers:
+        refusal = _clash(subscription, command)
+    if refusal is None and command.consumer not in subscription.consumers:
+        refusal = _too_many(state, subscription)
+    return refusal
+
+
+def _bad_request(state: BrokerState, command: Subscribe) -> Refusal | None:
+    """What no subscription would allow."""
+    try:
+        check_subscription_name(command.subscription)
+        policy = command.options.dead_letter_policy
+        check_letter_topics(state.topic, command.subscription, policy)
+    except InvalidTopicNameError as error:
+        return ServerError.NAMING_ERROR, error.message
+    if not command.consumer.strip():
+        return ServerError.NAMING_ERROR, "Empty consumer name"
+    if command.read_compacted and command.subscription_type.is_shared:
+        text = "readCompacted only allowed on failover or exclusive subscriptions"
+        return ServerError.NOT_ALLOWED_ERROR, text
+    if command.read_compacted and not state.is_persistent:
+        text = "readCompacted only allowed on persistent topics"
+        return ServerError.NOT_ALLOWED_ERROR, text
+    return None
+
+
+def _over(subscription: Subscription, command: Subscribe) -> Refusal | None:
+    """Whether it is of the wrong durability, or of a run that is over."""
+    if subscription.durable != command.durable:
+        text = "Durable subscription with the same name already exists."
+        if command.durable:
+            text = "Non-durable subscription with the same name already exists."
+        return ServerError.NOT_ALLOWED_ERROR, text
+    held = subscription.consumers.get(command.consumer)
+    over = subscription.incarnations.get(command.consumer, -1)
+    if held is not None and command.incarnation < held.incarnation:
+        return ServerError.CONSUMER_REPLACED, "A newer run has this consumer's name: stop this one"
+    if held is None and command.incarnation <= over:
+        return ServerError.CONSUMER_REPLACED, "This run was closed, or its lease lapsed"
+    return None
+
+
+def _clash(subscription: Subscription, command: Subscribe) -> Refusal | None:
+    """Whether those who are connected share in another way, or not at all."""
+    kind = command.subscription_type
+    if subscription.subscription_type is not kind:
+        text = (
+            "Subscription is of different type. Active subscription type of "
+            f"'{subscription.subscription_type.value}' is different than the connecting "
+            f"consumer's type '{kind.value}'."
+        )
+        return ServerError.CONSUMER_BUSY, text
+    if kind is SubscriptionType.EXCLUSIVE and command.consumer not in subscription.consumers:
+        return ServerError.CONSUMER_BUSY, "Exclusive consumer is already connected"
+    if subscription.read_compacted != command.read_compacted:
+        return ServerError.CONSUMER_BUSY, "Subscription is of different type: readCompacted differs"
+    matches = subscription.key_shared_policy.matches(command.key_shared_policy)
+    if kind is SubscriptionType.KEY_SHARED and not matches:
+        text = "Subscription is of different type: its Key_Shared policy differs"
+        return ServerError.CONSUMER_BUSY, text
+    return None
+
+
+def _too_many_subscriptions(state: BrokerState) -> Refusal | None:
+    limit = state.policies.max_subscriptions_per_topic
+    if 0 < limit <= len(state.subscriptions):
+        return ServerError.NOT_ALLOWED_ERROR, f"Exceed the maximum subscriptions: {limit}"
+    return None
+
+
+def _too_many(state: BrokerState, subscription: Subscription | None) -> Refusal | None:
+    limit = state.policies.max_consumers_per_topic
+    if 0 < limit <= sum(len(each.consumers) for each in state.subscriptions.values()):
+        return ServerError.CONSUMER_BUSY, "Topic reached max consumers limit"
+    limit = state.policies.max_consumers_per_subscription
+    if subscription is not None and 0 < limit <= len(subscription.consumers):
+        return ServerError.CONSUMER_BUSY, "Subscription reached max consumers limit"
+    return None
+
+
+def _only_while_connected(command: Subscribe) -> Subscribe:
+    """How a consumer of a non-persistent topic subscribes, whatever it asked for."""
+    return replace(
+        command,
+        durable=False,
+        initial_position=InitialPosition.LATEST,
+        start_message_id=None,
+        begins_behind=None,
+    )
+
+
+def _created(state: BrokerState, command: Subscribe) -> Subscription:
+    if command.begins_behind is not None:
+        position, batch_index = EARLIEST, -1
+    elif command.start_message_id is not None:
+        position, batch_index = command.start_message_id
+        if not command.start_message_id_inclusive and position not in (EARLIEST, LATEST):
+            position, batch_index = _message_after(state, position, batch_index)
+    elif command.initial_position is InitialPosition.EARLIEST:
+        position, batch_index = EARLIEST, -1
+    else:
+        position, batch_index = LATEST, -1
+    cursor = cursor_before(state, position, batch_index, compacted=command.read_compacted)
+    last = state.next_attempt - 1
+    created = Subscription(
+        command.subscription,
+        command.subscription_type,
+        command.durable,
+        cursor,
+        cursor,
+        epoch=state.next_epoch,
+        first_attempt=state.next_attempt,
+        tracker=RedeliveryTracker(last, last),
+        read_compacted=command.read_compacted,
+    )
+    if command.begins_behind is not None:
+        acknowledge_cursor(state, created, command.begins_behind)
+        created.origin = created.cursor
+    created.read_position = created.announced = created.cursor.mark_delete_position
+    return created
+
+
+def _first_consumer(state: BrokerState, subscription: Subscription, command: Subscribe) -> None:
+    """The one who comes first says of what type the subscription is, and what it reads."""
+    if subscription.read_compacted and not command.read_compacted:
+        subscription.acknowledge(Cursor().acknowledge(state.only_compacted), state.ledgers)
+    subscription.read_compacted = command.read_compacted
+    kind = command.subscription_type
+    subscription.subscription_type = kind
+    subscription.key_shared_policy = command.key_shared_policy
+    subscription.shared, subscription.failover, subscription.selector = SharedDispatch(), None, None
+    if kind is SubscriptionType.KEY_SHARED:
+        subscription.selector = dispatcher_sticky_key.new_selector(
+            command.key_shared_policy, state.policies
+        )
+    elif not kind.is_shared:
+        topic = state.topic
+        if state.partition >= 0 and state.policies.failover_consistent_hashing:
+            topic = str(TopicName.parse(topic).partition(state.partition))
+        subscription.failover = FailoverSelector(
+            topic,
+            state.partition,
+            state.policies.failover_consistent_hashing,
+            kind is SubscriptionType.EXCLUSIVE,
+        )
+    subscription.rewind()
+
+
+def _join(subscription: Subscription, command: Subscribe) -> None:
+    """Or join anew. ConsumerAssignError if its ranges are another's; then nothing has changed."""
+    name = command.consumer
+    is_in = name in subscription.consumers
+    if subscription.failover is not None:
+        failover = subscription.failover.remove(name) if is_in else subscription.failover
+        subscription.failover = failover.add(name, name, command.priority_level)
+    elif subscription.selector is not None:
+        selector = subscription.selector.remove(name) if is_in else subscription.selector
+        subscription.selector = selector.add(name, name, _ranges_of(command))
+    else:
+        shared = subscription.shared.remove(name) if is_in else subscription.shared
+        subscription.shared = shared.add(name, command.priority_level)
+
+
+def _ranges_of(command: Subscribe) -> list[HashRange] | None:
+    return [HashRange(low, high) for low, high in command.key_shared_policy.ranges] or None
+
+
+def _joins_differently(subscription: Subscription, consumer: Consumer, command: Subscribe) -> bool:
+    """Whether a new run asks for another priority, or for other ranges, than the one before."""
+    selector = subscription.selector
+    if isinstance(selector, StickyRangeSelector):
+        return sorted(selector.ranges[consumer.name]) != sorted(_ranges_of(command) or [])
+    return selector is None and consumer.priority_level != command.priority_level
+
+
+def _leave(subscription: Subscription, consumer: Consumer) -> None:
+    name = consumer.name
+    del subscription.consumers[name]
+    subscription.remember(consumer)
+    if subscription.failover is not None:
+        subscription.failover = subscription.failover.remove(name)
+    elif subscription.selector is not None:
+        subscription.selector = subscription.selector.remove(name)
+    else:
+        subscription.shared = subscription.shared.remove(name)
+
+
+def _subscribe_again(
+    state: BrokerState,
+    subscription: Subscription,
+    consumer: Consumer,
+    command: Subscribe,
+    out: ReadyBuilder,
+) -> None:
+    """A doubled command, or a new run: say what it holds; without checkpoint it holds nothing."""
+    if command.incarnation > consumer.incarnation:
+        if _joins_differently(subscription, consumer, command):
+            try:
+                _join(subscription, command)
+            except ConsumerAssignError as error:
+                refuse(out, command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
+                return
+            consumer.priority_level = command.priority_level
+            dispatcher_sticky_key.selector_changed(state, subscription, out)
+        consumer.incarnation = command.incarnation
+        consumer.options = command.options
+        consumer.permits = command.permits
+        consumer.sequence = consumer.redeliver_sequence = -1
+        if not command.resumes:
+            consumer.committed = subscription.cursor.mark_delete_position
+            give_back_all(state, subscription, out, consumer, bury=True)
+            consumer.says_delivered = True
+    out.welcomes.append(command)
+
+
+def _delete(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+    del state.subscriptions[subscription.name]
+    state.next_epoch = max(state.next_epoch, subscription.epoch + 1)
+    state.next_attempt = max(state.next_attempt, subscription.tracker.highest_attempt + 1)
+    out.deleted_subscriptions.append(subscription.name)
+
+
+def _entry_after(state: BrokerState, position: Position) -> Position:
+    ledger = state.ledgers.get(position.ledger_id)
+    if ledger is not None and position.entry_id + 1 < ledger.entries:
+        return position.next
+    following = state.ledgers.first_after(position.ledger_id)
+    return LATEST if following is None else Position(following.ledger_id, 0)
+
+
+def _message_after(
+    state: BrokerState, position: Position, batch_index: int
+) -> tuple[Position, int]:
+    ledger = state.ledgers.get(position.ledger_id)
+    if batch_index >= 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
+        size = ledger.batch_sizes.size_of(position.entry_id)
+        if batch_index + 1 < size:
+            return position, batch_index + 1
+    return _entry_after(state, position), -1

@@ -1,0 +1,164 @@
+"""Exclusive and Failover: one consumer reads all, by an open grant, until it is revoked.
+
+Invariants: at most one consumer has the open grant; another gets it only after the holder has
+reported what it delivered, or is gone; what the holder delivered and has not acknowledged stays
+with it, so a handover delivers nothing twice; messages that were rejected come back alone, by an
+explicit grant. What a consumer is to this dispatcher, and what changes it, is the table
+TRANSITIONS, from which the figure in docs/broker.md is drawn. Follows Pulsar's
+`PersistentDispatcherSingleActiveConsumer`, which rewinds instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import Final
+
+from pulsar_spark.dispatchers.granting import capacity_of, grant
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.ready import OpenGrant, Revoke
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import NO_OPEN_GRANT, Consumer
+from pulsar_spark.subscriptions.due_messages import NOTHING
+from pulsar_spark.subscriptions.message_redelivery import give_back
+from pulsar_spark.subscriptions.subscription import Subscription
+
+
+class Role(str, Enum):
+    """What a consumer is just now."""
+
+    STANDBY = "standby"
+    ACTIVE = "active"
+    REVOKING = "revoking"
+    GONE = "gone"
+
+
+class Event(str, Enum):
+    """What happens to a consumer."""
+
+    ELECTED = "elected, and nobody holds the grant"
+    DEPOSED = "another was elected"
+    OBEYED = "its final report"
+    LEFT = "closed, or its lease lapsed"
+
+
+TRANSITIONS: Final = {
+    (Role.STANDBY, Event.ELECTED): Role.ACTIVE,
+    (Role.ACTIVE, Event.DEPOSED): Role.REVOKING,
+    (Role.REVOKING, Event.OBEYED): Role.STANDBY,
+    (Role.STANDBY, Event.LEFT): Role.GONE,
+    (Role.ACTIVE, Event.LEFT): Role.GONE,
+    (Role.REVOKING, Event.LEFT): Role.GONE,
+}
+"""What is not in here cannot happen; `moved` says so by state and event."""
+
+
+def role_of(consumer: Consumer) -> Role:
+    if not consumer.has_open_grant:
+        return Role.STANDBY
+    return Role.REVOKING if consumer.is_revoking else Role.ACTIVE
+
+
+def moved(role: Role, event: Event) -> Role:
+    """The role after an event. ValueError names both if there is none."""
+    if (role, event) not in TRANSITIONS:
+        raise ValueError(f"a consumer that is {role.value} can't be {event.value}")
+    return TRANSITIONS[role, event]
+
+
+def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+    """Hand over where another was elected; then grant again what was rejected and is due."""
+    elected = subscription.failover.active if subscription.failover is not None else None
+    holder = subscription.consumers.get(subscription.active)
+    if holder is not None and role_of(holder) is Role.ACTIVE and holder.name != elected:
+        _revoke(subscription, holder, out)
+    if holder is None and elected is not None:
+        holder = subscription.consumers[elected]
+        _open(subscription, holder)
+        out.open_grants.append(open_grant_of(subscription, holder))
+    if holder is not None and role_of(holder) is Role.ACTIVE and subscription.replay:
+        held = subscription.unacked_messages_of(holder, state.ledgers)
+        capacity = capacity_of(state, subscription, holder, held)
+        messages = subscription.replay
+        if capacity > 0:
+            messages = messages.prefix(capacity, state.ledgers)
+            grant(subscription, holder, messages, out)
+            subscription.replay = subscription.replay.difference(messages)
+
+
+def obeyed(
+    state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
+) -> None:
+    """The holder has reported, and knows that the grant is over."""
+    moved(Role.REVOKING, Event.OBEYED)
+    attempt, held = consumer.open_attempt, consumer.held
+    delivered = subscription.held_openly(consumer.delivered.difference(held))
+    consumer.open_attempt = NO_OPEN_GRANT
+    subscription.active = ""
+    if delivered:
+        consumer.give(attempt, delivered)
+    for number, pending in list(consumer.pending.items()):
+        rest = pending.difference(consumer.delivered)
+        if rest:
+            consumer.take_back(number, rest)
+            give_back(state, subscription, out, consumer.options, number, rest, seen=False)
+
+
+def open_grant_of(
+    subscription: Subscription, consumer: Consumer, *, again: bool = False
+) -> OpenGrant:
+    """Everything but what is acknowledged, waits, or is held by explicit grants."""
+    others = subscription.held.union(subscription.waiting.messages).union(subscription.replay)
+    after = subscription.cursor.acknowledge(others) if others else subscription.cursor
+    counts = {
+        count: part
+        for count, held in subscription.tracker.counts.items()
+        if (part := _not_in(held, others))
+    }
+    return OpenGrant(
+        subscription.name,
+        consumer.name,
+        consumer.incarnation,
+        subscription.epoch,
+        consumer.open_attempt,
+        after,
+        counts,
+        again,
+    )
+
+
+def _open(subscription: Subscription, consumer: Consumer) -> None:
+    moved(role_of(consumer), Event.ELECTED)
+    subscription.tracker = subscription.tracker.open_grant()
+    subscription.replay = NOTHING  # the new grant is above all attempts, so it has them too
+    subscription.active = consumer.name
+    consumer.open_attempt = subscription.tracker.base_attempt
+    consumer.open_from = subscription.cursor.mark_delete_position
+
+
+def _revoke(subscription: Subscription, consumer: Consumer, out: ReadyBuilder) -> None:
+    moved(Role.ACTIVE, Event.DEPOSED)
+    consumer.revision += 1
+    out.revokes.append(revoke_of(subscription, consumer))
+
+
+def revoke_of(subscription: Subscription, consumer: Consumer) -> Revoke:
+    """The latest Revoke, to say it again."""
+    revoke = revoke_all(subscription, consumer)
+    return revoke if consumer.has_open_grant else replace(revoke, messages=consumer.revoked)
+
+
+def revoke_all(subscription: Subscription, consumer: Consumer) -> Revoke:
+    """Of everything that was granted to it before."""
+    return Revoke(
+        subscription.name,
+        consumer.name,
+        consumer.incarnation,
+        subscription.epoch,
+        consumer.revision,
+    )
+
+
+def _not_in(messages: PositionSet, others: PositionSet) -> PositionSet:
+    return messages.difference(others) if others else messages

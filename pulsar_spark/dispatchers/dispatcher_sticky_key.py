@@ -1,0 +1,195 @@
+"""Key_Shared: a key's messages go to one consumer at a time, in order.
+
+Invariants: a message is granted only to the owner of its slot; a slot of which another consumer
+still holds a message (it drains), or has yet to give one back, is granted to nobody; of each slot
+messages are granted in order, for what is passed over is kept in `replay` and goes first; at most
+the look-ahead is passed over. Follows Pulsar 4's
+`PersistentStickyKeyDispatcherMultipleConsumers` (PIP-379), for each message where Pulsar looks at
+the first of a batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pulsar_spark.dispatchers.dispatcher_multiple_consumers import (
+    capacities_of,
+    excluded_from_reading,
+)
+from pulsar_spark.dispatchers.dispatcher_single_active import revoke_of
+from pulsar_spark.dispatchers.granting import block_the_full, grant, is_blocked_on_unacked, read_new
+from pulsar_spark.dispatchers.sticky_key_run import StickyKeyRun
+from pulsar_spark.positions.position import MAX_LONG
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
+from pulsar_spark.selectors.consistent_hashing_selector import ConsistentHashingSelector
+from pulsar_spark.selectors.hash_assignments import NOBODY
+from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
+from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.due_messages import NOTHING
+from pulsar_spark.subscriptions.message_redelivery import give_back
+from pulsar_spark.subscriptions.subscription import Subscription
+
+
+def new_selector(policy: KeySharedPolicy, policies: TopicPolicies) -> StickyKeySelector:
+    """The selector of a subscription without consumers."""
+    if policy.mode is KeySharedMode.STICKY:
+        return StickyRangeSelector()
+    if policies.key_shared_consistent_hashing:
+        return ConsistentHashingSelector()
+    return AutoSplitSelector()
+
+
+def selector_changed(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+    """After a join or a leave: what drains now, and what is asked back of whom."""
+    selector = subscription.selector
+    if selector is None or subscription.key_shared_policy.allow_out_of_order_delivery:
+        return
+    for consumer in subscription.consumers.values():
+        moved = _moved(state, selector, consumer)
+        asked = moved.difference(consumer.revoked)
+        if consumer.says_delivered:
+            asked = asked.difference(consumer.delivered)
+        consumer.draining = moved
+        if asked:
+            consumer.revision += 1
+            consumer.revoked = consumer.revoked.union(asked)
+            out.revokes.append(revoke_of(subscription, consumer))
+
+
+def obeyed(
+    state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
+) -> None:
+    """It has reported what it delivered: of what was asked back, the rest is free."""
+    asked, consumer.revoked = consumer.revoked, NOTHING
+    rest = asked.difference(consumer.delivered) if consumer.says_delivered else NOTHING
+    for attempt in list(consumer.pending):
+        given = consumer.take_back(attempt, rest)
+        give_back(state, subscription, out, consumer.options, attempt, given, seen=False)
+
+
+def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+    """Grant what may be granted now."""
+    selector = subscription.selector
+    capacities, held = capacities_of(state, subscription)
+    blocked = is_blocked_on_unacked(state, subscription, held)
+    policies = state.policies
+    limit = policies.max_unacked_messages_per_subscription
+    room = limit - held if limit > 0 else sum(capacities.values())
+    if not capacities or selector is None or room <= 0:
+        return
+    draining = _draining_slots(state, subscription, selector)
+    granted: dict[str, PositionSet] = {}
+    if subscription.replay:  # what was passed over or comes again goes first
+        replay = subscription.replay
+        rest = _deal(state, selector, replay, draining, capacities, granted, room)
+        room -= replay.count(state.ledgers) - rest.count(state.ledgers)
+        subscription.replay = rest
+    look_ahead = look_ahead_of(policies, len(subscription.consumers))
+    excluded = excluded_from_reading(state, subscription) if not blocked else NOTHING
+    passed_over = subscription.replay.count(state.ledgers) if subscription.replay else 0
+    beside = NOTHING
+    while capacities and not blocked:
+        most = min(sum(capacities.values()), look_ahead - passed_over, room)
+        if most <= 0:
+            break
+        # The rest of an entry that was cut goes before what is behind it.
+        candidates = beside.prefix(most, state.ledgers) if beside else NOTHING
+        beside = beside.difference(candidates)
+        if not beside:
+            most -= candidates.count(state.ledgers) if candidates else 0
+            new, beside = read_new(state, subscription, most, excluded)
+            candidates = candidates.union(new)
+        if not candidates:
+            break
+        rest = _deal(state, selector, candidates, draining, capacities, granted, room)
+        subscription.replay = subscription.replay.union(rest)
+        passed_over = subscription.replay.count(state.ledgers) if subscription.replay else 0
+        room -= candidates.count(state.ledgers) - (rest.count(state.ledgers) if rest else 0)
+    if beside:  # passed over for being too much at once; its owners may still have room
+        rest = _deal(state, selector, beside, draining, capacities, granted, max(room, 0))
+        subscription.replay = subscription.replay.union(rest)
+    for name, messages in granted.items():
+        grant(subscription, subscription.consumers[name], messages, out)
+    if granted:
+        block_the_full(state, subscription)
+
+
+def look_ahead_of(policies: TopicPolicies, consumers: int) -> int:
+    """How many messages may be passed over; without a limit, as many as may be unacknowledged."""
+    for each, together in (
+        (policies.key_shared_look_ahead_per_consumer, policies.key_shared_look_ahead),
+        (
+            policies.max_unacked_messages_per_consumer,
+            policies.max_unacked_messages_per_subscription,
+        ),
+    ):
+        limits = [limit for limit in (each * consumers, together) if limit > 0]
+        if limits:
+            return min(limits)
+    return MAX_LONG
+
+
+def _deal(
+    state: BrokerState,
+    selector: StickyKeySelector,
+    candidates: PositionSet,
+    draining: NDArray[np.int64] | None,
+    capacities: dict[str, int],
+    granted: dict[str, PositionSet],
+    room: int,
+) -> PositionSet:
+    """Give each message to the owner of its slot, up to what that one may hold; the others.
+
+    All together get as many as there is room for, the first ones.
+    """
+    run = StickyKeyRun.of(candidates, state, selector)
+    owners = selector.select_many(run.slots)
+    if draining is not None:
+        owners = np.where(np.isin(run.slots, draining), NOBODY, owners)
+    chosen = np.zeros(len(owners), np.bool_)
+    for index, name in enumerate(selector.consumers):
+        chosen[np.flatnonzero(owners == index)[: capacities.get(name, 0)]] = True
+    chosen[np.flatnonzero(chosen)[room:]] = False
+    rest = candidates
+    for index, name in enumerate(selector.consumers):
+        places = np.flatnonzero(chosen & (owners == index))
+        if len(places):
+            messages = run.take(places)
+            granted[name] = granted.get(name, NOTHING).union(messages)
+            capacities[name] -= len(places)
+            if capacities[name] <= 0:
+                del capacities[name]
+            rest = rest.difference(messages)
+    return rest
+
+
+def _draining_slots(
+    state: BrokerState, subscription: Subscription, selector: StickyKeySelector
+) -> NDArray[np.int64] | None:
+    """The slots that are granted to nobody now; None if there are none."""
+    messages = NOTHING
+    for consumer in subscription.consumers.values():
+        if consumer.draining or consumer.revoked:
+            messages = messages.union(consumer.draining).union(consumer.revoked)
+    messages = messages.difference(subscription.partial_acks)
+    if not messages:
+        return None
+    return np.unique(StickyKeyRun.of(messages, state, selector).slots)
+
+
+def _moved(state: BrokerState, selector: StickyKeySelector, consumer: Consumer) -> PositionSet:
+    """What the consumer holds of slots that are not its own."""
+    held = consumer.held
+    if not held:
+        return NOTHING
+    run = StickyKeyRun.of(held, state, selector)
+    names = selector.consumers
+    own = names.index(consumer.name) if consumer.name in names else -2
+    places = np.flatnonzero(selector.select_many(run.slots) != own)
+    return run.take(places) if len(places) else NOTHING

@@ -1,0 +1,148 @@
+"""How many messages a consumer may take, the next ones that nobody was granted, and the grant.
+
+Invariants: nobody holds more than its permits, nor more unacknowledged messages than the topic
+allows; what is read is neither acknowledged, nor waiting, nor delayed; the read position never
+goes back, and what of an entry was not taken is in `replay`. Follows Pulsar's `Consumer`
+(`blockedConsumerOnUnackedMsgs`) and `ManagedCursorImpl.asyncReadEntries`.
+"""
+
+from __future__ import annotations
+
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.ready import Grant
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.due_messages import NOTHING
+from pulsar_spark.subscriptions.subscription import Subscription
+
+SMALLEST_READ = 64
+
+
+def capacity_of(
+    state: BrokerState, subscription: Subscription, consumer: Consumer, held: int
+) -> int:
+    """How many messages more it may hold than that; keeps its block on unacknowledged ones.
+
+    Only consumers of a durable subscription that several share are ever blocked.
+    """
+    capacity = consumer.permits - held
+    limit = state.policies.max_unacked_messages_per_consumer
+    if limit <= 0 or not (subscription.durable and subscription.subscription_type.is_shared):
+        consumer.is_blocked = False
+    else:
+        consumer.is_blocked = held >= limit or (consumer.is_blocked and held > limit // 2)
+        capacity = 0 if consumer.is_blocked else min(capacity, limit - held)
+    return max(capacity, 0)
+
+
+def read_new(
+    state: BrokerState, subscription: Subscription, messages: int, excluded: PositionSet
+) -> tuple[PositionSet, PositionSet]:
+    """(the next messages behind the read position, as many at most; the rest of the last entry).
+
+    The read position moves behind both.
+    """
+    found, beside, left = NOTHING, NOTHING, messages
+    position = subscription.read_position
+    ledger = state.ledgers.first_at_or_after(position.ledger_id)
+    while ledger is not None and left > 0:
+        first = position.entry_id + 1 if position.ledger_id == ledger.ledger_id else 0
+        if first >= ledger.entries:
+            ledger = state.ledgers.first_after(ledger.ledger_id)
+            continue
+        stop = min(ledger.entries, first + max(left, SMALLEST_READ))
+        window = PositionSet.of_range(ledger.ledger_id, first, stop - 1)
+        deleted = subscription.cursor.individually_deleted
+        rest = window.difference(deleted) if deleted else window
+        rest = rest.difference(excluded) if excluded else rest
+        taken, last = _at_most(rest, left, ledger)
+        if last is not None:  # not all of it: what is left of its last entry is read later
+            stop = last + 1
+            entry = PositionSet.of([(ledger.ledger_id, last)])
+            beside = rest.intersection(entry).difference(taken)
+        found = found.union(taken) if found else taken
+        left -= taken.count(LedgerList([ledger])) if taken else 0
+        position = Position(ledger.ledger_id, stop - 1)
+    subscription.read_position = max(subscription.read_position, position)
+    return found, beside
+
+
+def _at_most(rest: PositionSet, most: int, ledger: LedgerInfo) -> tuple[PositionSet, int | None]:
+    """(the first messages, the last entry of which some were taken if not all were)."""
+    one = LedgerList([ledger])
+    if not rest or rest.count(one) <= most:
+        return rest, None
+    taken = rest.prefix(most, one)
+    whole, parts = taken.whole_entries(ledger.ledger_id), taken.partial_entries(ledger.ledger_id)
+    return taken, max(whole.max() if whole else -1, max(parts, default=-1))
+
+
+def grant(
+    subscription: Subscription, consumer: Consumer, messages: PositionSet, out: ReadyBuilder
+) -> None:
+    """The consumer holds these from now on; one Grant for each attempt and redelivery count."""
+    if subscription.partial_acks:  # of a batch that comes again, all is to be acknowledged again
+        subscription.partial_acks = subscription.partial_acks.difference(messages)
+    for attempt, part in list(subscription.tracker.by_next_attempt(messages)):
+        consumer.give(attempt, part)
+        subscription.tracker = subscription.tracker.granted(attempt, part)
+        for count, counted in subscription.tracker.by_count(part):
+            out.grants.append(
+                Grant(
+                    subscription.name,
+                    consumer.name,
+                    consumer.incarnation,
+                    subscription.epoch,
+                    attempt,
+                    counted,
+                    count,
+                )
+            )
+
+
+def grants_again(subscription: Subscription, consumer: Consumer, out: ReadyBuilder) -> None:
+    """All that the consumer holds, said once more; but not what it is to give back."""
+    said = consumer.revoked
+    for new in out.grants:
+        if (new.subscription, new.consumer) == (subscription.name, consumer.name):
+            said = said.union(new.messages)
+    for attempt, held in sorted(consumer.pending.items()):
+        kept = held.difference(said) if said else held
+        for count, part in subscription.tracker.by_count(kept):
+            out.grants.append(
+                Grant(
+                    subscription.name,
+                    consumer.name,
+                    consumer.incarnation,
+                    subscription.epoch,
+                    attempt,
+                    part,
+                    count,
+                    again=True,
+                )
+            )
+
+
+def block_the_full(state: BrokerState, subscription: Subscription) -> None:
+    """After grants: who holds all that it may is blocked from now on, not from the next look."""
+    total = 0
+    for consumer in subscription.consumers.values():
+        held = subscription.unacked_messages_of(consumer, state.ledgers)
+        capacity_of(state, subscription, consumer, held)
+        total += held
+    is_blocked_on_unacked(state, subscription, total)
+
+
+def is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: int) -> bool:
+    """Whether the subscription reads nothing new; keeps it so until half is acknowledged."""
+    limit = state.policies.max_unacked_messages_per_subscription
+    if limit <= 0:
+        subscription.is_blocked = False
+    elif held >= limit:
+        subscription.is_blocked = True
+    elif held < max(limit // 2, 1):  # half of 1 is 0, and fewer nobody holds
+        subscription.is_blocked = False
+    return subscription.is_blocked

@@ -1,0 +1,161 @@
+"""What goes into and comes out of a hosted broker, as rows: a batch's share of one topic partition.
+
+Invariants: rows say their place (`phase`, `place`, `row`), since Spark promises no order within a
+key, and the host sorts by it; a batch's rows carry one `now_ms`; columns of a ledger travel as the
+bytes of their arrays, never as rows of their own. Both hosts speak these rows: Spark's state store
+and, in tests, a plain loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol import wire_format
+from pulsar_spark.protocol.commands import Command, Compacted, LedgerAdded
+from pulsar_spark.protocol.ready import Letter
+from pulsar_spark.records.stored_data import parse_json
+from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
+from pulsar_spark.topic_log.ledger_commit import ledger_from_json, ledger_to_json
+
+
+class Phase(IntEnum):
+    """What is taken in first."""
+
+    RESTORED = 0
+    LOG = 1
+    CREATED = 2
+    COMMANDS = 3
+    LEASES = 4
+    TICK = 5
+
+
+SHARD: Final = "shard"
+LEDGER: Final = "ledger"
+COMMAND: Final = "command"
+COMPACTED: Final = "compacted"
+TICK: Final = "tick"
+SNAPSHOT: Final = "snapshot"
+FAILED: Final = "failed"
+ASIDE: Final = "aside"
+DISPATCH: Final = "dispatch"
+LETTER: Final = "letter"
+TRIM: Final = "trim"
+OFFSET: Final = "offset"
+
+
+class InputRow(NamedTuple):
+    """One row for the broker of (topic, partition). `text` is a shard's key, or what failed."""
+
+    topic: str
+    partition: int
+    phase: int
+    place: int
+    row: int
+    kind: str
+    now_ms: int
+    text: str = ""
+    data: bytes = b""
+    sticky_key_hashes: bytes | None = None
+    deliver_at_ms: bytes | None = None
+    publish_times_ms: bytes | None = None
+
+
+INPUT_DDL: Final = (
+    "topic string, partition int, phase int, place long, row int, kind string, now_ms long, "
+    "text string, data binary, sticky_key_hashes binary, deliver_at_ms binary, "
+    "publish_times_ms binary"
+)
+
+
+class OutputRow(NamedTuple):
+    """One row of what a step wants done. `text` is a subscription, or a shard's key.
+
+    ASIDE: there was no step; its data say why.
+    """
+
+    topic: str
+    partition: int
+    kind: str
+    text: str = ""
+    data: bytes = b""
+
+
+OUTPUT_DDL: Final = "topic string, partition int, kind string, text string, data binary"
+
+
+def ledger_data(ledger: LedgerInfo, published_at_ms: int, hidden: Any = None) -> bytes:
+    """`data` of a LEDGER row; `hidden` is the JSON of a commit's position set."""
+    value = {
+        "ledger": ledger_to_json(ledger), "published_at_ms": published_at_ms, "hidden": hidden
+    }  # fmt: skip
+    return json.dumps(value).encode()
+
+
+def messages_json(messages: PositionSet) -> Any:
+    """As a commit has it."""
+    return cursor_format.to_json_value(EARLIEST, messages)
+
+
+def command_of(row: InputRow) -> Command:
+    """The command that a LEDGER, COMPACTED or COMMAND row carries."""
+    if row.kind == COMPACTED:
+        return Compacted(CompactedLedgers.from_json_value(parse_json(row.data)))
+    if row.kind != LEDGER:
+        command: Command = wire_format.decode(row.data)
+        return command
+    value = parse_json(row.data)
+    hidden = value["hidden"]
+    return LedgerAdded(
+        ledger_from_json(value["ledger"]),
+        value["published_at_ms"],
+        _array(row.sticky_key_hashes, np.int32),
+        _array(row.deliver_at_ms, np.int64),
+        _array(row.publish_times_ms, np.int64),
+        PositionSet() if hidden is None else cursor_format.from_json_value(hidden)[1],
+    )
+
+
+def letter_data(letter: Letter) -> bytes:
+    """`data` of a LETTER row."""
+    return json.dumps(
+        {
+            "topic": letter.topic,
+            "subscription": letter.subscription,
+            "messages": messages_json(letter.messages),
+            "properties": [list(each) for each in letter.properties],
+            "deliver_at_ms": letter.deliver_at_ms,
+            "initial_subscription": letter.initial_subscription,
+        }
+    ).encode()
+
+
+def letter_of(data: bytes) -> Letter:
+    """Read `letter_data`."""
+    value = parse_json(data)
+    return Letter(
+        value["topic"],
+        value["subscription"],
+        cursor_format.from_json_value(value["messages"])[1],
+        tuple((name, text) for name, text in value["properties"]),
+        value["deliver_at_ms"],
+        value["initial_subscription"],
+    )
+
+
+def in_order(rows: Iterable[InputRow]) -> list[InputRow]:
+    """By place, whatever order they came in."""
+    return sorted(rows, key=lambda each: (each.phase, each.place, each.row))
+
+
+def _array(data: bytes | None, kind: type[Any]) -> NDArray[Any] | None:
+    return None if data is None else np.frombuffer(data, kind)

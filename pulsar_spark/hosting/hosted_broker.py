@@ -1,0 +1,154 @@
+"""One topic partition's broker, hosted: rows in, shards to store and rows to act on out.
+
+Invariants: what is stored after a batch is all that the next one needs; the stored shards are
+written to `__dispatch` too, so a host that lost its store is restored from there to the letter;
+the same state and rows give the same result, so a batch may be repeated; a step that fails, or
+whose input could not be read, leaves the state as it was and is no other topic's business.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_spark.broker.step import step
+from pulsar_spark.errors import CorruptFileError, PulsarliteError
+from pulsar_spark.hosting import broker_rows
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.hosting.broker_rows import InputRow, OutputRow, Phase
+from pulsar_spark.hosting.shards import changed
+from pulsar_spark.protocol import wire_format
+from pulsar_spark.protocol.commands import Command
+from pulsar_spark.protocol.dispatch import Stepped, told
+from pulsar_spark.protocol.ready import Ready
+from pulsar_spark.subscriptions.broker_state import BrokerState
+
+OFFSET_KEY: Final = ""
+"""The topic of the row that carries a batch's offset through; it has no broker."""
+
+LONGEST_ERROR: Final = 300
+"""Characters of an error that are told."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HostedBroker:
+    """A broker between two batches: its shards, and the state that they say, if it is at hand."""
+
+    state: BrokerState | None
+    shards: Mapping[str, bytes]
+
+    @staticmethod
+    def stored(shards: Mapping[str, bytes]) -> HostedBroker | None:
+        """From a store; None if it has nothing."""
+        return HostedBroker(None, shards) if shards else None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a batch made of a broker: what to store, to delete, and to do."""
+
+    broker: HostedBroker
+    written: Mapping[str, bytes]
+    deleted: list[str]
+    rows: list[OutputRow]
+
+
+def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
+    """Take in a batch's rows of one topic partition, in their order, and step once.
+
+    A broker that can't is set aside: what it holds stays, and a row says why.
+    """
+    ordered = broker_rows.in_order(rows)
+    first = ordered[0]
+    held: Mapping[str, bytes] = {} if broker is None else broker.shards
+    if broker is None:
+        restored = {row.text: row.data for row in ordered if row.phase == Phase.RESTORED}
+        broker = HostedBroker(None, restored)
+    about = (first.topic, first.partition)
+    out: list[OutputRow] = []
+    try:
+        state, ready = _step(broker, ordered)
+        shards: Mapping[str, bytes] = to_shards(state)
+        out += _actions(about, ready)
+        last = OutputRow(
+            *about, broker_rows.DISPATCH, "", wire_format.encode(_stepped(state, ready))
+        )
+        after = HostedBroker(state, shards)
+    except Exception as error:  # noqa: BLE001 - the brokers of all other topics go on
+        _log.exception("Topic partition %s of %s is set aside", first.partition, first.topic)
+        shards, after, out = broker.shards, HostedBroker(None, broker.shards), []
+        last = OutputRow(*about, broker_rows.ASIDE, "", described(error).encode())
+    written, deleted = changed(held, shards)
+    whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
+    told_of = shards if whole else written
+    out += [OutputRow(*about, broker_rows.SHARD, key, told_of[key]) for key in sorted(told_of)]
+    out += [OutputRow(*about, broker_rows.SHARD, key) for key in deleted]
+    return Batch(after, written, deleted, [*out, last])
+
+
+def described(error: Exception) -> str:
+    """What is told of it to all, in one line."""
+    known = isinstance(error, (PulsarliteError, _InputFailedError))
+    text = str(error) if known else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:LONGEST_ERROR]
+
+
+class _InputFailedError(Exception):
+    """What a broker was to take in could not be read."""
+
+
+def _step(broker: HostedBroker, rows: list[InputRow]) -> tuple[BrokerState, Ready]:
+    failed = next((row.text for row in rows if row.kind == broker_rows.FAILED), None)
+    if failed is not None:
+        raise _InputFailedError(failed)
+    before = broker.state
+    if before is None:
+        first = rows[0]
+        fresh = BrokerState(first.topic, first.partition)
+        before = from_shards(broker.shards) if broker.shards else fresh
+    return step(before, list(_commands(rows)), rows[0].now_ms)
+
+
+def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
+    for row in rows:
+        if row.kind in (broker_rows.LEDGER, broker_rows.COMPACTED, broker_rows.COMMAND):
+            try:
+                yield broker_rows.command_of(row)
+            except CorruptFileError as error:  # one bad command must not stop all the others
+                _log.error("Left out at %s:%s of __commands: %s", row.place, row.row, error)
+
+
+def _actions(about: tuple[str, int], ready: Ready) -> Iterator[OutputRow]:
+    for letter in ready.letters:
+        yield OutputRow(*about, broker_rows.LETTER, "", broker_rows.letter_data(letter))
+    for reply in ready.replies:
+        if reply.error is not None and not reply.consumer:
+            _log.warning(
+                "Refused on %s-partition-%s, subscription %s, what a sink or an admin wanted: "
+                "%s: %s", *about, reply.subscription, reply.error.value, reply.message,
+            )  # fmt: skip
+    for subscription, item in told(ready):
+        yield OutputRow(*about, broker_rows.DISPATCH, subscription, wire_format.encode(item))
+    if ready.trim:
+        yield OutputRow(*about, broker_rows.TRIM, "", json.dumps(list(ready.trim)).encode())
+
+
+def _stepped(state: BrokerState, ready: Ready) -> Stepped:
+    backlogs = tuple(
+        (each.name, each.unacknowledged(state.ledgers).count(state.ledgers))
+        for each in state.subscriptions.values()
+    )
+    durable = tuple(each.name for each in state.subscriptions.values() if each.durable)
+    consumers = tuple(
+        (each.name, consumer.name, consumer.incarnation)
+        for each in state.subscriptions.values()
+        for consumer in each.consumers.values()
+    )
+    return Stepped(
+        state.now_ms, state.last_position, ready.next_due_ms, backlogs, durable, consumers
+    )

@@ -1,0 +1,213 @@
+"""Values and message sets cut into pieces of bounded size, so that a small change is a small write.
+
+Invariants: no shard is longer than MAX_SHARD_BYTES; each begins with magic and version, and one of
+a newer version is refused; equal content gives equal shards; a set is cut at fixed places (aligned
+powers of two of ledger and entry), so a change in it changes only the shards around it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.records.stored_data import inflate, parse_json
+from pulsar_spark.records.stored_record import StoredFormat
+
+SHARD_FORMAT: Final = StoredFormat(
+    "A shard of the broker's state",
+    version=3,
+    remedy="Start the broker with a new checkpoint folder: it is rebuilt from __dispatch.",
+)
+"""Version 1 kept every array as packed 64-bit integers."""
+MAGIC: Final = b"PLBS"
+MAX_SHARD_BYTES: Final = 100_000
+INLINE_BYTES: Final = 600
+"""Smaller sets stand in the value that they belong to."""
+
+_HEAD = struct.Struct("<4sHI")
+_PIECE = MAX_SHARD_BYTES - 1_000
+_ENTRY_BITS = 32
+_PART_BYTES = 24
+_PLAIN, _PACKED = b"\x00", b"\x01"
+"""Of an array: 32-bit integers as they are, or zlib over 64-bit ones."""
+
+
+class ShardWriter:
+    """Collects shards by key."""
+
+    def __init__(self) -> None:
+        self.shards: dict[str, bytes] = {}
+
+    def put_value(self, key: str, value: Any) -> None:
+        """Plain values, as canonical JSON, in as many shards as it takes."""
+        data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        self._put_bytes(key, data if len(data) < INLINE_BYTES * 4 else zlib.compress(data, 1))
+
+    def put_array(self, key: str, values: NDArray[Any]) -> None:
+        """Integers."""
+        self.put_packed(key, packed_array(values))
+
+    def put_packed(self, key: str, data: bytes) -> None:
+        """What `packed_array` made of one before."""
+        self._put_bytes(key, data)
+
+    def put_set(self, key: str, messages: PositionSet) -> Any:
+        """What stands for the set in its value: itself if it is small, else its shards' names."""
+        if messages.is_empty:
+            return ""
+        if _size(messages) <= INLINE_BYTES:
+            return cursor_format.to_json_value(EARLIEST, messages)["individually_deleted"]
+        pieces: list[str] = []
+        self._put_range(key, messages, 0, 1 << 63, pieces)
+        return pieces
+
+    def _put_bytes(self, key: str, data: bytes) -> None:
+        for number, start in enumerate(range(0, max(len(data), 1), _PIECE)):
+            self.shards[f"{key}#{number}"] = _framed(data[start : start + _PIECE])
+
+    def _put_range(
+        self, key: str, messages: PositionSet, start: int, span: int, pieces: list[str]
+    ) -> None:
+        """What of the set lies in [start, start + span), halved until it fits."""
+        part = _between(messages, start, start + span)
+        if part.is_empty:
+            return
+        if _size(part) > _PIECE and span > 1:
+            half = span // 2
+            self._put_range(key, part, start, half, pieces)
+            self._put_range(key, part, start + half, half, pieces)
+            return
+        name = f"{start:x}-{span.bit_length() - 1}"
+        pieces.append(name)
+        self.shards[f"{key}@{name}"] = _framed(cursor_format.to_bytes(EARLIEST, part))
+
+
+class ShardReader:
+    """Reads what a `ShardWriter` collected; CorruptFileError where something is missing."""
+
+    def __init__(self, shards: Mapping[str, bytes]) -> None:
+        self.shards = shards
+
+    def value(self, key: str) -> Any:
+        data = self._bytes(key)
+        try:
+            return parse_json(data if data[:1] in b'{["' else inflate(data))
+        except ValueError as error:
+            raise SHARD_FORMAT.damaged(key, error) from error
+
+    def packed(self, key: str) -> bytes:
+        """An array as `packed_array` makes it."""
+        data = self._bytes(key)
+        return _PACKED + data if _version(self.shards[f"{key}#0"]) == 1 else data
+
+    def array(self, key: str) -> NDArray[Any]:
+        """As 32-bit integers if it was packed as such, else as 64-bit ones."""
+        data = self.packed(key)
+        try:
+            if data[:1] == _PLAIN:
+                return np.frombuffer(data, "<i4", offset=1)
+            return np.frombuffer(inflate(data[1:]), "<i8")
+        except ValueError as error:
+            raise SHARD_FORMAT.damaged(key, error) from error
+
+    def set(self, key: str, value: Any) -> PositionSet:
+        if not value:
+            return PositionSet()
+        if isinstance(value, dict):
+            whole = {
+                "mark_delete_position": str(EARLIEST),
+                "version": cursor_format.CURSOR_FORMAT.version,
+                "individually_deleted": value,
+            }
+            return cursor_format.from_json_value(whole)[1]
+        result = PositionSet()
+        for name in value:
+            piece = cursor_format.from_bytes(self._one(f"{key}@{name}"))[1]
+            result = result.union(piece)
+        return result
+
+    def _bytes(self, key: str) -> bytes:
+        data = self._one(f"{key}#0")
+        number = 1
+        parts = [data]
+        while len(parts[-1]) == _PIECE and f"{key}#{number}" in self.shards:
+            parts.append(self._one(f"{key}#{number}"))
+            number += 1
+        return b"".join(parts)
+
+    def _one(self, key: str) -> bytes:
+        framed = self.shards.get(key)
+        if framed is None:
+            raise SHARD_FORMAT.damaged(key, "it is missing")
+        return _unframed(key, framed)
+
+
+def packed_array(values: NDArray[Any]) -> bytes:
+    """Integers, small. Those of 32 bits are hashes, which no compression makes smaller."""
+    if values.dtype == np.int32:
+        return _PLAIN + np.ascontiguousarray(values, "<i4").tobytes()
+    return _PACKED + zlib.compress(np.ascontiguousarray(values, "<i8").tobytes(), 1)
+
+
+def changed(
+    before: Mapping[str, bytes], after: Mapping[str, bytes]
+) -> tuple[dict[str, bytes], list[str]]:
+    """(the shards to write, the keys to delete) that lead from one state to the next."""
+    written = {key: data for key, data in after.items() if before.get(key) != data}
+    return written, sorted(before.keys() - after.keys())
+
+
+def _framed(data: bytes) -> bytes:
+    return _HEAD.pack(MAGIC, SHARD_FORMAT.version, zlib.crc32(data)) + data
+
+
+def _unframed(key: str, framed: bytes) -> bytes:
+    if len(framed) < _HEAD.size or framed[:4] != MAGIC:
+        raise SHARD_FORMAT.damaged(key, "it does not begin with PLBS")
+    _, version, checksum = _HEAD.unpack_from(framed)
+    SHARD_FORMAT.check_version(version, key)
+    data = framed[_HEAD.size :]
+    if zlib.crc32(data) != checksum:
+        raise SHARD_FORMAT.damaged(key, "its checksum differs")
+    return data
+
+
+def _version(framed: bytes) -> int:
+    return int(_HEAD.unpack_from(framed)[1])
+
+
+def _size(messages: PositionSet) -> int:
+    """About as many bytes as it takes, and rather more."""
+    total = 0
+    for ledger_id in messages.ledger_ids:
+        whole = messages.whole_entries(ledger_id)
+        total += 24
+        if whole:
+            total += len(cursor_format.serialized(whole))
+        parts = messages.partial_entries(ledger_id)
+        total += sum(_PART_BYTES + part.bit_length() // 8 for part in parts.values())
+    return total
+
+
+def _between(messages: PositionSet, start: int, stop: int) -> PositionSet:
+    """What lies in [start, stop), where ledger and entry are one number."""
+    first, last = _position(start - 1), _position(stop - 1)
+    ids = messages.ledger_ids
+    if not ids or (start <= ids[0] << _ENTRY_BITS and (ids[-1] + 1) << _ENTRY_BITS <= stop):
+        return messages
+    return messages.after(first).up_to(last)
+
+
+def _position(number: int) -> Position:
+    if number < 0:
+        return Position(-1, -1)
+    return Position(number >> _ENTRY_BITS, number & (1 << _ENTRY_BITS) - 1)

@@ -1,0 +1,4 @@
+"""Every option: name, parser, default, scope, meaning.
+
+Tables only; who uses an option is elsewhere.
+"""

@@ -1,0 +1,4 @@
+"""A consumer's side: offsets, how much a micro-batch takes, what it holds, what it suspects.
+
+Pure planning over cursors; reading files and talking to the broker is the connector's.
+"""

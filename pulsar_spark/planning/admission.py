@@ -1,0 +1,230 @@
+"""How much of what is there goes into the next micro-batch.
+
+Invariants: no more messages than allowed, shared over the partitions so that none starves; a
+limit may end inside an entry; at least one message passes, in turn of each partition, or a large
+one would block its own for ever; each look costs what it admits, not what waits. Spark's
+`ReadLimit` has no composite that a Python source can use, so the limits are here. Follows
+`KafkaMicroBatchStream.rateLimit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from pyroaring import BitMap
+
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Backlog(Protocol):
+    """What waits in one partition, as admission has to know it."""
+
+    def take(self, messages: int | None) -> PositionSet:
+        """The next messages, at most so many (None: all)."""
+
+    def count(self, most: int | None = None) -> int:
+        """How many messages wait; stops counting at `most`."""
+
+    def size_bytes(self, most: int) -> int:
+        """About how many payload bytes wait; stops counting at `most`."""
+
+    def within_bytes(self, size_bytes: int) -> int:
+        """How many of the next messages have about so many payload bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One partition's side: how far it is, its ledgers, and where to stop (None: at the end).
+
+    `uncounted` are entries that are no messages (chunks, but for the last of each message): they
+    are taken along with the messages behind them.
+    """
+
+    cursor: Cursor
+    ledgers: LedgerList
+    up_to: Position | None = None
+    uncounted: PositionSet | None = None
+
+    def take(self, messages: int | None) -> PositionSet:
+        """The next messages, at most so many (None: all); costs the ledgers it takes from."""
+        whole: dict[int, BitMap] = {}
+        parts: dict[int, Mapping[int, int]] = {}
+        left = messages
+        for ledger, rest in self._rests():
+            taken = rest
+            if left is not None:
+                if left <= 0:
+                    break
+                one = LedgerList([ledger])
+                taken = rest.prefix(left, one)
+                left -= taken.count(one)
+            whole[ledger.ledger_id] = taken.whole_entries(ledger.ledger_id)
+            parts[ledger.ledger_id] = taken.partial_entries(ledger.ledger_id)
+        return self._with_uncounted(PositionSet(whole, parts))
+
+    def count(self, most: int | None = None) -> int:
+        """How many messages wait; stops counting at `most`."""
+        waiting = 0
+        for ledger, rest in self._rests():
+            waiting += rest.count(LedgerList([ledger]))
+            if most is not None and waiting >= most:
+                return most
+        return waiting
+
+    def size_bytes(self, most: int) -> int:
+        """About how many payload bytes wait; stops counting at `most`."""
+        size = 0
+        for ledger, rest in self._rests():
+            size += self._size_of(rest.count(LedgerList([ledger])), ledger)
+            if size >= most:
+                return most
+        return size
+
+    def within_bytes(self, size_bytes: int) -> int:
+        """How many of the next messages have about so many payload bytes."""
+        messages = 0
+        for ledger, rest in self._rests():
+            waiting = rest.count(LedgerList([ledger]))
+            fitting = min(waiting, size_bytes * self._messages(ledger) // _weight(ledger))
+            messages += fitting
+            size_bytes -= self._size_of(fitting, ledger)
+            if fitting < waiting or size_bytes <= 0:
+                break
+        return messages
+
+    def rest_of(self, ledger: LedgerInfo) -> PositionSet:
+        """What the cursor has not of one ledger, as far as it may go."""
+        done = self.cursor.mark_delete_position
+        first = done.entry_id + 1 if done.ledger_id == ledger.ledger_id else 0
+        last = ledger.entries - 1
+        if self.up_to is not None and ledger.ledger_id == self.up_to.ledger_id:
+            last = min(last, self.up_to.entry_id)
+        rest = PositionSet.of_range(ledger.ledger_id, first, last)
+        if rest and self.uncounted is not None:
+            rest = rest.difference(self.uncounted)
+        return rest.difference(self.cursor.individually_deleted) if rest else rest
+
+    def _with_uncounted(self, taken: PositionSet) -> PositionSet:
+        """What lies before the last message taken and is no message itself goes with it."""
+        if self.uncounted is None or not taken:
+            return taken
+        ledger_id = taken.ledger_ids[-1]
+        whole, parts = taken.whole_entries(ledger_id), taken.partial_entries(ledger_id)
+        last = max(whole.max() if whole else -1, max(parts, default=-1))
+        before = self.uncounted.after(self.cursor.mark_delete_position)
+        return taken.union(before.up_to(Position(ledger_id, last)))
+
+    def _messages(self, ledger: LedgerInfo) -> int:
+        """How many messages the ledger's bytes are spread over."""
+        if self.uncounted is None:
+            return ledger.messages
+        whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
+        return whole.difference(self.uncounted).count(LedgerList([ledger]))
+
+    def _size_of(self, messages: int, ledger: LedgerInfo) -> int:
+        """About how many bytes so many messages of the ledger have, rounded up."""
+        return -(-messages * _weight(ledger) // max(self._messages(ledger), 1))
+
+    def _rests(self) -> Iterator[tuple[LedgerInfo, PositionSet]]:
+        """The ledgers of which something may wait, in order, each with what does."""
+        ledger = self.ledgers.first_at_or_after(self.cursor.mark_delete_position.ledger_id)
+        while ledger is not None:
+            if self.up_to is not None and ledger.ledger_id > self.up_to.ledger_id:
+                return
+            rest = self.rest_of(ledger)
+            if rest:
+                yield ledger, rest
+            ledger = self.ledgers.first_after(ledger.ledger_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The limits of one source; None means no limit."""
+
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    min_messages: int | None = None
+    max_delay_ms: int = 15 * 60_000
+
+    def admit(
+        self, waiting: Mapping[Key, Backlog], *, waited_ms: int | None = None, turn: int = 0
+    ) -> dict[Key, PositionSet]:
+        """What of each partition goes into the next micro-batch; partitions without are left out.
+
+        `waited_ms` is the time since the last micro-batch; None takes what is there, however
+        little. `turn` says which partition is served first when there is not one message each.
+        """
+        if self.min_messages is not None and waited_ms is not None:
+            enough = waited_ms >= self.max_delay_ms or self._reaches_minimum(waiting)
+            if not enough:
+                return {}
+        shares: Mapping[Key, int | None] = dict.fromkeys(waiting)
+        if self.max_messages is not None or self.max_bytes is not None:
+            shares = self._shares(waiting, turn)
+        taken = {key: waiting[key].take(share) for key, share in shares.items()}
+        return {key: messages for key, messages in taken.items() if messages}
+
+    def _reaches_minimum(self, waiting: Mapping[Key, Backlog]) -> bool:
+        missing = self.min_messages or 0
+        for each in waiting.values():
+            missing -= each.count(missing)
+            if missing <= 0:
+                return True
+        return False
+
+    def _shares(self, waiting: Mapping[Key, Backlog], turn: int) -> dict[Key, int]:
+        """How many messages of each partition that has some."""
+        keys = [key for key, each in waiting.items() if each.count(1)]
+        if not keys:
+            return {}
+        first = turn % len(keys)
+        keys = keys[first:] + keys[:first]
+        if self.max_bytes is None:
+            wanted = {key: waiting[key].count(self.max_messages) for key in keys}
+        else:
+            sizes = {key: waiting[key].size_bytes(self.max_bytes) for key in keys}
+            sizes = fair_shares(sizes, self.max_bytes)
+            wanted = {key: waiting[key].within_bytes(sizes[key]) for key in keys}
+            # A message larger than its share would never pass, but for its partition's turn.
+            wanted[keys[0]] = max(1, wanted[keys[0]])
+        return wanted if self.max_messages is None else fair_shares(wanted, self.max_messages)
+
+
+def fair_shares(wanted: Mapping[Key, int], most: int) -> dict[Key, int]:
+    """Split `most` so that nobody who wants more gets less than another does.
+
+    Where it does not go into equal parts, those who stand first in `wanted` get one more.
+
+    >>> fair_shares({"a": 2, "b": 100, "c": 100}, 13)
+    {'a': 2, 'b': 6, 'c': 5}
+    """
+    level, left = 0, most
+    unmet = sorted(count for count in wanted.values() if count)
+    # Raise the water level over the wants, from the smallest on, as far as `most` goes.
+    for place, count in enumerate(unmet):
+        still = len(unmet) - place
+        if (count - level) * still > left:
+            level, left = level + left // still, left % still
+            break
+        left -= (count - level) * still
+        level = count
+    else:
+        return dict(wanted)
+    shares = {key: min(count, level) for key, count in wanted.items()}
+    for key, count in wanted.items():
+        if left and count > level:
+            shares[key] += 1
+            left -= 1
+    return shares
+
+
+def _weight(ledger: LedgerInfo) -> int:
+    """The ledger's payload bytes, counting no message as less than a byte."""
+    return max(ledger.size_bytes, ledger.messages, 1)

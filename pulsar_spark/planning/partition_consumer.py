@@ -1,0 +1,426 @@
+"""One run of a consumer on one topic partition: what it was granted, plans, and has to report.
+
+Invariants: what it plans it has been granted, and an offset has it at the attempt of the grant,
+so that a redelivery is something new in the difference of two offsets; cursors in offsets are cut
+at the floor, so they don't grow; a report is absolute, and says what is delivered before it is.
+With automatic acknowledgement what stands in the committed offset is done, and not read again.
+Follows Pulsar's `ConsumerImpl`; a micro-batch stands for its receiver queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pulsar_spark.planning.admission import Waiting
+from pulsar_spark.planning.stream_offset import PartitionOffset
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Report, Subscribe
+from pulsar_spark.protocol.ready import (
+    Acknowledged,
+    EpochBegan,
+    Grant,
+    OpenGrant,
+    Reply,
+    Revoke,
+    ServerError,
+)
+from pulsar_spark.subscriptions.due_messages import NOTHING
+
+NO_OPEN_GRANT: Final = -1
+NOT_THE_END: Final = frozenset({ServerError.EPOCH_IS_OVER, ServerError.CONSUMER_BUSY})
+"""Refusals of a request that leave a consumer connected: its report was of an epoch that is over
+(it was told so before, and says it again), or it is not alone and can't unsubscribe."""
+
+
+@dataclass(slots=True)
+class PartitionConsumer:
+    """`automatic`: what is committed is acknowledged. Of no use before it is `connected`."""
+
+    command: Subscribe
+    automatic: bool = True
+    connected: bool = False
+    was_connected: bool = False
+    """At any time: then epoch, origin and floor are those that it heard last."""
+    refusal: Reply | None = None
+    """Why it is not, or no longer, connected."""
+    epoch: int = 0
+    origin: Cursor = field(default_factory=Cursor)
+    floor: Position = EARLIEST
+    """The subscription's mark-delete position, as last heard of."""
+    grants: dict[int, PositionSet] = field(default_factory=dict)
+    counts: dict[int, PositionSet] = field(default_factory=dict)
+    """Redelivery count above 0 -> messages."""
+    open_attempt: int = NO_OPEN_GRANT
+    open_after: Cursor = field(default_factory=Cursor)
+    revision: int = 0
+    sequence: int = 0
+    lost_up_to: Position = EARLIEST
+    """Up to there messages were trimmed before they were read, and are given up."""
+    answered: int = -1
+    """The highest request that was answered."""
+
+    # -- hearing -----------------------------------------------------------------------------
+
+    def hear(self, item: Any) -> None:
+        """Take in what the broker says of this subscription; what is for others is left out."""
+        if isinstance(item, EpochBegan):
+            if self.connected and item.epoch > self.epoch:
+                self._begin(item.epoch, item.origin)
+        elif isinstance(item, Acknowledged):
+            if self.connected and item.epoch == self.epoch:
+                self.floor = max(self.floor, item.mark_delete_position)
+        elif isinstance(item, Reply | Grant | OpenGrant | Revoke):
+            if item.consumer != self.command.consumer:
+                return
+            if item.incarnation == self.command.incarnation:
+                self._hear_mine(item)
+            elif isinstance(item, Reply) and item.incarnation > self.command.incarnation:
+                self._hear_of_newer(item)
+
+    def done(self, committed: PartitionOffset | None) -> Cursor | None:
+        """What it has finished, as far as it knows; None if it never was at any place.
+
+        `committed` is its checkpoint, which an epoch that was heard of since makes void.
+        """
+        if self.was_connected and (committed is None or committed.epoch != self.epoch):
+            return self.origin.floor(self.floor)
+        if committed is None:
+            return None
+        done = committed.origin.floor(self.floor)
+        if committed.floor is not None:
+            done = done.floor(committed.floor)
+        if self.automatic:
+            for cursor in committed.attempts.values():
+                done = done.union(cursor)
+        return done
+
+    def subscribe_again(self, command: Subscribe) -> None:
+        """As another run, or because what the broker said was missed: it will say all again."""
+        self.command = command
+        self.connected, self.refusal = False, None
+        self._forget_grants()
+
+    def _hear_mine(self, item: Reply | Grant | OpenGrant | Revoke) -> None:
+        if isinstance(item, Reply):
+            self._hear_reply(item)
+        elif item.epoch != self.epoch or not self.connected:
+            return
+        elif isinstance(item, Grant):
+            self._granted(item)
+        elif isinstance(item, OpenGrant):
+            self.open_attempt, self.open_after = item.attempt, item.after
+            for count, messages in item.redelivery_counts.items():
+                self._count(count, messages)
+        else:
+            self._obey(item)
+
+    def _hear_of_newer(self, reply: Reply) -> None:
+        """Another run was let in under this name."""
+        if reply.error is None and reply.origin is not None:
+            self.connected = False
+            self.refusal = replace(reply, error=ServerError.CONSUMER_REPLACED, message="replaced")
+
+    def _hear_reply(self, reply: Reply) -> None:
+        if reply.error in NOT_THE_END and reply.request_id != self.command.request_id:
+            pass
+        elif reply.error is not None:
+            self.connected, self.refusal = False, reply
+            self._forget_grants()
+        elif reply.origin is not None:
+            if not self.connected:
+                self._begin(reply.epoch, reply.origin)
+            self.connected = self.was_connected = True
+            self.refusal = None
+        if reply.request_id is not None:
+            self.answered = max(self.answered, reply.request_id)
+
+    def _begin(self, epoch: int, origin: Cursor) -> None:
+        self.epoch, self.origin, self.floor = epoch, origin, origin.mark_delete_position
+        self.lost_up_to = EARLIEST
+        self._forget_grants()
+
+    def _forget_grants(self) -> None:
+        self.grants, self.counts, self.open_attempt = {}, {}, NO_OPEN_GRANT
+        self.revision = 0
+
+    def _granted(self, grant: Grant) -> None:
+        """Whoever holds a message at one attempt, holds it no longer at a lower one."""
+        for attempt in [each for each in self.grants if each < grant.attempt]:
+            self._put(attempt, self.grants[attempt].difference(grant.messages))
+        held = self.grants.get(grant.attempt, NOTHING)
+        self.grants[grant.attempt] = held.union(grant.messages)
+        self._count(grant.redelivery_count, grant.messages)
+
+    def _put(self, attempt: int, left: PositionSet) -> None:
+        if left:
+            self.grants[attempt] = left
+        else:
+            self.grants.pop(attempt, None)
+
+    def _obey(self, revoke: Revoke) -> None:
+        if revoke.messages is None:
+            self.grants, self.open_attempt = {}, NO_OPEN_GRANT
+        else:
+            left = {a: held.difference(revoke.messages) for a, held in self.grants.items()}
+            self.grants = {a: held for a, held in left.items() if held}
+        self.revision = max(self.revision, revoke.revision)
+
+    def _count(self, count: int, messages: PositionSet) -> None:
+        if self.counts:
+            rest = {n: held.difference(messages) for n, held in self.counts.items()}
+            self.counts = {n: held for n, held in rest.items() if held}
+        if count:
+            self.counts[count] = self.counts.get(count, NOTHING).union(messages)
+
+    def give_up(self, lost_up_to: Position) -> None:
+        """What lies at or before that position is gone: it is acknowledged, and never read."""
+        self.lost_up_to = lost_up_to
+        self.floor = max(self.floor, lost_up_to)
+
+    # -- planning ----------------------------------------------------------------------------
+
+    def offered(
+        self,
+        start: PartitionOffset | None,
+        ledgers: LedgerList,
+        hidden: PositionSet | None = None,
+        up_to: Position | None = None,
+        removed: PositionSet | None = None,
+    ) -> Offered:
+        """What may be planned behind `start`: granted, and not planned or done already.
+
+        `hidden` are not offered, nor are those that compaction has `removed`.
+        """
+        attempts = self._attempts(start)
+        done = self.origin.floor(self.floor)
+        if self.automatic:
+            for cursor in attempts.values():
+                done = done.union(cursor)
+        for left_out in (hidden, removed):
+            if left_out is not None:
+                done = done.acknowledge(left_out)
+        explicit: dict[int, PositionSet] = {}
+        for attempt, granted in self.grants.items():
+            left = _not_in(granted, done)
+            if not self.automatic and attempt in attempts:
+                left = _not_in(left, attempts[attempt])
+            left = left if up_to is None else left.up_to(up_to)
+            if left:
+                explicit[attempt] = left
+        openly = None
+        if self.open_attempt != NO_OPEN_GRANT:
+            behind = self._not_openly(done, attempts).advance(ledgers)
+            openly = Waiting(behind, ledgers, up_to, removed)
+        return Offered(explicit, self.open_attempt, openly, ledgers, removed)
+
+    def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
+        """What the open grant does not, or no longer, offer: planned by it, or granted since."""
+        after = done.union(self.open_after)
+        for attempt, cursor in attempts.items():
+            if attempt >= self.open_attempt:
+                after = after.union(cursor)
+        for granted in self.grants.values():
+            after = after.acknowledge(granted)
+        return after
+
+    def plan(
+        self, start: PartitionOffset | None, taken: Mapping[int, PositionSet], ledgers: LedgerList
+    ) -> PartitionOffset:
+        """The offset behind `start` with these messages, by attempt, in its micro-batch."""
+        attempts = self._attempts(start)
+        for attempt, messages in taken.items():
+            attempts[attempt] = attempts.get(attempt, self.origin).acknowledge(messages)
+        cut = {a: cursor.floor(self.floor).advance(ledgers) for a, cursor in attempts.items()}
+        attempts = self._not_superseded(cut, ledgers)
+        every = NOTHING
+        for messages in taken.values():
+            every = every.union(messages)
+        counts = {
+            count: part
+            for count, held in sorted(self.counts.items())
+            if (part := held.intersection(every))
+        }
+        origin = self.origin.floor(self.floor)
+        return PartitionOffset(origin, attempts, self.epoch, self.floor, counts)
+
+    def _not_superseded(
+        self, attempts: Mapping[int, Cursor], ledgers: LedgerList
+    ) -> dict[int, Cursor]:
+        """Without those of which every message is below the floor, or came again at a higher one.
+
+        Forgetting is safe: at an attempt that is over nothing is planned again, and an open grant
+        leaves out what was planned at a higher one.
+        """
+        floor, higher = Cursor(self.floor), NOTHING
+        kept: dict[int, Cursor] = {}
+        for attempt in sorted(attempts, reverse=True):
+            planned = attempts[attempt].difference(floor, ledgers)
+            if planned.difference(higher):
+                kept[attempt] = attempts[attempt]
+                higher = higher.union(planned)
+        return dict(sorted(kept.items()))
+
+    def forget_planned(self, committed: PartitionOffset | None) -> None:
+        """That micro-batch is committed: what it had is never offered again."""
+        if committed is None or committed.epoch != self.epoch:
+            return
+        for attempt, granted in list(self.grants.items()):
+            done = committed.attempts.get(attempt, Cursor())
+            self._put(attempt, _not_in(granted.after(self.floor), done))
+        if self.counts:
+            counted = committed.redelivery_counts
+            rest = {
+                count: held.after(self.floor).difference(counted.get(count, NOTHING))
+                for count, held in self.counts.items()
+            }
+            self.counts = {count: held for count, held in rest.items() if held}
+
+    def _attempts(self, start: PartitionOffset | None) -> dict[int, Cursor]:
+        if start is None or start.epoch != self.epoch:
+            return {}
+        return dict(start.attempts)
+
+    # -- reporting ---------------------------------------------------------------------------
+
+    def report(
+        self,
+        committed: PartitionOffset | None,
+        planned: PartitionOffset | None,
+        ledgers: LedgerList,
+        permits: int,
+        request_id: int | None = None,
+        removed: PositionSet = NOTHING,
+    ) -> Report:
+        """All that there is to say; absolute, but for its sequence number.
+
+        `committed` is done, if acknowledgement is automatic; `planned` is about to be delivered.
+        What compaction has `removed` is done too, as far as it was passed over.
+        """
+        acknowledged = Cursor()
+        if self.automatic:
+            acknowledged = self.origin
+            for cursor in self._attempts(committed).values():
+                acknowledged = acknowledged.union(cursor)
+        if self.lost_up_to > EARLIEST:
+            acknowledged = acknowledged.floor(self.lost_up_to)
+        if removed:
+            passed = self._passed_over(planned or committed, removed, ledgers)
+            acknowledged = acknowledged.acknowledge(passed)
+        # What is acknowledged is named too: part of a batch stays held without batch-index
+        # acknowledgement, until the floor has passed it.
+        begin = self.origin.floor(self.floor)
+        delivered = {
+            attempt: held
+            for attempt, cursor in self._attempts(planned or committed).items()
+            if (held := cursor.difference(begin, ledgers).after(self.floor))
+        }
+        self.sequence += 1
+        return Report(
+            self.command.subscription, self.command.consumer, self.command.incarnation,
+            self.epoch, self.sequence, acknowledged, delivered, permits=permits,
+            revision=self.revision, committed=self.floor, request_id=request_id,
+        )  # fmt: skip
+
+    def _passed_over(
+        self, planned: PartitionOffset | None, removed: PositionSet, ledgers: LedgerList
+    ) -> PositionSet:
+        """Of the removed messages those before the first that is still to be planned."""
+        done = self.origin.floor(self.floor).acknowledge(removed)
+        for cursor in self._attempts(planned).values():
+            done = done.union(cursor)
+        return removed.after(self.floor).up_to(done.advance(ledgers).mark_delete_position)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What one partition offers: by explicit grants, and openly. As admission takes it.
+
+    `removed` is left out of what it offers, and does not count where bytes are estimated.
+    """
+
+    explicit: Mapping[int, PositionSet]
+    open_attempt: int
+    openly: Waiting | None
+    ledgers: LedgerList
+    removed: PositionSet | None = None
+
+    def begins_before(self, position: Position) -> bool:
+        """Whether something that it offers lies at or before that position."""
+        if self.openly is not None and self.openly.cursor.mark_delete_position < position:
+            return True
+        return any(granted.up_to(position) for granted in self.explicit.values())
+
+    def take(self, messages: int | None) -> PositionSet:
+        """The next messages, at most so many: those that were granted one by one come first."""
+        granted = self._granted()
+        if messages is not None and granted:
+            held = granted.count(self.ledgers)
+            if held >= messages:
+                return granted.prefix(messages, self.ledgers)
+            messages -= held
+        if self.openly is None:
+            return granted
+        taken = self.openly.take(messages)
+        return granted.union(taken if self.removed is None else taken.difference(self.removed))
+
+    def by_attempt(self, taken: PositionSet) -> dict[int, PositionSet]:
+        """The attempts at which these were granted; the highest, where there are several."""
+        found: dict[int, PositionSet] = {}
+        for attempt in sorted(self.explicit, reverse=True):
+            part = taken.intersection(self.explicit[attempt])
+            if part:
+                found[attempt] = part
+                taken = taken.difference(part)
+        if taken and self.openly is not None:
+            found[self.open_attempt] = found.get(self.open_attempt, NOTHING).union(taken)
+        return found
+
+    def count(self, most: int | None = None) -> int:
+        """How many messages wait; stops counting at `most`."""
+        held = self._granted().count(self.ledgers)
+        if self.openly is not None and (most is None or held < most):
+            held += self.openly.count(None if most is None else most - held)
+        return held if most is None else min(held, most)
+
+    def size_bytes(self, most: int) -> int:
+        """About how many payload bytes wait; stops counting at `most`."""
+        size = self._granted_waiting().size_bytes(most)
+        if self.openly is not None and size < most:
+            size += self.openly.size_bytes(most - size)
+        return min(size, most)
+
+    def within_bytes(self, size_bytes: int) -> int:
+        """How many of the next messages have about so many payload bytes."""
+        granted = self._granted_waiting()
+        messages = granted.within_bytes(size_bytes)
+        if self.openly is not None and messages == granted.count():
+            messages += self.openly.within_bytes(size_bytes - granted.size_bytes(size_bytes))
+        return messages
+
+    def _granted(self) -> PositionSet:
+        result = NOTHING
+        for held in self.explicit.values():
+            result = result.union(held)
+        return result
+
+    def _granted_waiting(self) -> Waiting:
+        """The explicit grants as what a cursor lacks: of their ledgers all else is done."""
+        granted = self._granted()
+        ledgers = LedgerList(
+            ledger for each in granted.ledger_ids if (ledger := self.ledgers.get(each)) is not None
+        )
+        done = NOTHING
+        for ledger in ledgers:
+            whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
+            done = done.union(whole.difference(granted))
+        return Waiting(Cursor().acknowledge(done), ledgers, uncounted=self.removed)
+
+
+def _not_in(messages: PositionSet, cursor: Cursor) -> PositionSet:
+    left = messages.after(cursor.mark_delete_position)
+    return left.difference(cursor.individually_deleted) if left else left

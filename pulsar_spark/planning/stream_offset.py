@@ -1,0 +1,224 @@
+"""A micro-batch offset: for each topic partition, what has been planned so far, as cursors.
+
+Invariants: a micro-batch is the difference of its two offsets, and needs nothing but them and the
+ledgers; equal offsets have equal text (keys sorted); cursors only grow from one offset to the
+next within an epoch; what `start` lacks, or has from another epoch, begins at `end`'s origin.
+The symbolic offset, with which every query begins, resolves nothing and is always the same.
+
+Takes the place of Spark's `KafkaSourceOffset`; a number per partition can't say which messages
+of a batch were acknowledged, so here it is Pulsar's cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.records.stored_record import StoredFormat
+
+OFFSET_FORMAT: Final = StoredFormat(
+    "An offset in the checkpoint",
+    version=3,
+    remedy="Restore the checkpoint from a copy, or start with a new one.",
+)
+READERS_VERSION: Final = 1
+"""A Reader's offset says nothing that version 1 did not, and is still written as such."""
+FIRST_ATTEMPT: Final = 0
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; `topic` is the full name, without a partition suffix."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-partition-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """Where one partition is: the cursor from which its epoch began, and one per attempt.
+
+    `floor` is the subscription's mark-delete position as last heard of; what lies at or below it
+    belongs to no micro-batch any more. A Reader has one attempt and no floor.
+    """
+
+    origin: Cursor
+    attempts: Mapping[int, Cursor]
+    epoch: int = 0
+    floor: Position | None = None
+    redelivery_counts: Mapping[int, PositionSet] = field(default_factory=dict)
+    """Of the messages of the micro-batch that ends here: counts above 0 -> those that have them."""
+
+    @staticmethod
+    def beginning(origin: Cursor, epoch: int = 0) -> PartitionOffset:
+        return PartitionOffset(origin, {FIRST_ATTEMPT: origin}, epoch)
+
+    @property
+    def cursor(self) -> Cursor:
+        """That of the first attempt, which is a Reader's only one."""
+        return self.attempts[FIRST_ATTEMPT]
+
+    def planned(self, cursor: Cursor) -> PartitionOffset:
+        """With the first attempt's cursor moved on."""
+        return PartitionOffset(
+            self.origin, {**self.attempts, FIRST_ATTEMPT: cursor}, self.epoch, self.floor
+        )
+
+    def batch_since(self, start: PartitionOffset | None, ledgers: LedgerList) -> PositionSet:
+        """The messages of the micro-batch from `start` (None: from the origin) to this offset."""
+        batch = PositionSet()
+        for part in self.attempts_since(start, ledgers).values():
+            batch = batch.union(part)
+        return batch
+
+    def attempts_since(
+        self, start: PartitionOffset | None, ledgers: LedgerList
+    ) -> dict[int, PositionSet]:
+        """The same by attempt; attempts without messages are left out."""
+        same_epoch = start is not None and start.epoch == self.epoch
+        found: dict[int, PositionSet] = {}
+        for attempt, end in sorted(self.attempts.items()):
+            begin = self.origin
+            if same_epoch and start is not None:
+                begin = start.attempts.get(attempt, self.origin)
+            part = end.difference(begin, ledgers)
+            if self.floor is not None:
+                part = part.after(self.floor)
+            if part:
+                found[attempt] = part
+        return found
+
+    def to_json_value(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "attempts": {
+                str(attempt): _cursor_value(cursor) for attempt, cursor in self.attempts.items()
+            },
+            "epoch": self.epoch,
+            "origin": _cursor_value(self.origin),
+        }
+        if self.floor is not None:
+            value["floor"] = str(self.floor)
+        if self.redelivery_counts:
+            value["redelivery_counts"] = {
+                str(count): _cursor_value(Cursor().acknowledge(messages))
+                for count, messages in self.redelivery_counts.items()
+            }
+        return value
+
+    @staticmethod
+    def from_json_value(value: Mapping[str, Any]) -> PartitionOffset:
+        floor = value.get("floor")
+        return PartitionOffset(
+            _cursor(value["origin"]),
+            {int(attempt): _cursor(cursor) for attempt, cursor in value["attempts"].items()},
+            int(value["epoch"]),
+            None if floor is None else Position.parse(floor),
+            {
+                int(count): _cursor(messages).individually_deleted
+                for count, messages in value.get("redelivery_counts", {}).items()
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """All partitions of one streaming source. `partitions` is None for the symbolic offset."""
+
+    partitions: Mapping[TopicPartition, PartitionOffset] | None = field(default_factory=dict)
+    subscription: str = ""
+    consumer: str = ""
+    """Of a consumer: who it is, so that a restart is the same one. A Reader has neither."""
+    incarnation: int = 0
+    """The run of the consumer that planned this; the next one takes a higher number."""
+    suspects: str = ""
+    """Of a consumer: the file of messages that it tries apart, if there are any."""
+    ack_mode: str = ""
+    """Of a consumer: what its cursors mean, `auto` or `manual`; version 2 did not say."""
+
+    @property
+    def is_symbolic(self) -> bool:
+        return self.partitions is None
+
+    def get(self, partition: TopicPartition) -> PartitionOffset | None:
+        return (self.partitions or {}).get(partition)
+
+    def items(self) -> Iterator[tuple[TopicPartition, PartitionOffset]]:
+        """By topic and partition, ascending."""
+        return iter(sorted((self.partitions or {}).items()))
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Canonical: two equal offsets give the same text, keys sorted at every level."""
+        if self.partitions is None:
+            return {"initial": True, "version": READERS_VERSION}
+        topics: dict[str, dict[str, Any]] = {}
+        for (topic, partition), offset in self.items():
+            topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
+        if not self.subscription:
+            return {"topics": _sorted(topics), "version": READERS_VERSION}
+        value = {
+            "ack_mode": self.ack_mode,
+            "consumer": self.consumer,
+            "incarnation": self.incarnation,
+            "subscription": self.subscription,
+            "topics": _sorted(topics),
+            "version": OFFSET_FORMAT.version,
+        }
+        return {"suspects": self.suspects, **value} if self.suspects else value
+
+    @staticmethod
+    def from_json_value(value: Any) -> StreamOffset:
+        """Read `to_json_value`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
+        version = value.get("version") if isinstance(value, dict) else None
+        if version is None:
+            raise CorruptFileError(
+                "An offset in the checkpoint is not one of Pulsarlite: it has no version. Was "
+                "the checkpoint made by another source? Start with a new checkpoint folder."
+            )
+        OFFSET_FORMAT.check_version(version)
+        if value.get("initial"):
+            return StreamOffset(None)
+        try:
+            return StreamOffset(
+                {
+                    TopicPartition(topic, int(partition)): PartitionOffset.from_json_value(offset)
+                    for topic, partitions in value["topics"].items()
+                    for partition, offset in partitions.items()
+                },
+                str(value.get("subscription", "")),
+                str(value.get("consumer", "")),
+                int(value.get("incarnation", 0)),
+                str(value.get("suspects", "")),
+                str(value.get("ack_mode", "")),
+            )
+        except (
+            KeyError, ValueError, TypeError, AttributeError, OverflowError, CorruptFileError,
+        ) as error:  # fmt: skip
+            raise OFFSET_FORMAT.damaged("", repr(error)) from error
+
+
+def _sorted(value: Any) -> Any:
+    """The value with the keys of all its objects in order."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _sorted(each) for key, each in sorted(value.items())}
+
+
+def _cursor_value(cursor: Cursor) -> Any:
+    """`ledger:entry` for a cursor without holes, else the cursor's own form."""
+    if cursor.individually_deleted.is_empty:
+        return str(cursor.mark_delete_position)
+    return cursor.to_json_value()
+
+
+def _cursor(value: Any) -> Cursor:
+    if isinstance(value, str):
+        return Cursor(Position.parse(value))
+    return Cursor.from_json_value(value)

@@ -1,0 +1,277 @@
+"""What the log knows of a ledger: where its rows lie, and how they form entries.
+
+Invariants: a ledger is immutable; entry ids run from 0 to `entries - 1`; the messages of entry
+`e` are the rows `batch_sizes.first_message(e)` onwards, in batch-index order; the ledgers of one
+partition have ascending ids. Follows Pulsar's `ManagedLedgerInfo.LedgerInfo`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """Messages per entry, run-length coded: `runs` holds (messages, how many such entries)."""
+
+    runs: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(sizes: Iterable[int]) -> BatchSizes:
+        """From one size (>= 1) per entry."""
+        return BatchSizes(tuple((size, sum(1 for _ in run)) for size, run in groupby(sizes)))
+
+    @property
+    def entries(self) -> int:
+        return sum(count for _, count in self.runs)
+
+    @property
+    def messages(self) -> int:
+        return sum(size * count for size, count in self.runs)
+
+    def size_of(self, entry_id: int) -> int:
+        """Messages in the entry. IndexError if the ledger has no such entry."""
+        if entry_id >= 0:
+            for size, count in self.runs:
+                if entry_id < count:
+                    return size
+                entry_id -= count
+        raise IndexError(entry_id)
+
+    def first_message(self, entry_id: int) -> int:
+        """Messages before the entry; `entries` itself gives the ledger's message count."""
+        first = 0
+        for size, count in self.runs:
+            if entry_id <= count:
+                return first + size * entry_id
+            first += size * count
+            entry_id -= count
+        raise IndexError(entry_id)
+
+    def locate(self, message: int) -> tuple[int, int]:
+        """(entry id, batch index) of the ledger's `message`-th message, counted from 0."""
+        entry_id = 0
+        for size, count in self.runs:
+            if message < size * count:
+                return entry_id + message // size, message % size
+            message -= size * count
+            entry_id += count
+        raise IndexError(message)
+
+    def array(self) -> NDArray[np.int64]:
+        """One size per entry, shape (entries,), int64."""
+        sizes, counts = zip(*self.runs, strict=True) if self.runs else ((), ())
+        return np.repeat(np.array(sizes, np.int64), np.array(counts, np.int64))
+
+    def entries_of(self, messages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The entry of each of these messages of the ledger, counted from 0.
+
+        >>> BatchSizes.of([2, 1]).entries_of(np.array([0, 1, 2])).tolist()
+        [0, 0, 1]
+        """
+        return np.searchsorted(np.cumsum(self.array()), messages, side="right").astype(np.int64)
+
+    def to_json(self) -> list[list[int]]:
+        return [list(run) for run in self.runs]
+
+    @staticmethod
+    def from_json(value: Sequence[Sequence[int]]) -> BatchSizes:
+        """TypeError or ValueError if it is no list of such runs."""
+        if not all(type(number) is int for run in value for number in run):
+            raise TypeError(f"{value!r} has other than whole numbers")
+        return BatchSizes(tuple((size, count) for size, count in value))
+
+
+@dataclass(frozen=True, slots=True)
+class FileSeal:
+    """What a data file is, to the byte: its length, and the CRC-32 of its Parquet footer.
+
+    The footer has the checksums of all else, so nobody changes a file that is sealed unnoticed.
+    """
+
+    size_bytes: int
+    footer_crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """One ledger of one partition: a range of rows of a data file.
+
+    `file` is a path relative to the topic's folder; `size_bytes` counts payload bytes before
+    compression; times are milliseconds since 1970; `max_deliver_at_ms` is None if no message
+    of it is delayed. `seal` is the file's, and `digest` the checksum of the rows' content
+    (`connector/ledger_files/content_digest.py`); a ledger from before they were stored has neither.
+    """
+
+    ledger_id: int
+    partition: int
+    file: str
+    first_row: int
+    batch_sizes: BatchSizes
+    size_bytes: int
+    min_publish_time_ms: int
+    max_publish_time_ms: int
+    max_deliver_at_ms: int | None = None
+    seal: FileSeal | None = None
+    digest: int | None = None
+
+    @property
+    def entries(self) -> int:
+        return self.batch_sizes.entries
+
+    @property
+    def messages(self) -> int:
+        return self.batch_sizes.messages
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSum:
+    """Some ledgers added up, in any order: how many messages, and which ids with which content.
+
+    Two sums are equal only if the ledgers are (but for a chance of one to 2**64): `digest` is the
+    sum, modulo 2**64, of a hash of each ledger's id, partition, entries and digest.
+    """
+
+    messages: int = 0
+    digest: int = 0
+
+    def __add__(self, other: LedgerSum) -> LedgerSum:
+        digest = (self.digest + other.digest) % (1 << 64)
+        return LedgerSum(self.messages + other.messages, digest)
+
+    def plus(self, ledger: LedgerInfo) -> LedgerSum:
+        return self + LedgerSum(ledger.messages, _term(ledger))
+
+    def to_json(self) -> list[int]:
+        return [self.messages, self.digest]
+
+    @staticmethod
+    def from_json(value: Sequence[int]) -> LedgerSum:
+        messages, digest = value
+        return LedgerSum(int(messages), int(digest))
+
+
+def _term(ledger: LedgerInfo) -> int:
+    what = (ledger.ledger_id, ledger.partition, ledger.batch_sizes.runs, ledger.digest)
+    return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest(), "little")
+
+
+class LedgerList(Sequence[LedgerInfo]):
+    """The ledgers of one topic partition, by ascending id. Immutable; look-ups bisect.
+
+    A list is a window on columns that only ever grow at their end, so that the next list, with
+    one ledger more, costs nothing: see `LedgerColumn`.
+    """
+
+    __slots__ = ("_column", "_start", "_stop")
+
+    def __init__(self, ledgers: Iterable[LedgerInfo] = ()) -> None:
+        column = LedgerColumn()
+        for ledger in ledgers:
+            column.append(ledger)
+        self._column, self._start, self._stop = column, 0, len(column.ids)
+
+    @staticmethod
+    def window(column: LedgerColumn, start: int, stop: int) -> LedgerList:
+        """The ledgers start to stop of a column that changes no more below `stop`."""
+        view = LedgerList()
+        view._column, view._start, view._stop = column, start, stop
+        return view
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __iter__(self) -> Iterator[LedgerInfo]:
+        return (self._column.at(index) for index in range(self._start, self._stop))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            places = range(self._start, self._stop)[index]
+            return [self._column.at(place) for place in places]
+        return self._column.at(range(self._start, self._stop)[index])
+
+    def get(self, ledger_id: int) -> LedgerInfo | None:
+        """The ledger of that id, or None (trimmed, another partition's, or not yet there)."""
+        place = self.place(ledger_id)
+        return None if place is None else self._column.at(place)
+
+    def first_at_or_after(self, ledger_id: int) -> LedgerInfo | None:
+        index = self._left(ledger_id)
+        return self._column.at(index) if index < self._stop else None
+
+    def first_after(self, ledger_id: int) -> LedgerInfo | None:
+        index = self._right(ledger_id)
+        return self._column.at(index) if index < self._stop else None
+
+    def last_before(self, ledger_id: int) -> LedgerInfo | None:
+        index = self._left(ledger_id)
+        return self._column.at(index - 1) if index > self._start else None
+
+    def between(self, first_id: int, last_id: int) -> Sequence[LedgerInfo]:
+        """Ledgers with first_id <= id <= last_id; costs what it returns, not what there is."""
+        places = range(self._left(first_id), self._right(last_id))
+        return [self._column.at(place) for place in places]
+
+    def __reduce__(self) -> tuple[type[LedgerList], tuple[list[LedgerInfo]]]:
+        return LedgerList, (list(self),)
+
+    def place(self, ledger_id: int) -> int | None:
+        """Where the ledger stands in the column below this list; None if it is not in it."""
+        index = self._left(ledger_id)
+        return index if index < self._stop and self._column.ids[index] == ledger_id else None
+
+    def _left(self, ledger_id: int) -> int:
+        return bisect_left(self._column.ids, ledger_id, self._start, self._stop)
+
+    def _right(self, ledger_id: int) -> int:
+        return bisect_right(self._column.ids, ledger_id, self._start, self._stop)
+
+
+class LedgerColumn:
+    """What lists of ledgers share: ids and ledgers, appended to and never changed otherwise.
+
+    A ledger that came out of a snapshot is the number of its row there until somebody asks for
+    it, so that opening a topic of ten thousand ledgers builds none of them.
+    """
+
+    __slots__ = ("_ledgers", "_load", "ids")
+
+    def __init__(
+        self,
+        ids: Iterable[int] = (),
+        ledgers: Iterable[LedgerInfo | int] = (),
+        load: Callable[[int], LedgerInfo] | None = None,
+    ) -> None:
+        self.ids = list(ids)
+        self._ledgers = list(ledgers)
+        self._load = load
+
+    def at(self, index: int) -> LedgerInfo:
+        ledger = self._ledgers[index]
+        if isinstance(ledger, LedgerInfo):
+            return ledger
+        if self._load is None:  # pragma: no cover - rows are only given with their loader
+            raise IndexError(index)
+        loaded = self._ledgers[index] = self._load(ledger)
+        return loaded
+
+    def append(self, ledger: LedgerInfo) -> None:
+        self.ids.append(ledger.ledger_id)
+        self._ledgers.append(ledger)
+
+    def copy(self, start: int, stop: int, but: Mapping[int, LedgerInfo | None]) -> LedgerColumn:
+        """The ledgers start to stop, those at `but` replaced, or left out where None."""
+        places = [place for place in range(start, stop) if but.get(place, self) is not None]
+        return LedgerColumn(
+            (self.ids[place] for place in places),
+            (but.get(place) or self._ledgers[place] for place in places),
+            self._load,
+        )

@@ -1,0 +1,285 @@
+"""What the broker is told: by consumers, by admins, and by the log.
+
+Invariants: a command is a value; one that arrives twice changes nothing the second time, and one
+that arrives late is seen to be late: by its epoch, its incarnation, its sequence number, or the
+attempt that it rejects. Named as in Pulsar's wire protocol (`PulsarApi.proto`) where it has them;
+Flow and Ack travel together as a `Report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.policies import ConsumerOptions, KeySharedPolicy, TopicPolicies
+from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
+
+
+class SubscriptionType(str, Enum):
+    """How the consumers of a subscription share its messages."""
+
+    EXCLUSIVE = "Exclusive"
+    FAILOVER = "Failover"
+    SHARED = "Shared"
+    KEY_SHARED = "Key_Shared"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several consumers get messages at a time."""
+        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+
+
+class InitialPosition(str, Enum):
+    """Where a subscription begins that is not there yet."""
+
+    LATEST = "Latest"
+    EARLIEST = "Earliest"
+
+
+class AckType(str, Enum):
+    """Whether an acknowledgement means some messages, or all up to one."""
+
+    INDIVIDUAL = "Individual"
+    CUMULATIVE = "Cumulative"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAdded:
+    """A commit of the log added a ledger to this partition.
+
+    `sticky_key_hashes` (31 bits), `deliver_at_ms` (0: at once) and `publish_times_ms` have one
+    value a message, in order; each may be missing. `hidden` are duplicates that readers skip.
+    """
+
+    ledger: LedgerInfo
+    published_at_ms: int = 0
+    sticky_key_hashes: NDArray[Any] | None = None
+    deliver_at_ms: NDArray[Any] | None = None
+    publish_times_ms: NDArray[Any] | None = None
+    hidden: PositionSet = field(default_factory=PositionSet)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgersTrimmed:
+    """A commit of the log removed these ledgers; readers find them no more."""
+
+    ledger_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A commit of the log compacted this partition, and says what is left."""
+
+    compacted: CompactedLedgers
+
+
+@dataclass(frozen=True, slots=True)
+class SetPolicies:
+    """An admin changed the topic's policies, or the host found them in the topic's settings."""
+
+    policies: TopicPolicies
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A consumer connects, or says again that it did.
+
+    `incarnation` tells the runs under one consumer name apart: a higher one replaces a lower.
+    `resumes`: it has a checkpoint, so what it was granted before is still with it.
+    `start_message_id` is (position, batch index or -1) and counts only for a new subscription; so
+    does `begins_behind`, which comes before it: what a consumer has done by its own checkpoint,
+    where the subscription is not durable.
+    """
+
+    subscription: str
+    consumer: str
+    incarnation: int = 0
+    subscription_type: SubscriptionType = SubscriptionType.EXCLUSIVE
+    durable: bool = True
+    initial_position: InitialPosition = InitialPosition.LATEST
+    start_message_id: tuple[Position, int] | None = None
+    start_message_id_inclusive: bool = False
+    priority_level: int = 0
+    key_shared_policy: KeySharedPolicy = field(default_factory=KeySharedPolicy)
+    options: ConsumerOptions = field(default_factory=ConsumerOptions)
+    permits: int = 0
+    read_compacted: bool = False
+    resumes: bool = False
+    request_id: int | None = None
+    begins_behind: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSubscription:
+    """An admin, or a dead-letter policy, creates a durable subscription that nobody has yet."""
+
+    subscription: str
+    initial_position: InitialPosition = InitialPosition.EARLIEST
+    request_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConsumer:
+    """A consumer goes, having sent its last report."""
+
+    subscription: str
+    consumer: str
+    incarnation: int = 0
+    request_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLapsed:
+    """A consumer showed no life for longer than its lease; only the host's clock knows that."""
+
+    subscription: str
+    consumer: str
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Delete a subscription; by its only consumer, or by an admin (no consumer) if it has none."""
+
+    subscription: str
+    consumer: str = ""
+    incarnation: int = 0
+    request_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Begin a new epoch: at a message, which is the next one, or at a publish time."""
+
+    subscription: str
+    position: Position | None = None
+    batch_index: int = -1
+    timestamp_ms: int | None = None
+    request_id: int | None = None
+
+    @staticmethod
+    def to_earliest(subscription: str) -> Seek:
+        return Seek(subscription, EARLIEST)
+
+    @staticmethod
+    def to_latest(subscription: str) -> Seek:
+        return Seek(subscription, LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Negatively acknowledged messages, as granted in `attempt`. No delay given: the consumer's.
+
+    Without attempt: at whatever attempt they are held. `properties` are set on the dead letters
+    that come of it: the error, for instance.
+    """
+
+    attempt: int | None
+    messages: PositionSet
+    delay_ms: int | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    bury: bool = False
+    """Dead letters at once, however seldom they were delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReconsumeLater:
+    """Messages for the retry letter topic. `reconsume_times` is what their property says now.
+
+    Without attempt: at whatever attempt they are held.
+    """
+
+    attempt: int | None
+    messages: PositionSet
+    delay_ms: int = 0
+    reconsume_times: int = 0
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a consumer has to say, absolute: the union of what arrives is right.
+
+    `sequence` rises with each report of an incarnation; of delivered, permits and committed floor
+    the newest report's count. `delivered`, by attempt, is all that it has planned so far of what it
+    was granted and has not acknowledged, said before it is delivered; None: it does not say.
+    `permits` is how many messages it may hold at most. `revision` is the latest `Revoke` that it
+    has obeyed. `committed` is the floor of its committed offset: below it no replay reads.
+    A report without consumer comes from a sink: its acknowledgements and rejections count. A sink
+    knows no epoch; None is whichever it is now. `acknowledged_attempts` are acknowledged as they
+    were granted in each attempt: what was granted before the latest seek is left out. Its
+    cumulative acknowledgement is refused where several consumers share the subscription.
+    """
+
+    subscription: str
+    consumer: str = ""
+    incarnation: int = 0
+    epoch: int | None = 0
+    sequence: int = 0
+    acknowledged: Cursor = field(default_factory=Cursor)
+    delivered: Mapping[int, PositionSet] | None = None
+    rejected: tuple[Rejection, ...] = ()
+    reconsume_later: tuple[ReconsumeLater, ...] = ()
+    permits: int | None = None
+    revision: int = 0
+    committed: Position | None = None
+    request_id: int | None = None
+    acknowledged_attempts: Mapping[int, PositionSet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Acknowledge as a client does: ids, with an ack_set where a batch is not wholly meant.
+
+    Individual: `messages`, and of each entry in `ack_sets` the indexes that its words no longer
+    have. Cumulative: all up to `position`, of it only what `ack_set` no longer has. With the
+    `attempt` at which it was granted it counts for nothing once a seek came in between.
+    """
+
+    subscription: str
+    consumer: str = ""
+    epoch: int | None = None
+    ack_type: AckType = AckType.INDIVIDUAL
+    messages: PositionSet = field(default_factory=PositionSet)
+    ack_sets: tuple[tuple[Position, tuple[int, ...]], ...] = ()
+    position: Position | None = None
+    ack_set: tuple[int, ...] | None = None
+    request_id: int | None = None
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RedeliverUnacknowledgedMessages:
+    """Give these back, as granted in each attempt; None: all that the consumer holds."""
+
+    subscription: str
+    consumer: str
+    incarnation: int = 0
+    epoch: int = 0
+    sequence: int = 0
+    messages: Mapping[int, PositionSet] | None = None
+
+
+Command = (
+    LedgerAdded
+    | LedgersTrimmed
+    | Compacted
+    | SetPolicies
+    | Subscribe
+    | CreateSubscription
+    | CloseConsumer
+    | LeaseLapsed
+    | Unsubscribe
+    | Seek
+    | Report
+    | Acknowledge
+    | RedeliverUnacknowledgedMessages
+)

@@ -1,0 +1,121 @@
+"""What a topic's and a consumer's owners may choose: every bound has its name here.
+
+Invariants: values only, with Pulsar's defaults; 0 switches a limit off unless it says otherwise.
+Follows `TopicPolicies`, `ServiceConfiguration` and `ConsumerConfigurationData`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Final
+
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+
+INFINITE: Final = -1
+DEFAULT_MAX_REDELIVER_COUNT: Final = 16
+
+
+class BacklogQuotaPolicy(str, Enum):
+    """What happens when a backlog quota is exceeded."""
+
+    PRODUCER_REQUEST_HOLD = "producer_request_hold"
+    PRODUCER_EXCEPTION = "producer_exception"
+    CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
+
+
+class KeySharedMode(str, Enum):
+    """Who decides which keys a consumer gets."""
+
+    AUTO_SPLIT = "AUTO_SPLIT"
+    STICKY = "STICKY"
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """`ranges`, (low, high) both included, are given with STICKY only."""
+
+    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
+    allow_out_of_order_delivery: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def matches(self, other: KeySharedPolicy) -> bool:
+        """Whether two consumers with these can share a subscription."""
+        mine = (self.mode, self.allow_out_of_order_delivery)
+        return mine == (other.mode, other.allow_out_of_order_delivery)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPolicy:
+    """A message is seen `max_redeliver_count` + 1 times.
+
+    No dead letter topic: the default one. No retry letter topic: what is to be consumed later is
+    delivered again after its delay. InvalidOptionError if the count is below 1.
+    """
+
+    max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
+    dead_letter_topic: str = ""
+    retry_letter_topic: str = ""
+    initial_subscription_name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.max_redeliver_count < 1:
+            raise InvalidOptionError("MaxRedeliverCount must be > 0.")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """What a consumer says of itself when it subscribes; times in milliseconds."""
+
+    negative_ack_redelivery_delay_ms: int = 60_000
+    negative_ack_redelivery_backoff: MultiplierRedeliveryBackoff | None = None
+    ack_timeout_ms: int = 0
+    ack_timeout_redelivery_backoff: MultiplierRedeliveryBackoff | None = None
+    dead_letter_policy: DeadLetterPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicies:
+    """A topic's policies, and the broker's settings that bear on it."""
+
+    retention_time_ms: int = 0
+    retention_size_bytes: int = 0
+    message_ttl_ms: int = 0
+    backlog_quota_bytes: int = INFINITE
+    backlog_quota_time_ms: int = INFINITE
+    backlog_quota_policy: BacklogQuotaPolicy = BacklogQuotaPolicy.PRODUCER_REQUEST_HOLD
+    max_unacked_messages_per_consumer: int = 50_000
+    max_unacked_messages_per_subscription: int = 200_000
+    max_consumers_per_topic: int = 0
+    max_consumers_per_subscription: int = 0
+    max_subscriptions_per_topic: int = 0
+    max_producers_per_topic: int = 0
+    batch_index_acknowledgment: bool = True
+    delayed_delivery: bool = True
+    delayed_delivery_tick_ms: int = 1_000
+    dispatcher_max_round_robin_batch_size: int = 20
+    key_shared_consistent_hashing: bool = True
+    key_shared_look_ahead_per_consumer: int = 2_000
+    key_shared_look_ahead: int = 20_000
+    failover_consistent_hashing: bool = False
+    keep_without_subscription: bool = False
+    """For a dead-letter topic: it keeps its messages until somebody subscribes durably."""
+
+
+def hosted_policies(settings: Mapping[str, Any]) -> TopicPolicies:
+    """A topic's policies by its settings, in which `policies` has those that were set.
+
+    Unacknowledged messages have no limit unless one is set: Pulsar's protect the broker's memory,
+    and here they are bitmaps, while a micro-batch takes hundreds of thousands at once.
+    """
+    known = {each.name for each in fields(TopicPolicies)}
+    chosen: dict[str, Any] = {
+        "max_unacked_messages_per_consumer": 0,
+        "max_unacked_messages_per_subscription": 0,
+    }
+    chosen |= {name: value for name, value in settings.get("policies", {}).items() if name in known}
+    if "backlog_quota_policy" in chosen:
+        chosen["backlog_quota_policy"] = BacklogQuotaPolicy(chosen["backlog_quota_policy"])
+    return TopicPolicies(**chosen)

@@ -1,0 +1,123 @@
+"""Commands and what the broker answers, as the bytes that lie in the system topics.
+
+Invariants: every value that is written can be read back equal; each has a version and a checksum,
+and a newer one is refused; message sets travel as serialised cursors, never as rows for each
+message. JSON outside, so that a stranger can read it; stands for Pulsar's `PulsarApi.proto`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Final
+
+from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol import commands, policies, ready
+from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.records.stored_record import StoredFormat
+
+WIRE_FORMAT: Final = StoredFormat(
+    "A message of a system topic",
+    version=2,
+    checked_since=2,
+    remedy="Restore the topic's files from a copy.",
+)
+
+_CLASSES: Final[dict[str, type]] = {
+    each.__name__: each
+    for each in (
+        commands.Subscribe, commands.CreateSubscription, commands.CloseConsumer,
+        commands.LeaseLapsed, commands.Unsubscribe, commands.Seek, commands.Rejection,
+        commands.ReconsumeLater, commands.Report, commands.Acknowledge,
+        commands.RedeliverUnacknowledgedMessages,
+        commands.SetPolicies, commands.LedgersTrimmed,
+        policies.KeySharedPolicy, policies.DeadLetterPolicy, policies.ConsumerOptions,
+        policies.TopicPolicies, MultiplierRedeliveryBackoff,
+        ready.Reply, ready.EpochBegan, ready.Revoke, ready.Grant, ready.OpenGrant,
+        ready.Acknowledged, ready.BacklogQuotaExceeded, Stepped,
+    )
+}  # fmt: skip
+_ENUMS: Final[dict[str, type[Enum]]] = {
+    each.__name__: each
+    for each in (
+        commands.SubscriptionType, commands.InitialPosition, commands.AckType,
+        policies.BacklogQuotaPolicy, policies.KeySharedMode,
+        ready.ServerError,
+    )
+}  # fmt: skip
+
+_GONE: Final = {"Reply": frozenset({"topic_epoch"})}
+"""Fields that an older Pulsarlite wrote, and nobody needs any more."""
+
+
+def encode(item: Any) -> bytes:
+    """A command, or an item of `Ready`. TypeError for anything else."""
+    if type(item).__name__ not in _CLASSES:
+        raise TypeError(f"{type(item).__name__} does not travel in a system topic")
+    return WIRE_FORMAT.encode(_value(item))
+
+
+def decode(data: bytes) -> Any:
+    """Read `encode`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
+    value = WIRE_FORMAT.decode(data)
+    try:
+        return _item(value)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WIRE_FORMAT.damaged("", repr(error)) from error
+
+
+def _value(item: Any) -> Any:
+    """As JSON: what JSON has no form for is an object with one key that begins with `$`."""
+    if item is None or type(item) in (bool, int, float, str):
+        return item
+    if isinstance(item, Position):
+        return {"$position": str(item)}
+    if isinstance(item, PositionSet):
+        return {"$messages": _text(cursor_format.to_bytes(EARLIEST, item))}
+    if isinstance(item, Cursor):
+        return {"$cursor": _text(item.to_bytes())}
+    if isinstance(item, Enum):
+        return {"$enum": [type(item).__name__, item.value]}
+    if isinstance(item, Mapping):
+        return {"$map": [[_value(key), _value(each)] for key, each in item.items()]}
+    if isinstance(item, tuple | list | frozenset):
+        return [_value(each) for each in item]
+    if is_dataclass(item) and type(item).__name__ in _CLASSES:
+        held = {each.name: getattr(item, each.name) for each in fields(item)}
+        return {"$": type(item).__name__, **{name: _value(each) for name, each in held.items()}}
+    raise TypeError(f"{type(item).__name__} does not travel in a system topic")
+
+
+def _item(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_item(each) for each in value)
+    if not isinstance(value, dict):
+        return value
+    if "$" in value:
+        left_out = {"$", *_GONE.get(value["$"], ())}
+        held = {name: _item(each) for name, each in value.items() if name not in left_out}
+        return _CLASSES[value["$"]](**held)
+    (kind, inner), *rest = value.items()
+    if rest:
+        raise ValueError(f"an object of {sorted(value)}")
+    if kind == "$position":
+        return Position.parse(inner)
+    if kind == "$messages":
+        return cursor_format.from_bytes(base64.b64decode(inner, validate=True))[1]
+    if kind == "$cursor":
+        return Cursor.from_bytes(base64.b64decode(inner, validate=True))
+    if kind == "$enum":
+        return _ENUMS[inner[0]](inner[1])
+    if kind == "$map":
+        return {_item(key): _item(each) for key, each in inner}
+    raise ValueError(f"an object of {kind}")
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

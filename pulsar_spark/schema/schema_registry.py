@@ -1,0 +1,125 @@
+"""The schemas of a topic, version by version, and which may follow them.
+
+Invariants: immutable; versions count from 0 without gaps and never change; a schema that is equal
+to a registered one has its version; who may add one is decided on the registry that the commit
+follows, so two producers that register at once are checked against each other.
+
+Follows Pulsar's `SchemaRegistryServiceImpl` and `AvroSchemaBasedCompatibilityCheck`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from pulsar_spark.errors import IncompatibleSchemaError
+from pulsar_spark.schema.avro_schema import why_unreadable
+from pulsar_spark.schema.schema_info import SchemaInfo
+
+
+class SchemaCompatibilityStrategy(Enum):
+    """Which schema may follow which. BACKWARD: the new one reads what the old one wrote."""
+
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def transitive(self) -> bool:
+        """Whether all versions count, not only the newest."""
+        return self.value.endswith("_TRANSITIVE")
+
+    @property
+    def backward(self) -> bool:
+        return self.value.startswith(("BACKWARD", "FULL"))
+
+    @property
+    def forward(self) -> bool:
+        return self.value.startswith(("FORWARD", "FULL"))
+
+
+DEFAULT_STRATEGY: Final = SchemaCompatibilityStrategy.FULL
+STRATEGIES: Final = tuple(each.value for each in SchemaCompatibilityStrategy)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """A topic's schemas; the version of each is its place."""
+
+    schemas: tuple[SchemaInfo, ...] = ()
+
+    @property
+    def newest(self) -> SchemaInfo | None:
+        return self.schemas[-1] if self.schemas else None
+
+    def version_of(self, schema: SchemaInfo) -> int | None:
+        """The version under which an equal schema is registered."""
+        return self.schemas.index(schema) if schema in self.schemas else None
+
+    def get(self, version: int) -> SchemaInfo | None:
+        """The schema of that version; None if there is none."""
+        return self.schemas[version] if 0 <= version < len(self.schemas) else None
+
+    def put_if_absent(
+        self,
+        schema: SchemaInfo,
+        strategy: SchemaCompatibilityStrategy = DEFAULT_STRATEGY,
+        *,
+        allow_auto_update: bool = True,
+    ) -> tuple[SchemaRegistry, int]:
+        """(the registry with the schema, its version). IncompatibleSchemaError says why not."""
+        version = self.version_of(schema)
+        if version is not None:
+            return self, version
+        if not allow_auto_update:
+            raise IncompatibleSchemaError(
+                "The schema is not registered, and schema auto update is disabled"
+            )
+        self.check(schema, strategy)
+        return SchemaRegistry((*self.schemas, schema)), len(self.schemas)
+
+    def check(self, schema: SchemaInfo, strategy: SchemaCompatibilityStrategy) -> None:
+        """IncompatibleSchemaError if the strategy does not let the schema follow."""
+        if not self.schemas or strategy is SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE:
+            return
+        newest = len(self.schemas) - 1
+        versions = range(newest, -1, -1) if strategy.transitive else (newest,)
+        for version in versions:
+            why = _why_incompatible(self.schemas[version], schema, strategy)
+            if why is not None:
+                raise IncompatibleSchemaError(
+                    f"The schema does not fit version {version} of the topic's, by strategy "
+                    f"{strategy.value}: {why}"
+                )
+
+    def to_json_value(self) -> list[dict[str, Any]]:
+        return [schema.to_json_value() for schema in self.schemas]
+
+    @staticmethod
+    def from_json_value(values: Iterable[Any]) -> SchemaRegistry:
+        """KeyError, TypeError or ValueError if they are none."""
+        return SchemaRegistry(tuple(SchemaInfo.from_json_value(value) for value in values))
+
+
+def _why_incompatible(
+    old: SchemaInfo, new: SchemaInfo, strategy: SchemaCompatibilityStrategy
+) -> str | None:
+    if old.type is not new.type:
+        return f"exists schema type {old.type.value}, new schema type {new.type.value}"
+    if strategy is SchemaCompatibilityStrategy.ALWAYS_INCOMPATIBLE:
+        return "no other schema may follow"
+    if not new.type.has_definition:
+        return None
+    older, newer = old.avro(), new.avro()
+    if strategy.backward and (why := why_unreadable(newer, older)):
+        return f"the new schema can't read what the old one wrote: {why}"
+    if strategy.forward and (why := why_unreadable(older, newer)):
+        return f"the old schema can't read what the new one writes: {why}"
+    return None

@@ -1,0 +1,265 @@
+"""All that the broker knows of one topic partition, from one step to the next.
+
+Invariants: a step changes its own copy, never the state that it was given; nothing is kept for
+each message but in bitmaps, except the columns that came with a ledger, which never change and go
+with it. Stands for Pulsar's `PersistentTopic`, without what is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from pulsar_spark.positions import batch_part
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import LedgerAdded
+from pulsar_spark.protocol.policies import TopicPolicies
+from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
+from pulsar_spark.subscriptions.due_messages import nothing
+from pulsar_spark.subscriptions.managed_cursor import last_position
+from pulsar_spark.subscriptions.subscription import Subscription
+from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
+from pulsar_spark.topic_name import is_persistent
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerColumns:
+    """What the broker needs of a ledger's messages, one value each; None where it was not given."""
+
+    published_at_ms: int
+    sticky_key_hashes: NDArray[Any] | None = None
+    publish_times_ms: NDArray[Any] | None = None
+    packed: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """The arrays as they are stored, so that they are packed once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How far it went (None: there was none), and the ledgers of which it has kept messages.
+
+    Those of them that the log has `trimmed` are still there for subscriptions that read compacted.
+    """
+
+    horizon: Position | None = None
+    ledger_ids: frozenset[int] = frozenset()
+    trimmed: frozenset[int] = frozenset()
+
+
+NOT_COMPACTED: Final = Compaction()
+
+
+@dataclass(slots=True)
+class BrokerState:
+    """One topic partition. `partition` is -1 for a topic without partitions."""
+
+    topic: str
+    partition: int = -1
+    policies: TopicPolicies = field(default_factory=TopicPolicies)
+    now_ms: int = 0
+    ledgers: LedgerList = field(default_factory=LedgerList)
+    columns: dict[int, LedgerColumns] = field(default_factory=dict)
+    hidden: PositionSet = field(default_factory=nothing)
+    """Duplicates that the log hides: acknowledged for every subscription."""
+    delayed: DelayedMessages = field(default_factory=DelayedMessages)
+    """By their producers; one for all subscriptions, since it is the message that is delayed."""
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    was_subscribed: bool = False
+    """Whether there ever was a durable subscription."""
+    trimming: frozenset[int] = frozenset()
+    """Ledgers whose removal was asked for and has not been heard of."""
+    compaction: Compaction = field(default_factory=lambda: NOT_COMPACTED)
+    quota_exceeded: bool = False
+    next_epoch: int = 0
+    """Of the next subscription: above those of all that were deleted, whose reports may be late."""
+    next_attempt: int = 0
+    """The first of the next subscription, above those of all that were deleted."""
+
+    def copy(self) -> BrokerState:
+        twin = replace(self)
+        twin.columns = dict(self.columns)
+        twin.subscriptions = {name: each.copy() for name, each in self.subscriptions.items()}
+        return twin
+
+    # -- the log -----------------------------------------------------------------------------
+
+    def add_ledger(self, added: LedgerAdded) -> bool:
+        """A ledger of the log; False if it is known, or was trimmed already."""
+        ledger = added.ledger
+        if len(self.ledgers) and ledger.ledger_id <= self.ledgers[-1].ledger_id:
+            return False
+        self.ledgers = LedgerList([*self.ledgers, ledger])
+        self.columns[ledger.ledger_id] = LedgerColumns(
+            added.published_at_ms, added.sticky_key_hashes, added.publish_times_ms
+        )
+        if added.hidden:
+            self.hidden = self.hidden.union(added.hidden)
+        delays = self.policies.delayed_delivery and self.is_persistent
+        if delays and added.deliver_at_ms is not None:
+            self._delay(ledger, np.asarray(added.deliver_at_ms, np.int64))
+        return True
+
+    def remove_ledgers(self, ledger_ids: tuple[int, ...]) -> None:
+        """The log has trimmed them; who reads compacted keeps those that compaction has kept."""
+        gone = frozenset(ledger_ids)
+        kept = gone & self.compaction.ledger_ids
+        if kept:
+            self._trim_but_keep([each for each in self.ledgers if each.ledger_id in kept])
+            gone -= kept
+        held = [ledger for ledger in self.ledgers if ledger.ledger_id not in gone]
+        removed = [ledger for ledger in self.ledgers if ledger.ledger_id in gone]
+        if not removed:
+            return
+        for ledger in removed:
+            del self.columns[ledger.ledger_id]
+        messages = _messages_of(removed)
+        self._pass_over(messages, self.subscriptions.values())
+        self.ledgers = LedgerList(held)
+        self.trimming -= gone
+        self.hidden = self.hidden.difference(messages)
+        self.delayed = self.delayed.without(messages)
+
+    def compact(self, compacted: CompactedLedgers) -> None:
+        """The log was compacted: whoever reads compacted has what it kept of trimmed ledgers."""
+        kept = {each.ledger_id: each for each in compacted.ledgers}
+        gone = self.compaction.trimmed.difference(kept)
+        new = [each for each in compacted.ledgers if self.ledgers.get(each.ledger_id) is None]
+        trimmed = self.compaction.trimmed.intersection(kept)
+        self.compaction = Compaction(compacted.horizon, frozenset(kept), trimmed)
+        if new:
+            held = sorted([*self.ledgers, *new], key=lambda each: each.ledger_id)
+            self.ledgers = LedgerList(held)
+            for each in new:
+                self.columns[each.ledger_id] = LedgerColumns(each.max_publish_time_ms)
+            self._trim_but_keep(new)
+        self.remove_ledgers(tuple(gone))
+
+    def _trim_but_keep(self, ledgers: Sequence[LedgerInfo]) -> None:
+        """Gone they are for all but those who read compacted."""
+        ledger_ids = frozenset(each.ledger_id for each in ledgers)
+        trimmed = self.compaction.trimmed | ledger_ids
+        self.compaction = replace(self.compaction, trimmed=trimmed)
+        self.trimming -= ledger_ids
+        for ledger_id in ledger_ids:  # nobody shares them by key
+            columns = self.columns[ledger_id]
+            self.columns[ledger_id] = LedgerColumns(
+                columns.published_at_ms, None, columns.publish_times_ms
+            )
+        messages = _messages_of(ledgers)
+        self.delayed = self.delayed.without(messages)
+        self._pass_over(
+            messages, [each for each in self.subscriptions.values() if not each.read_compacted]
+        )
+
+    def _pass_over(self, messages: PositionSet, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
+            rest = messages.difference(subscription.cursor.individually_deleted)
+            rest = rest.after(subscription.cursor.mark_delete_position)
+            if rest:  # a Reader whose position is gone is moved on
+                subscription.acknowledge(Cursor().acknowledge(rest), self.ledgers)
+            subscription.cursor = subscription.cursor.advance(self.ledgers)
+            subscription.drop_acknowledged()  # or it would be looked for in ledgers that are gone
+
+    def _delay(self, ledger: LedgerInfo, deliver_at_ms: NDArray[np.int64]) -> None:
+        if not (deliver_at_ms > self.now_ms).any():
+            return
+        delayed = self.delayed.with_tick(self.policies.delayed_delivery_tick_ms)
+        self.delayed = delayed.add_ledger(ledger, deliver_at_ms, self.now_ms)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether it keeps messages for those who are not connected."""
+        return is_persistent(self.topic)
+
+    @property
+    def ledgers_that_stay(self) -> LedgerList:
+        """Those of the log whose removal was not asked for."""
+        going = self.trimming | self.compaction.trimmed
+        if not going:
+            return self.ledgers
+        return LedgerList(each for each in self.ledgers if each.ledger_id not in going)
+
+    @property
+    def ledgers_compacted(self) -> LedgerList:
+        """The same, and those that stay for who reads compacted."""
+        going = self.trimming - self.compaction.ledger_ids
+        return LedgerList(each for each in self.ledgers if each.ledger_id not in going)
+
+    @property
+    def only_compacted(self) -> PositionSet:
+        """What only those find who read compacted: for all others it is trimmed."""
+        trimmed = self.compaction.trimmed
+        return _messages_of([each for each in self.ledgers if each.ledger_id in trimmed])
+
+    @property
+    def last_position(self) -> Position:
+        """The last entry; EARLIEST while there is no ledger."""
+        return last_position(self.ledgers) if len(self.ledgers) else EARLIEST
+
+    def known(self, messages: PositionSet) -> tuple[PositionSet, bool]:
+        """(those that were published and not trimmed, whether others lie beyond the end).
+
+        ValueError if an entry is given another batch size than it has.
+        """
+        newest = self.ledgers[-1].ledger_id if len(self.ledgers) else -1
+        beyond = strange = False
+        for ledger_id in messages.ledger_ids:
+            ledger = self.ledgers.get(ledger_id)
+            stop = 0 if ledger is None else ledger.entries
+            whole, parts = messages.whole_entries(ledger_id), messages.partial_entries(ledger_id)
+            if max(whole.max() if whole else -1, max(parts, default=-1)) >= stop:
+                strange = True
+                beyond |= ledger is not None or ledger_id > newest
+            if ledger is not None and parts:
+                _check_batch_sizes(ledger, parts)
+        return (self._published(messages) if strange else messages), beyond
+
+    def _published(self, messages: PositionSet) -> PositionSet:
+        whole: dict[int, BitMap] = {}
+        parts: dict[int, dict[int, int]] = {}
+        for ledger_id in messages.ledger_ids:
+            ledger = self.ledgers.get(ledger_id)
+            if ledger is not None:
+                stop = ledger.entries
+                whole[ledger_id] = messages.whole_entries(ledger_id) & BitMap(range(stop))
+                partial = messages.partial_entries(ledger_id)
+                parts[ledger_id] = {e: part for e, part in partial.items() if e < stop}
+        return PositionSet(whole, parts)
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        self.delayed.check()
+        assert set(self.columns) == {ledger.ledger_id for ledger in self.ledgers}
+        assert self.compaction.trimmed <= self.compaction.ledger_ids & set(self.columns)
+        for subscription in self.subscriptions.values():
+            subscription.check(self.ledgers)
+            rest = self.hidden.difference(subscription.cursor.individually_deleted)
+            rest = rest.after(subscription.cursor.mark_delete_position)
+            assert not rest, "hidden, and not acknowledged"
+
+
+def _messages_of(ledgers: Iterable[LedgerInfo]) -> PositionSet:
+    messages = PositionSet()
+    for each in ledgers:
+        messages = messages.union(PositionSet.of_range(each.ledger_id, 0, each.entries - 1))
+    return messages
+
+
+def _check_batch_sizes(ledger: LedgerInfo, parts: Mapping[int, int]) -> None:
+    for entry_id, part in parts.items():
+        if entry_id < ledger.entries:
+            size = ledger.batch_sizes.size_of(entry_id)
+            if batch_part.batch_size(part) != size:
+                raise ValueError(
+                    f"entry {ledger.ledger_id}:{entry_id} is a batch of {size} messages, "
+                    f"and not of {batch_part.batch_size(part)}"
+                )

@@ -1,0 +1,140 @@
+"""One consumer of a subscription: what it holds, what it may hold, what it was told to give back.
+
+Invariants: what it holds by explicit grants is in `pending`, each message at one attempt; with an
+open grant it holds besides all that its subscription has neither acknowledged nor given to
+others; `delivered` is part of what it holds. Follows Pulsar's `Consumer` and its `pendingAcks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.policies import ConsumerOptions
+from pulsar_spark.subscriptions.due_messages import NOTHING, DueMessages, not_acknowledged, nothing
+
+NO_OPEN_GRANT = -1
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A connected consumer. Changes within a step; `copy` keeps the state before it whole."""
+
+    name: str
+    incarnation: int
+    priority_level: int
+    options: ConsumerOptions
+    permits: int = 0
+    committed: Position = EARLIEST
+    """Below it no replayed micro-batch of its reads; EARLIEST until it says."""
+    pending: dict[int, PositionSet] = field(default_factory=dict)
+    open_attempt: int = NO_OPEN_GRANT
+    open_from: Position = EARLIEST
+    """The mark-delete position when the open grant was made."""
+    delivered: PositionSet = field(default_factory=nothing)
+    says_delivered: bool = True
+    """Whether what it was granted and has not named in a report, it has not delivered."""
+    timeouts: DueMessages = field(default_factory=DueMessages)
+    revision: int = 0
+    """Of the latest Revoke sent to it; 0 for none."""
+    obeyed: int = 0
+    revoked: PositionSet = field(default_factory=nothing)
+    """What that Revoke asked back, of explicit grants."""
+    draining: PositionSet = field(default_factory=nothing)
+    """What it holds of keys that are another consumer's by now."""
+    sequence: int = -1
+    redeliver_sequence: int = -1
+    is_blocked: bool = False
+    """On unacknowledged messages: until it holds half of what it may."""
+
+    def copy(self) -> Consumer:
+        twin = replace(self)
+        twin.pending = dict(self.pending)
+        return twin
+
+    @property
+    def held(self) -> PositionSet:
+        """All that it holds by explicit grants."""
+        parts = list(self.pending.values())
+        if len(parts) == 1:
+            return parts[0]
+        result = NOTHING
+        for part in parts:
+            result = result.union(part)
+        return result
+
+    @property
+    def has_open_grant(self) -> bool:
+        return self.open_attempt != NO_OPEN_GRANT
+
+    @property
+    def is_revoking(self) -> bool:
+        """Whether an answer to a Revoke is awaited."""
+        return self.obeyed < self.revision
+
+    def give(self, attempt: int, messages: PositionSet) -> None:
+        """It holds these too."""
+        self.pending[attempt] = self.pending.get(attempt, NOTHING).union(messages)
+
+    def take_back(self, attempt: int, messages: PositionSet) -> PositionSet:
+        """It holds those no more; what of them it did hold at that attempt."""
+        held = self.pending.get(attempt)
+        if held is None or not messages:
+            return NOTHING
+        taken = held.intersection(messages)
+        if taken:
+            left = held.difference(taken)
+            if left:
+                self.pending[attempt] = left
+            else:
+                del self.pending[attempt]
+            self.forget(taken)
+        return taken
+
+    def forget(self, messages: PositionSet) -> None:
+        """Nothing is known of these any more: they are with it no longer."""
+        if self.delivered:
+            self.delivered = self.delivered.difference(messages)
+        if self.revoked:
+            self.revoked = self.revoked.difference(messages)
+        if self.draining:
+            self.draining = self.draining.difference(messages)
+        self.timeouts = self.timeouts.without(messages)
+
+    def acknowledged(self, cursor: Cursor) -> None:
+        """Drop what the cursor holds."""
+        for attempt, held in list(self.pending.items()):
+            left = not_acknowledged(held, cursor)
+            if left:
+                self.pending[attempt] = left
+            else:
+                del self.pending[attempt]
+        self.delivered = not_acknowledged(self.delivered, cursor)
+        self.revoked = not_acknowledged(self.revoked, cursor)
+        self.draining = not_acknowledged(self.draining, cursor)
+        self.timeouts = self.timeouts.not_acknowledged(cursor)
+
+    def clear(self) -> None:
+        """It holds nothing: a new epoch has begun."""
+        self.pending = {}
+        self.open_attempt = NO_OPEN_GRANT
+        self.delivered = self.revoked = self.draining = NOTHING
+        self.timeouts = DueMessages()
+        self.obeyed = self.revision
+        self.is_blocked = False
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        seen = NOTHING
+        for held in self.pending.values():
+            assert held, "an attempt without messages"
+            assert not seen.intersection(held), "held at two attempts"
+            seen = seen.union(held)
+        if not self.has_open_grant:
+            assert not self.delivered.difference(seen), "delivered, and not held"
+            assert not self.timeouts.messages.difference(seen), "a timeout for what is not held"
+        assert not self.revoked.difference(seen), "asked back, and not held"
+        assert not self.draining.difference(seen), "draining, and not held"
+        self.timeouts.check()

@@ -1,0 +1,224 @@
+"""What becomes of messages that a consumer gives back: they wait, go out again, or are buried.
+
+Invariants: a message that comes back is acknowledged already, dead-lettered (and acknowledged in
+the same step), waiting, or to be granted now, and nothing else; its redelivery count rises only if
+it may have been delivered; nothing comes back before its time. Follows Pulsar's
+`MessageRedeliveryController`, and does on the broker what `ConsumerImpl` does with dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import ReconsumeLater
+from pulsar_spark.protocol.policies import ConsumerOptions
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.dead_letter import dead_letter, retry_letter
+from pulsar_spark.subscriptions.due_messages import NOTHING, not_acknowledged
+from pulsar_spark.subscriptions.subscription import Subscription
+
+Delay = Callable[[int], int]
+"""Redelivery count -> milliseconds."""
+
+LEAST_NEGATIVE_ACK_DELAY_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """What becomes of messages that come back once too often.
+
+    `allowed`: they may become dead letters, which get these properties. `now`: they do so however
+    seldom they were delivered.
+    """
+
+    allowed: bool = True
+    now: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+BURY: Final = Burial()
+DONT_BURY: Final = Burial(allowed=False)
+
+
+def at_once(_count: int) -> int:
+    return 0
+
+
+def negative_ack_delay(options: ConsumerOptions, delay_ms: int | None) -> Delay:
+    """What was asked for, or by backoff, or the consumer's fixed delay, which has a least value."""
+    backoff = options.negative_ack_redelivery_backoff
+    if delay_ms is not None:
+        return lambda _count: delay_ms
+    if backoff is not None:
+        return backoff.next
+    return lambda _count: max(options.negative_ack_redelivery_delay_ms, LEAST_NEGATIVE_ACK_DELAY_MS)
+
+
+def give_back(
+    state: BrokerState,
+    subscription: Subscription,
+    out: ReadyBuilder,
+    options: ConsumerOptions,
+    attempt: int,
+    messages: PositionSet,
+    *,
+    seen: bool,
+    delay: Delay = at_once,
+    burial: Burial = BURY,
+) -> None:
+    """Nobody holds these any more, which were granted at that attempt.
+
+    `seen`: they may have been delivered; then those that were delivered too often already become
+    dead letters, as `burial` says.
+    """
+    messages = not_acknowledged(messages, subscription.cursor)
+    if not messages:
+        return
+    tracker = subscription.tracker
+    policy = options.dead_letter_policy
+    if seen and burial.allowed and policy is not None:
+        least = 0 if burial.now else policy.max_redeliver_count
+        dead = tracker.count_of(messages, least)
+        if dead:
+            letter = dead_letter(state, subscription, policy, dead, burial.properties)
+            out.letters.append(letter)
+            subscription.acknowledge(Cursor().acknowledge(dead), state.ledgers)
+            messages = messages.difference(dead)
+    if seen and not state.is_persistent:  # no message of such a topic comes twice
+        subscription.acknowledge(Cursor().acknowledge(messages), state.ledgers)
+        return
+    for count, part in tracker.by_count(messages):
+        wait_ms = delay(count)
+        if wait_ms > 0:
+            due_ms = state.now_ms + wait_ms
+            subscription.waiting = subscription.waiting.add(due_ms, part)
+        else:
+            subscription.replay = subscription.replay.union(part)
+    tracker = tracker.given_back(attempt, messages)
+    subscription.tracker = tracker.seen_again(messages) if seen else tracker
+
+
+def reject(
+    state: BrokerState,
+    subscription: Subscription,
+    out: ReadyBuilder,
+    consumer: Consumer,
+    attempt: int,
+    messages: PositionSet,
+    delay: Delay,
+    burial: Burial = BURY,
+) -> None:
+    """The consumer gives these back as delivered; what it does not hold at that attempt, stays.
+
+    One that is blocked on unacknowledged messages is so no more, or nobody might get them again.
+    """
+    given = take_from(state, subscription, consumer, attempt, messages)
+    if given:
+        consumer.is_blocked = False
+    give_back(
+        state, subscription, out, consumer.options, attempt, given,
+        seen=True, delay=delay, burial=burial,
+    )  # fmt: skip
+
+
+def take_from(
+    state: BrokerState,
+    subscription: Subscription,
+    consumer: Consumer,
+    attempt: int,
+    messages: PositionSet,
+) -> PositionSet:
+    """What of these the consumer held at that attempt, and holds no more."""
+    messages = not_acknowledged(messages, subscription.cursor)
+    whole = not state.policies.batch_index_acknowledgment
+    if whole:  # but what it has not delivered yet stays: it may be about to
+        entries = _entries_of(messages)
+        if consumer.says_delivered:
+            entries = entries.intersection(consumer.delivered)
+        messages = messages.union(entries)
+    if attempt == consumer.open_attempt:
+        known, _ = state.known(messages)
+        given = subscription.held_openly(known)
+        consumer.forget(given)
+    else:
+        given = consumer.take_back(attempt, messages)
+    if whole:  # they come again, those included that were acknowledged in part of a batch
+        subscription.partial_acks = subscription.partial_acks.difference(given)
+    return given
+
+
+def give_back_all(
+    state: BrokerState,
+    subscription: Subscription,
+    out: ReadyBuilder,
+    consumer: Consumer,
+    *,
+    bury: bool,
+) -> None:
+    """The consumer holds nothing any more; what it may have delivered is counted as seen."""
+    options = consumer.options
+    burial = BURY if bury else DONT_BURY
+    if consumer.has_open_grant:
+        attempt = consumer.open_attempt
+        seen = consumer.delivered.difference(consumer.held)
+        if not consumer.says_delivered:
+            seen = _may_have_read(state, subscription, consumer)
+            burial = DONT_BURY
+        consumer.open_attempt = -1
+        give_back(state, subscription, out, options, attempt, seen, seen=True, burial=burial)
+    for attempt, held in list(consumer.pending.items()):
+        delivered = held.intersection(consumer.delivered) if consumer.says_delivered else held
+        rest = held.difference(delivered)
+        give_back(state, subscription, out, options, attempt, delivered, seen=True, burial=burial)
+        give_back(state, subscription, out, options, attempt, rest, seen=False)
+    if subscription.active == consumer.name:
+        subscription.active = ""
+    consumer.clear()
+
+
+def reconsume_later(
+    state: BrokerState,
+    subscription: Subscription,
+    out: ReadyBuilder,
+    consumer: Consumer,
+    attempts: Sequence[int],
+    request: ReconsumeLater,
+) -> None:
+    """To the retry letter topic, or if they were there too often, to the dead letter topic.
+
+    Those that are held at one of the attempts.
+    """
+    policy, messages = consumer.options.dead_letter_policy, request.messages
+    if policy is None or not policy.retry_letter_topic:  # an ordinary redelivery after the delay
+        for attempt in attempts:
+            reject(
+                state, subscription, out, consumer, attempt, messages, lambda _: request.delay_ms
+            )
+        return
+    given = NOTHING
+    for attempt in attempts:
+        given = given.union(take_from(state, subscription, consumer, attempt, messages))
+    if given:
+        out.letters.append(retry_letter(state, subscription, policy, given, request))
+        subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
+
+
+def _may_have_read(
+    state: BrokerState, subscription: Subscription, consumer: Consumer
+) -> PositionSet:
+    """By its open grant, of a consumer that never said: as much as it may hold at most."""
+    everything = subscription.held_openly(subscription.unacknowledged(state.ledgers))
+    if consumer.permits > 0:
+        return everything.prefix(consumer.permits, state.ledgers)
+    return everything
+
+
+def _entries_of(messages: PositionSet) -> PositionSet:
+    """The whole entries of which the set has something."""
+    return PositionSet.of(position for position, _ in messages.entries())

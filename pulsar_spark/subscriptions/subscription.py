@@ -1,0 +1,177 @@
+"""A subscription: what is acknowledged, what its consumers hold, and what waits to go out again.
+
+Invariants: `cursor` is all that is acknowledged, and only grows within an epoch; an unacknowledged
+message at or before the read position is in exactly one place: held by one consumer, in `replay`
+(to be granted now), in `waiting` (its time has not come), or delayed by its producer; with an open
+grant the holder has all that is in none of those. Follows Pulsar's `PersistentSubscription`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import SubscriptionType
+from pulsar_spark.protocol.policies import KeySharedPolicy
+from pulsar_spark.selectors.failover_selector import FailoverSelector
+from pulsar_spark.selectors.shared_dispatch import SharedDispatch
+from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
+from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.due_messages import NOTHING, DueMessages, not_acknowledged, nothing
+from pulsar_spark.subscriptions.managed_cursor import last_position
+from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
+
+MAX_REMEMBERED_INCARNATIONS = 1000
+
+
+@dataclass(slots=True)
+class Subscription:
+    """One subscription of one topic partition. Changes within a step; `copy` keeps the old one."""
+
+    name: str
+    subscription_type: SubscriptionType
+    durable: bool
+    cursor: Cursor
+    origin: Cursor
+    key_shared_policy: KeySharedPolicy = field(default_factory=KeySharedPolicy)
+    epoch: int = 0
+    first_attempt: int = 0
+    """Of this epoch: what was granted at a lower attempt, was granted before it began."""
+    read_position: Position = EARLIEST
+    replay: PositionSet = field(default_factory=nothing)
+    waiting: DueMessages = field(default_factory=DueMessages)
+    tracker: RedeliveryTracker = field(default_factory=RedeliveryTracker)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    active: str = ""
+    """Who has the open grant, until it has given it back."""
+    failover: FailoverSelector | None = None
+    shared: SharedDispatch = field(default_factory=SharedDispatch)
+    selector: StickyKeySelector | None = None
+    incarnations: dict[str, int] = field(default_factory=dict)
+    """The last one of each consumer that left, so that a late command does not bring it back."""
+    unheard: Cursor | None = None
+    """Acknowledged in ledgers of which the log has not told yet."""
+    partial_acks: PositionSet = field(default_factory=nothing)
+    """With batch-index acknowledgement off: indexes whose batch is not complete yet."""
+    is_blocked: bool = False
+    """On unacknowledged messages: until half of those allowed are left."""
+    announced: Position = EARLIEST
+    """The mark-delete position that consumers were told last."""
+    read_compacted: bool = False
+    """Whether its consumers read what compaction has left, as the first of them said."""
+
+    def copy(self) -> Subscription:
+        twin = replace(self)
+        twin.consumers = {name: each.copy() for name, each in self.consumers.items()}
+        twin.incarnations = dict(self.incarnations)
+        return twin
+
+    # -- acknowledging -----------------------------------------------------------------------
+
+    def acknowledge(self, cursor: Cursor, ledgers: LedgerList) -> None:
+        """With all that the cursor holds."""
+        self.cursor = self.cursor.union(cursor).advance(ledgers)
+
+    def drop_acknowledged(self) -> None:
+        """Nothing that is acknowledged is kept anywhere."""
+        cursor = self.cursor
+        for consumer in self.consumers.values():
+            consumer.acknowledged(cursor)
+        self.replay = not_acknowledged(self.replay, cursor)
+        self.waiting = self.waiting.not_acknowledged(cursor)
+        self.tracker = self.tracker.not_acknowledged(cursor)
+        self.partial_acks = not_acknowledged(self.partial_acks, cursor)
+        self.read_position = max(self.read_position, cursor.mark_delete_position)
+
+    def unacked_messages_of(self, consumer: Consumer, ledgers: LedgerList) -> int:
+        """How many messages it holds by explicit grants, and has not acknowledged.
+
+        One whose batch is not complete yet does not count, though it is still held.
+        """
+        held = consumer.held
+        if self.partial_acks and held:
+            held = held.difference(self.partial_acks)
+        return held.count(ledgers) if held else 0
+
+    # -- who holds what ------------------------------------------------------------------------
+
+    @property
+    def held(self) -> PositionSet:
+        """What consumers hold by explicit grants."""
+        result = NOTHING
+        for consumer in self.consumers.values():
+            result = result.union(consumer.held) if consumer.pending else result
+        return result
+
+    def held_openly(self, messages: PositionSet) -> PositionSet:
+        """Of these messages, those that the holder of the open grant has by it alone."""
+        rest = not_acknowledged(messages, self.cursor)
+        for other in (self.held, self.replay, self.waiting.messages):
+            if other and rest:
+                rest = rest.difference(other)
+        return rest
+
+    def unacknowledged(self, ledgers: LedgerList) -> PositionSet:
+        """Everything that is not acknowledged; costs the ledgers after the mark-delete."""
+        return self.cursor.unread(ledgers)
+
+    def remember(self, consumer: Consumer) -> None:
+        """Its incarnation is over."""
+        self.incarnations.pop(consumer.name, None)
+        self.incarnations[consumer.name] = consumer.incarnation
+        while len(self.incarnations) > MAX_REMEMBERED_INCARNATIONS:
+            del self.incarnations[next(iter(self.incarnations))]
+
+    def newest_run_of(self, consumer: str) -> int:
+        """The highest incarnation that is known of it; -1 if none is."""
+        held = self.consumers.get(consumer)
+        return self.incarnations.get(consumer, -1) if held is None else held.incarnation
+
+    # -- beginning again -----------------------------------------------------------------------
+
+    def rewind(self) -> None:
+        """As nobody holds anything: read on from the mark-delete position."""
+        self.read_position = self.cursor.mark_delete_position
+        self.replay = NOTHING
+
+    def begin_epoch(self, cursor: Cursor) -> None:
+        """After a seek: nothing of what was granted before counts any more."""
+        self.epoch += 1
+        self.cursor = self.origin = cursor
+        self.waiting = DueMessages()
+        self.tracker = self.tracker.begin_epoch()
+        self.first_attempt = self.tracker.highest_attempt + 1
+        self.unheard = None
+        self.partial_acks = NOTHING
+        self.is_blocked = False
+        self.active = ""
+        self.announced = cursor.mark_delete_position
+        for consumer in self.consumers.values():
+            consumer.clear()
+            # Reset until its next report: a seek back may need ledgers that it had finished.
+            consumer.committed = min(consumer.committed, cursor.mark_delete_position)
+        self.rewind()
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def check(self, ledgers: LedgerList) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        self.cursor.check()
+        self.waiting.check()
+        self.tracker.check()
+        places = [self.replay, self.waiting.messages]
+        places += [consumer.held for consumer in self.consumers.values()]
+        seen = NOTHING
+        for place in places:
+            assert not seen.intersection(place), f"in two places: {seen.intersection(place)}"
+            assert not_acknowledged(place, self.cursor) == place, "kept, and acknowledged"
+            seen = seen.union(place)
+        for consumer in self.consumers.values():
+            consumer.check()
+            assert not consumer.has_open_grant or consumer.name == self.active, "two open grants"
+        assert not self.active or self.consumers[self.active].has_open_grant, "active without grant"
+        if len(ledgers):
+            assert not seen.after(last_position(ledgers)), "held, and not published"

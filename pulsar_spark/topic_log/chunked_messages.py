@@ -1,0 +1,285 @@
+"""Which chunks of a partition make a message, and which entries are no message of their own.
+
+A chunked message stands at the position of its last chunk; the chunks before it are no messages,
+and are read by reference when it is. Invariants: what an entry is follows from the entries before
+it and nothing else, so that every reader, at any time, sees the same messages; chunks of several
+messages may lie between each other; a message is complete only if all its chunks came in order.
+
+Follows Pulsar's `ConsumerImpl.processMessageChunk`, with the publish times of the chunks where
+Pulsar takes the time at which they reach a consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyroaring import BitMap
+
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
+
+DEFAULT_MAX_PENDING: Final = 10
+DEFAULT_EXPIRE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRun:
+    """Consecutive chunks of one message, in consecutive entries of a ledger.
+
+    `entry_id` and `chunk_id` are those of the first of `count` chunks; the message has
+    `num_chunks` of them, and `total_bytes` of payload.
+    """
+
+    entry_id: int
+    uuid: str
+    chunk_id: int
+    count: int
+    num_chunks: int
+    total_bytes: int
+
+    def to_json(self) -> list[Any]:
+        """As commits and snapshots have it."""
+        return [
+            self.entry_id, self.uuid, self.chunk_id, self.count, self.num_chunks, self.total_bytes,
+        ]  # fmt: skip
+
+    @staticmethod
+    def from_json(value: Sequence[Any]) -> ChunkRun:
+        """TypeError or ValueError if it is none."""
+        entry_id, uuid, chunk_id, count, num_chunks, total_bytes = value
+        numbers = (entry_id, chunk_id, count, num_chunks, total_bytes)
+        if not isinstance(uuid, str) or any(type(number) is not int for number in numbers):
+            raise TypeError(f"{value!r} is no run of chunks")
+        if min(numbers) < 0 or count < 1 or chunk_id + count > num_chunks:
+            raise ValueError(f"{value!r} is no run of chunks")
+        return ChunkRun(entry_id, uuid, chunk_id, count, num_chunks, total_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPart:
+    """Some chunks of a message, in order: `count` entries of a ledger from `entry_id` on."""
+
+    ledger_id: int
+    entry_id: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedMessage:
+    """A message of which all chunks are there."""
+
+    uuid: str
+    parts: tuple[ChunkPart, ...]
+    total_bytes: int
+
+    @property
+    def position(self) -> Position:
+        """That of the last chunk, at which the message stands."""
+        last = self.parts[-1]
+        return Position(last.ledger_id, last.entry_id + last.count - 1)
+
+    @property
+    def first_chunk(self) -> Position:
+        """Where it begins: with `position`, Pulsar's `ChunkMessageIdImpl`."""
+        return Position(self.parts[0].ledger_id, self.parts[0].entry_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLimits:
+    """Pulsar's `maxPendingChunkedMessage` and its kin, for messages that are not complete.
+
+    With `auto_ack_oldest`, when more than `max_pending` messages are in the making the oldest is
+    given up for good; without it it would come again, so it stays. One whose next chunk was
+    published more than `expire_ms` after its first is given up; 0 means never.
+    """
+
+    max_pending: int = DEFAULT_MAX_PENDING
+    auto_ack_oldest: bool = False
+    expire_ms: int = DEFAULT_EXPIRE_MS
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A message in the making: what is there of it, and when its first chunk was published."""
+
+    run: ChunkRun
+    since_ms: int
+    parts: tuple[ChunkPart, ...]
+    next_chunk: int
+
+
+@dataclass(slots=True)
+class ChunkedMessages:
+    """The chunked messages of one partition, from its chunks in the order of their positions."""
+
+    limits: ChunkLimits = field(default_factory=ChunkLimits)
+    last_ledger_id: int = -1
+    given_up: int = 0
+    """Messages that can't be complete any more."""
+    _messages: dict[Position, ChunkedMessage] = field(default_factory=dict)
+    _pending: dict[str, _Pending] = field(default_factory=dict)
+    _chunks: dict[int, BitMap] = field(default_factory=dict)
+    _uncounted: dict[int, BitMap] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        chunks: Mapping[int, Sequence[ChunkRun]], ledgers: LedgerList | None = None
+    ) -> ChunkedMessages:
+        """All that became complete, however long that took; times are those of the `ledgers`."""
+        known = ChunkedMessages(ChunkLimits(expire_ms=0))
+        for ledger_id, runs in sorted(chunks.items()):
+            info = None if ledgers is None else ledgers.get(ledger_id)
+            known.add(ledger_id, runs, 0 if info is None else info.min_publish_time_ms)
+        return known
+
+    def add(self, ledger_id: int, runs: Sequence[ChunkRun], published_ms: int) -> None:
+        """Go on to a ledger with chunks; ledgers come by ascending id, runs by entry id."""
+        if ledger_id <= self.last_ledger_id:
+            raise ValueError(f"ledger {ledger_id} comes after ledger {self.last_ledger_id}")
+        self.last_ledger_id = ledger_id
+        chunks, uncounted = BitMap(), BitMap()
+        for run in runs:
+            entries = range(run.entry_id, run.entry_id + run.count)
+            chunks.update(entries)
+            message = self._advance(ledger_id, run, published_ms)
+            if message is None:
+                uncounted.update(entries)
+            else:
+                self._messages[message.position] = message
+                uncounted.update(entries[:-1])
+        self._chunks[ledger_id], self._uncounted[ledger_id] = chunks, uncounted
+
+    @property
+    def chunks(self) -> PositionSet:
+        """Every entry that is a chunk."""
+        return PositionSet(self._chunks)
+
+    @property
+    def uncounted(self) -> PositionSet:
+        """Every chunk that ends no message: an entry that no reader hands on."""
+        return PositionSet(self._uncounted)
+
+    def pending(self) -> Mapping[str, Position]:
+        """Messages in the making, oldest first: where each begins."""
+        begun = {uuid: _begin(held) for uuid, held in self._pending.items()}
+        return dict(sorted(begun.items(), key=lambda each: each[1]))
+
+    def first_pending(self, since_ms: int) -> Position | None:
+        """Where the first message in the making begins that was begun at that time or later."""
+        begun = (_begin(held) for held in self._pending.values() if held.since_ms >= since_ms)
+        return min(begun, default=None)
+
+    def messages_in(self, positions: PositionSet) -> Iterator[ChunkedMessage]:
+        """The messages that stand at these positions, in order."""
+        for ledger_id in positions.ledger_ids:
+            ends = self._chunks.get(ledger_id, BitMap()) - self._uncounted.get(ledger_id, BitMap())
+            for entry_id in ends & positions.whole_entries(ledger_id):
+                yield self._messages[Position(ledger_id, entry_id)]
+
+    def chunks_of(self, positions: PositionSet) -> PositionSet:
+        """Every chunk of the messages that stand at these positions."""
+        found: dict[int, BitMap] = {}
+        for message in self.messages_in(positions):
+            for part in message.parts:
+                entries = range(part.entry_id, part.entry_id + part.count)
+                found.setdefault(part.ledger_id, BitMap()).update(entries)
+        return PositionSet(found)
+
+    def abandoned(self, begun_before_ms: int) -> PositionSet:
+        """Every chunk of no message: given up, or in the making since before then."""
+        used: dict[int, BitMap] = {}
+        recent = (e.parts for e in self._pending.values() if e.since_ms >= begun_before_ms)
+        for parts in (*recent, *(message.parts for message in self._messages.values())):
+            for part in parts:
+                entries = range(part.entry_id, part.entry_id + part.count)
+                used.setdefault(part.ledger_id, BitMap()).update(entries)
+        return self.chunks.difference(PositionSet(used))
+
+    def needed(self, gone: Collection[int], begun_since_ms: int = 0) -> frozenset[int]:
+        """Those of the ledgers to be dropped that have chunks of a message which stays.
+
+        Also of one in the making that was begun since then.
+        """
+        groups = [
+            ({part.ledger_id for part in message.parts}, message.position.ledger_id)
+            for message in self._messages.values()
+        ]
+        groups += [
+            ({part.ledger_id for part in each.parts}, -1)
+            for each in self._pending.values()
+            if each.since_ms >= begun_since_ms
+        ]
+        stays: set[int] = set()
+        while True:
+            more = {
+                ledger_id
+                for its, last in groups
+                if last in stays or last not in gone
+                for ledger_id in its.intersection(gone)
+            }
+            if more <= stays:
+                return frozenset(stays)
+            stays |= more
+
+    def _advance(self, ledger_id: int, run: ChunkRun, now_ms: int) -> ChunkedMessage | None:
+        """Take in a run of chunks; the message that it ends, if it does."""
+        held = self._pending.pop(run.uuid, None)
+        if held is not None and self._is_over(held, run, now_ms):
+            self.given_up += 1
+            held = None
+        if run.chunk_id == 0:
+            self.given_up += held is not None  # sent again from its first chunk on
+            part = ChunkPart(ledger_id, run.entry_id, run.count)
+            held = _Pending(run, now_ms, (part,), run.count)
+        elif held is None:
+            return None
+        else:
+            seen = held.next_chunk - run.chunk_id
+            if seen < run.count:
+                part = ChunkPart(ledger_id, run.entry_id + seen, run.count - seen)
+                held.parts = (*held.parts, part)
+                held.next_chunk = run.chunk_id + run.count
+        if held.next_chunk == run.num_chunks:
+            return ChunkedMessage(run.uuid, held.parts, run.total_bytes)
+        self._keep(run.uuid, held)
+        return None
+
+    def _is_over(self, held: _Pending, run: ChunkRun, now_ms: int) -> bool:
+        """Whether what is held of a message can't go on with that run."""
+        if 0 < self.limits.expire_ms < now_ms - held.since_ms:
+            return True
+        if run.chunk_id == 0:
+            return False
+        same = (run.num_chunks, run.total_bytes) == (held.run.num_chunks, held.run.total_bytes)
+        return run.chunk_id > held.next_chunk or not same
+
+    def _keep(self, uuid: str, held: _Pending) -> None:
+        self._pending[uuid] = held
+        if self.limits.auto_ack_oldest and len(self._pending) > self.limits.max_pending:
+            begun = {each: _begin(held) for each, held in self._pending.items()}
+            oldest = min(begun, key=lambda each: begun[each])
+            del self._pending[oldest]
+            self.given_up += 1
+
+
+def _begin(held: _Pending) -> Position:
+    return Position(held.parts[0].ledger_id, held.parts[0].entry_id)
+
+
+def chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any]:
+    """Left out where there are none, so that the snapshot of such a topic stays of version 1."""
+    if not chunks:
+        return {}
+    return {"chunks": {str(k): [run.to_json() for run in v] for k, v in chunks.items()}}
+
+
+def chunks_from_json(value: Mapping[str, Any]) -> dict[int, tuple[ChunkRun, ...]]:
+    """By ledger id, ascending. TypeError or ValueError if it is none of these."""
+    chunks: dict[int, tuple[ChunkRun, ...]] = {
+        int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
+        for ledger_id, runs in value.items()
+    }
+    return dict(sorted(chunks.items()))

@@ -1,0 +1,60 @@
+"""When applications and producers published last to a topic, by the clocks of its log.
+
+Invariants: a time never falls, and none is above the latest that any commit of the log has, so a
+writer whose clock is behind is not taken for one that was away; nobody is forgotten unless a commit
+says so. Follows the inactive producers of Pulsar's `MessageDeduplication`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulsar_spark.topic_log.ledger_commit import Commit
+
+
+@dataclass(slots=True)
+class LastSeen:
+    """Mutable, as the state of a topic is."""
+
+    latest_ms: int = 0
+    """The latest time of any commit."""
+    applications: dict[str, int] = field(default_factory=dict)
+    producers: dict[str, int] = field(default_factory=dict)
+
+    def take_in(self, commit: Commit) -> None:
+        self.latest_ms = max(self.latest_ms, commit.timestamp_ms)
+        if commit.application:
+            self.applications[commit.application.id] = self.latest_ms
+        for by_producer in (*commit.sequence_ranges.values(), *commit.sequence_ids.values()):
+            self.producers.update(dict.fromkeys(by_producer, self.latest_ms))
+        for application in commit.inactive_applications:
+            self.applications.pop(application, None)
+        for producer in commit.inactive_producers:
+            self.producers.pop(producer, None)
+
+    def inactive(
+        self, since_ms: int, present: Collection[str]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The applications, and producers, not seen since before then.
+
+        Producers that are `present`, as the topic has a ledger of theirs, are not.
+        """
+        applications = [name for name, seen_ms in self.applications.items() if seen_ms < since_ms]
+        producers = [name for name, seen_ms in self.producers.items() if seen_ms < since_ms]
+        return tuple(applications), tuple(name for name in producers if name not in present)
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Empty if there is nothing to say."""
+        value = {"application_times": self.applications, "producer_times": self.producers}
+        return {name: dict(times) for name, times in value.items() if times}
+
+    @staticmethod
+    def from_json_value(value: Mapping[str, Any], applications: Mapping[str, int]) -> LastSeen:
+        """Out of a snapshot; one of before there were times counts from its own."""
+        now_ms = int(value["timestamp_ms"])
+        producers = {name for each in value["sequence_ids"].values() for name in each}
+        seen = {**dict.fromkeys(applications, now_ms), **value.get("application_times", {})}
+        sent = {**dict.fromkeys(producers, now_ms), **value.get("producer_times", {})}
+        return LastSeen(max(now_ms, *seen.values(), *sent.values(), 0), seen, sent)

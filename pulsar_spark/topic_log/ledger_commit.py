@@ -1,0 +1,346 @@
+"""One commit of a topic's log: everything that happens to the topic at one instant.
+
+Invariants: equal commits are equal bytes, with their checksum; what this version does not
+understand is refused, never skipped; a file that it names lies inside the topic's folder, and its
+numbers are such as rows and entries have. The format is described in `docs/storage-format.md`.
+
+Takes the place of Pulsar's `ManagedLedgerInfo` in the metadata store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any, Final
+
+from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
+from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.schema.schema_info import SchemaInfo
+from pulsar_spark.topic_log.chunked_messages import ChunkRun
+from pulsar_spark.topic_log.producer_registry import ProducerRegistry
+from pulsar_spark.topic_log.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
+from pulsar_spark.topic_log.transaction_attempt import TRANSACTION_FIELDS, Transaction
+
+LOG_FOLDER = "_log"
+MOST_MESSAGES: Final = (1 << 31) - 1
+"""No ledger has more: a task writes a file for each 64 MiB."""
+_LARGEST: Final = (1 << 63) - 1
+
+COMMIT_FORMAT: Final = StoredFormat(
+    "Log file",
+    version=2,
+    checked_since=2,
+    fields=frozenset(
+        {
+            "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
+            "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
+            "sequence_ranges", "chunks", "producers", "compacted", "schemas", "reclaimed",
+            "forgotten", "inactive_applications", "inactive_producers",
+        }
+    ),
+    remedy="Nothing was changed; restore the file from a copy, or give the topic up. It can't be "
+    "skipped: what it confirmed would be lost.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What makes a publication recognisable: the `version`-th of the application `id`."""
+
+    id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovedLedger:
+    """A ledger whose rows now lie elsewhere; all its ids stay."""
+
+    partition: int
+    ledger_id: int
+    file: str
+    first_row: int
+    seal: FileSeal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One record of the log. Fields that are empty are left out of its JSON.
+
+    `term` is None for writers that can't be fenced; `partitions` and `settings` are only given
+    when they change; `trimmed` maps partitions to ledger ids, `hidden` to the JSON of a position
+    set that readers subtract, `sequence_ids` to each producer's highest. `sequence_ranges` and
+    `chunks` map ids of ledgers of this commit to what they hold, by producer and by entry id.
+    `producers` is the JSON of a ProducerRegistry, when it changes; `compacted` maps partitions to
+    the JSON of CompactedLedgers, which take the place of earlier ones. `schemas` are schemas added,
+    by version. `reclaimed` are data files that no commit named and none may name later, `forgotten`
+    such as are deleted. `inactive_applications` and `inactive_producers` are forgotten: what they
+    publish later is new. All that a commit of a `transaction` says holds once that is committed,
+    and never if it is aborted.
+    """
+
+    number: int
+    commit_id: str
+    timestamp_ms: int
+    term: int | None = None
+    application: Application | None = None
+    partitions: int | None = None
+    settings: Mapping[str, Any] | None = None
+    ledgers: tuple[LedgerInfo, ...] = ()
+    trimmed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    moved: tuple[MovedLedger, ...] = ()
+    hidden: Mapping[int, Any] = field(default_factory=dict)
+    sequence_ids: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    sequence_ranges: Mapping[int, Mapping[str, SequenceRange]] = field(default_factory=dict)
+    chunks: Mapping[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
+    producers: Mapping[str, Any] | None = None
+    compacted: Mapping[int, Any] = field(default_factory=dict)
+    schemas: Mapping[int, SchemaInfo] = field(default_factory=dict)
+    reclaimed: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
+    inactive_applications: tuple[str, ...] = ()
+    inactive_producers: tuple[str, ...] = ()
+    transaction: Transaction | None = None
+
+    @property
+    def files(self) -> set[str]:
+        """The data files that it names as published, in this commit for the first time."""
+        kept = (each["file"] for of in self.compacted.values() for each in of["ledgers"])
+        return {each.file for each in self.ledgers}.union((m.file for m in self.moved), kept)
+
+    def aborted(self) -> Commit:
+        """What is left of it when its transaction is aborted: its place in the log."""
+        return Commit(self.number, self.commit_id, self.timestamp_ms, transaction=self.transaction)
+
+    def to_json(self) -> bytes:
+        """The canonical bytes of the log file."""
+        record: dict[str, Any] = {
+            "number": self.number,
+            "commit_id": self.commit_id,
+            "timestamp_ms": self.timestamp_ms,
+            "transaction": self.transaction.to_json_value() if self.transaction else None,
+            "term": self.term,
+            "application": None,
+        }
+        if self.application:
+            record["application"] = {
+                "id": self.application.id,
+                "version": self.application.version,
+            }
+        if self.partitions is not None:
+            record["partitions"] = self.partitions
+        if self.settings is not None:
+            record["settings"] = dict(self.settings)
+        if self.producers is not None:
+            record["producers"] = dict(self.producers)
+        lists: dict[str, Any] = {
+            "ledgers": [ledger_to_json(ledger) for ledger in self.ledgers],
+            "trimmed": _keyed({p: list(ids) for p, ids in self.trimmed.items() if ids}),
+            "moved": [
+                [m.partition, m.ledger_id, m.file, m.first_row, *seal_to_json(m.seal)]
+                for m in self.moved
+            ],
+            "hidden": _keyed(self.hidden),
+            "sequence_ids": _keyed({p: dict(s) for p, s in self.sequence_ids.items() if s}),
+            "sequence_ranges": ranges_to_json(self.sequence_ranges),
+            "chunks": _keyed({k: [run.to_json() for run in v] for k, v in self.chunks.items()}),
+            "compacted": _keyed(self.compacted),
+            "schemas": _keyed({k: schema.to_json_value() for k, schema in self.schemas.items()}),
+            "reclaimed": sorted(self.reclaimed),
+            "forgotten": sorted(self.forgotten),
+            "inactive_applications": sorted(self.inactive_applications),
+            "inactive_producers": sorted(self.inactive_producers),
+        }
+        record.update({name: value for name, value in lists.items() if value})
+        return COMMIT_FORMAT.encode(record)
+
+    @staticmethod
+    def from_json(data: bytes, name: str, number: int | None = None) -> Commit:
+        """From the bytes of the log file `name`, which stands at place `number` of its log.
+
+        CorruptFileError if they are torn, empty or not a commit; FutureVersionError if a newer
+        version wrote them.
+        """
+        record = COMMIT_FORMAT.decode(data, name)
+        if isinstance(record.get("transaction"), dict):
+            COMMIT_FORMAT.check_fields(record["transaction"], TRANSACTION_FIELDS, name)
+        try:
+            commit = _commit_of(record)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            why = f"a field is missing or malformed: {error!r}"
+            raise COMMIT_FORMAT.damaged(name, why) from error
+        if number is not None and commit.number != number:
+            raise COMMIT_FORMAT.damaged(name, f"it says that it is number {commit.number}")
+        return commit
+
+
+def log_file(number: int) -> str:
+    """The place of a commit, relative to its topic's folder."""
+    return f"{LOG_FOLDER}/{number:020d}.json"
+
+
+def checked_file(file: str) -> str:
+    """A data file's path in the topic's folder. ValueError if it could lead out of it."""
+    parts = file.split("/")
+    if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or "\0" in file:
+        raise ValueError(f"{file!r} is no path inside the topic's folder")
+    return file
+
+
+def _commit_of(record: Mapping[str, Any]) -> Commit:
+    application = record["application"]
+    partitions, settings, term = record.get("partitions"), record.get("settings"), record["term"]
+    producers, transaction = record.get("producers"), record.get("transaction")
+    if producers is not None:
+        ProducerRegistry.from_json_value(producers)
+    return Commit(
+        number=_count(record["number"]),
+        commit_id=_text(record["commit_id"]),
+        timestamp_ms=_whole(record["timestamp_ms"]),
+        term=None if term is None else _whole(term),
+        application=None
+        if application is None
+        else Application(_text(application["id"]), _whole(application["version"])),
+        partitions=None if partitions is None else _count(partitions),
+        settings=None if settings is None else dict(settings),
+        ledgers=_apart(tuple(ledger_from_json(item) for item in record.get("ledgers", ()))),
+        trimmed={
+            int(partition): tuple(_whole(ledger_id) for ledger_id in ids)
+            for partition, ids in record.get("trimmed", {}).items()
+        },
+        moved=tuple(
+            MovedLedger(
+                _count(partition), _count(ledger_id), checked_file(file), _count(row), _seal(seal)
+            )
+            for partition, ledger_id, file, row, *seal in record.get("moved", ())
+        ),
+        hidden={int(partition): value for partition, value in record.get("hidden", {}).items()},
+        sequence_ids={
+            int(partition): {producer: _whole(highest) for producer, highest in each.items()}
+            for partition, each in record.get("sequence_ids", {}).items()
+        },
+        sequence_ranges=ranges_from_json(record.get("sequence_ranges", {})),
+        chunks={
+            int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
+            for ledger_id, runs in record.get("chunks", {}).items()
+        },
+        producers=None if producers is None else dict(producers),
+        compacted={
+            int(partition): value for partition, value in record.get("compacted", {}).items()
+        },
+        schemas={
+            int(version): SchemaInfo.from_json_value(value)
+            for version, value in record.get("schemas", {}).items()
+        },
+        reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
+        forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),
+        inactive_applications=tuple(map(_text, record.get("inactive_applications", ()))),
+        inactive_producers=tuple(map(_text, record.get("inactive_producers", ()))),
+        transaction=None if transaction is None else Transaction.from_json_value(transaction),
+    )
+
+
+def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
+    """One of a commit's ledgers."""
+    record = {
+        "id": ledger.ledger_id,
+        "partition": ledger.partition,
+        "file": ledger.file,
+        "first_row": ledger.first_row,
+        "batch_sizes": ledger.batch_sizes.to_json(),
+        "size_bytes": ledger.size_bytes,
+        "min_publish_time_ms": ledger.min_publish_time_ms,
+        "max_publish_time_ms": ledger.max_publish_time_ms,
+    }
+    if ledger.max_deliver_at_ms is not None:
+        record["max_deliver_at_ms"] = ledger.max_deliver_at_ms
+    if ledger.seal is not None:
+        record["seal"] = seal_to_json(ledger.seal)
+    if ledger.digest is not None:
+        record["digest"] = ledger.digest
+    return record
+
+
+def seal_to_json(seal: FileSeal | None) -> list[int]:
+    """Empty if there is none."""
+    return [] if seal is None else [seal.size_bytes, seal.footer_crc32]
+
+
+def ledger_from_json(item: Mapping[str, Any]) -> LedgerInfo:
+    """Read `ledger_to_json`. KeyError, TypeError or ValueError if it is none."""
+    if unknown := set(item) - _LEDGER_FIELDS:
+        raise ValueError(f"a ledger has the unknown fields {sorted(unknown)}")
+    deliver_at, digest = item.get("max_deliver_at_ms"), item.get("digest")
+    return LedgerInfo(
+        ledger_id=_count(item["id"]),
+        partition=_count(item["partition"]),
+        file=checked_file(item["file"]),
+        first_row=_count(item["first_row"]),
+        batch_sizes=checked_batch_sizes(item["batch_sizes"]),
+        size_bytes=_count(item["size_bytes"]),
+        min_publish_time_ms=_whole(item["min_publish_time_ms"]),
+        max_publish_time_ms=_whole(item["max_publish_time_ms"]),
+        max_deliver_at_ms=None if deliver_at is None else _whole(deliver_at),
+        seal=_seal(item.get("seal", ())),
+        digest=None if digest is None else _count(digest),
+    )
+
+
+_LEDGER_FIELDS = {
+    "id", "partition", "file", "first_row", "batch_sizes", "size_bytes", "min_publish_time_ms",
+    "max_publish_time_ms", "max_deliver_at_ms", "seal", "digest",
+}  # fmt: skip
+
+
+def checked_batch_sizes(runs: Sequence[Sequence[int]]) -> BatchSizes:
+    """Entries of at least one message each, at least one of them. ValueError otherwise."""
+    sizes = BatchSizes.from_json(runs)
+    if not sizes.runs or any(size < 1 or count < 1 for size, count in sizes.runs):
+        raise ValueError(f"batch sizes {list(runs)} are no entries of one message or more")
+    if sizes.messages > MOST_MESSAGES:
+        raise ValueError(f"it has {sizes.messages} messages")
+    return sizes
+
+
+def _apart(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:
+    """The ledgers themselves, if no row of a file is in two of them, and each file has one seal."""
+    in_files = sorted(ledgers, key=lambda each: (each.file, each.first_row))
+    for file, group in groupby(in_files, key=lambda each: each.file):
+        for one, other in pairwise(group):
+            if one.first_row + one.messages > other.first_row or one.seal != other.seal:
+                raise ValueError(
+                    f"ledgers {one.ledger_id} and {other.ledger_id} don't agree on file {file}"
+                )
+    return ledgers
+
+
+def _seal(value: Sequence[int]) -> FileSeal | None:
+    if not value:
+        return None
+    size_bytes, footer_crc32 = value
+    return FileSeal(_count(size_bytes), _count(footer_crc32))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    if not -_LARGEST <= value <= _LARGEST:
+        raise ValueError(f"{value} has more than 64 bits")
+    return value
+
+
+def _count(value: Any) -> int:
+    if _whole(value) < 0:
+        raise ValueError(f"{value} is below 0")
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _keyed(by_partition: Mapping[int, Any]) -> dict[str, Any]:
+    """With the text keys that JSON wants."""
+    return {str(partition): value for partition, value in by_partition.items()}

@@ -1,0 +1,523 @@
+"""What a topic is: the fold of its commits, from number 0 to the newest.
+
+Invariants: commits apply in order, each wholly or not at all; ledger ids are a gapless counter of
+the topic; a data file is published by one commit only, and one that was given up by none; terms
+never fall; each application's version only rises. Applying costs what the commit holds, not what
+the topic holds (a merge, or a trim that leaves a hole, costs its partition).
+
+Follows Pulsar's `ManagedLedgerImpl`, without its input and output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from pulsar_spark.errors import CorruptFileError, FileReclaimedError
+from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.schema.schema_registry import SchemaRegistry
+from pulsar_spark.topic_log.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
+from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
+from pulsar_spark.topic_log.last_seen import LastSeen
+from pulsar_spark.topic_log.ledger_commit import Application, Commit, MovedLedger, log_file
+from pulsar_spark.topic_log.partition_state import HiddenMessages, PartitionState, sums_from_json
+from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
+
+SnapshotRow = Callable[[int], LedgerInfo]
+SNAPSHOT_COLUMNS = (
+    "ledger_id", "partition", "file", "first_row", "size_bytes", "min_publish_time_ms",
+    "max_publish_time_ms", "max_deliver_at_ms",
+)  # fmt: skip
+
+__all__ = ["Application", "Commit", "MovedLedger", "Tombstone", "TopicState"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A data file that nothing refers to, since when, and whether it was ever published."""
+
+    since_ms: int
+    reclaimed: bool
+
+
+class TopicState:
+    """A topic as of one commit. Mutable, but the lists of ledgers it hands out are not."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.number = -1
+        self.commit_id = ""
+        self.timestamp_ms = 0
+        self.term = 0
+        self.next_ledger_id = 0
+        self.settings: dict[str, Any] = {}
+        self.applications: dict[str, int] = {}
+        self.last_seen = LastSeen()
+        self.sequence_ids: dict[int, dict[str, int]] = {}
+        self.producers: dict[str, Any] | None = None
+        self.schemas = SchemaRegistry()
+        self.files: dict[str, int] = {}
+        self.tombstones: dict[str, Tombstone] = {}
+        self._partitions: list[PartitionState] = []
+
+    @property
+    def partitions(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def ledger_count(self) -> int:
+        return sum(len(partition.view()) for partition in self._partitions)
+
+    def ledgers(self, partition: int) -> LedgerList:
+        """The partition's ledgers as of now; the list stays as it is when the state goes on."""
+        return self._partitions[partition].view()
+
+    def messages(self, partition: int) -> int:
+        """Stored messages, hidden ones included."""
+        return self._partitions[partition].messages
+
+    def size_bytes(self, partition: int) -> int:
+        """Stored payload bytes before compression."""
+        return self._partitions[partition].size_bytes
+
+    def trimmed_up_to(self, partition: int) -> Position:
+        """The last entry of the partition that was trimmed; EARLIEST if none was."""
+        return self._partitions[partition].trimmed_up_to
+
+    def hidden(self, partition: int) -> HiddenMessages:
+        """The messages that readers leave out. Not to be changed."""
+        return self._partitions[partition].hidden
+
+    def chunks(self, partition: int) -> Mapping[int, tuple[ChunkRun, ...]]:
+        """The chunks of each ledger of the partition that has some, by ascending id."""
+        return self._partitions[partition].chunks
+
+    def last_ledger_with_chunks(self, partition: int) -> int:
+        """The highest id in `chunks`; -1 if there are none."""
+        return next(reversed(self._partitions[partition].chunks), -1)
+
+    def ledgers_left(self, partition: int) -> LedgerList:
+        """The partition's ledgers, and those trimmed ones of which compaction has kept messages."""
+        compacted, ledgers = self.compacted(partition), self.ledgers(partition)
+        return ledgers if compacted is None else compacted.with_log(ledgers)
+
+    def compacted(self, partition: int) -> CompactedLedgers | None:
+        """What compaction has left of the partition; None if it was never compacted."""
+        return self._partitions[partition].compacted
+
+    def may_trim(self, partition: int, ledger_id: int) -> bool:
+        """Whether compaction lets the ledger go: of a compacted topic, it has to be compacted."""
+        compacted = self._partitions[partition].compacted
+        return compacted is None or ledger_id <= compacted.horizon.ledger_id
+
+    def sequences(self, partition: int) -> PublishedSequences:
+        """The sequence ids that were published where duplicates are dropped. Not to be changed."""
+        return self._partitions[partition].sequences
+
+    @property
+    def records_sequences(self) -> bool:
+        """Whether every publication says its sequence ids: duplicates are, or were, dropped."""
+        return bool(self.settings.get("deduplication") or self.sequence_ids)
+
+    def highest_sequence_id(self, partition: int, producer: str) -> int | None:
+        return self.sequence_ids.get(partition, {}).get(producer)
+
+    def was_published(self, application: str, version: int) -> bool:
+        """Whether the application has published that version, or a later one."""
+        return self.applications.get(application, -1) >= version
+
+    def check_next(self, commit: Commit) -> None:
+        """Raise what `apply` would raise: CorruptFileError or FileReclaimedError."""
+        self._checked(commit)
+
+    def apply(self, commit: Commit) -> None:
+        """Go on to the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
+        trims, compacted, hidden = self._checked(commit)
+        self._apply_header(commit)
+        for ledger in commit.ledgers:
+            self._add(ledger, commit)
+        for partition, messages in hidden.items():
+            self._partitions[partition].hidden.add(messages)
+        self._know_sequence_ids(commit)
+        self._move(commit)
+        self._trim(commit, trims)
+        self._compact(commit, compacted)
+        for file in commit.reclaimed:
+            self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=True)
+        for file in commit.forgotten:
+            del self.tombstones[file]
+        self._forget_inactive(commit)
+
+    def _checked(
+        self, commit: Commit
+    ) -> tuple[dict[int, dict[int, LedgerInfo]], dict[int, CompactedLedgers], Any]:
+        """By partition, what it trims, what it has compacted, and what it hides."""
+        self._check_header(commit)
+        self._check_ledgers(commit)
+        trims = self._check_trimmed(commit)
+        self._check_moved(commit, trims)
+        compacted = self._check_compacted(commit)
+        hidden = self._check_hidden(commit)
+        self._check_files(commit, {file for each in compacted.values() for file in each.files})
+        return trims, compacted, hidden
+
+    def _check_header(self, commit: Commit) -> None:
+        if commit.number != self.number + 1:
+            raise self._refuse(commit, f"it follows number {self.number}")
+        if commit.term is not None and commit.term < self.term:
+            raise self._refuse(commit, f"its term {commit.term} is below term {self.term}")
+        if commit.partitions is None:
+            if self.number < 0:
+                raise self._refuse(commit, "the first commit has to say how many partitions")
+        elif commit.partitions < max(self.partitions, 1):
+            raise self._refuse(commit, f"it leaves {commit.partitions} of {self.partitions}")
+        application = commit.application
+        if application and self.was_published(application.id, application.version):
+            raise self._refuse(commit, f"{application} was published before")
+
+    def _check_ledgers(self, commit: Commit) -> None:
+        partitions = self.partitions if commit.partitions is None else commit.partitions
+        for expected, ledger in enumerate(commit.ledgers, self.next_ledger_id):
+            if ledger.ledger_id != expected:
+                raise self._refuse(commit, f"ledger {ledger.ledger_id} should be {expected}")
+            if not 0 <= ledger.partition < partitions:
+                raise self._refuse(commit, f"there is no partition {ledger.partition}")
+            if ledger.file in self.files:
+                raise self._refuse(commit, f"{ledger.file} was published before")
+        entries = {ledger.ledger_id: ledger.entries for ledger in commit.ledgers}
+        for ledger_id, runs in commit.chunks.items():
+            if any(run.entry_id + run.count > entries.get(ledger_id, 0) for run in runs):
+                raise self._refuse(commit, f"it has no such chunks in ledger {ledger_id}")
+        if not commit.sequence_ranges.keys() <= entries.keys():
+            raise self._refuse(commit, "it has sequence ids of ledgers that it does not add")
+        known = len(self.schemas.schemas)
+        if sorted(commit.schemas) != list(range(known, known + len(commit.schemas))):
+            raise self._refuse(commit, f"it adds schemas of versions {sorted(commit.schemas)}")
+        named = (*commit.sequence_ids, *commit.hidden)
+        if not all(0 <= partition < partitions for partition in named):
+            raise self._refuse(commit, "it names a partition that is not there")
+
+    def _check_trimmed(self, commit: Commit) -> dict[int, dict[int, LedgerInfo]]:
+        """By partition, the places of the ledgers to trim, and those ledgers."""
+        trims: dict[int, dict[int, LedgerInfo]] = {}
+        for partition, ids in commit.trimmed.items():
+            places = trims[partition] = {}
+            for ledger_id in ids:
+                place, ledger = self._find(commit, partition, ledger_id)
+                if place in places:
+                    raise self._refuse(commit, f"ledger {ledger_id} is trimmed twice")
+                places[place] = ledger
+        return trims
+
+    def _check_moved(self, commit: Commit, trims: Mapping[int, Mapping[int, LedgerInfo]]) -> None:
+        for moved in commit.moved:
+            place, _ = self._find(commit, moved.partition, moved.ledger_id)
+            if place in trims.get(moved.partition, {}):
+                raise self._refuse(commit, f"ledger {moved.ledger_id} is moved and trimmed")
+            if moved.file in self.files:
+                raise self._refuse(commit, f"{moved.file} was published before")
+
+    def _check_compacted(self, commit: Commit) -> dict[int, CompactedLedgers]:
+        found: dict[int, CompactedLedgers] = {}
+        for partition, value in commit.compacted.items():
+            if not 0 <= partition < self.partitions:
+                raise self._refuse(commit, f"there is no partition {partition}")
+            try:
+                each = found[partition] = CompactedLedgers.from_json_value(value)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise self._refuse(commit, f"what it compacts is malformed: {error!r}") from error
+            before = self.compacted(partition)
+            if before is not None and each.horizon < before.horizon:
+                raise self._refuse(commit, f"its horizon is behind {before.horizon}")
+            if known := sorted(file for file in each.files if file in self.files):
+                raise self._refuse(commit, f"{known[0]} was published before")
+        return found
+
+    def _check_hidden(self, commit: Commit) -> dict[int, PositionSet]:
+        try:
+            read = cursor_format.from_json_value
+            hidden = {partition: read(value)[1] for partition, value in commit.hidden.items()}
+        except CorruptFileError as error:
+            raise self._refuse(commit, f"what it hides is malformed: {error.message}") from error
+        added = {(each.partition, each.ledger_id) for each in commit.ledgers}
+        named = {(p, ledger_id) for p, each in hidden.items() for ledger_id in each.ledger_ids}
+        if not named <= added:
+            raise self._refuse(commit, "it hides messages of ledgers that it does not add")
+        return hidden
+
+    def _check_files(self, commit: Commit, compacted: set[str]) -> None:
+        named = compacted.union(
+            (each.file for each in commit.ledgers), (each.file for each in commit.moved)
+        )
+        for file in named:
+            if file in self.tombstones:
+                raise FileReclaimedError(
+                    f"File {file} of topic {self.topic} had been given up when commit "
+                    f"{commit.number} named it. Write the messages again, into a new file."
+                )
+        for file in commit.reclaimed:
+            if file in self.files or file in self.tombstones or file in named:
+                raise self._refuse(commit, f"{file} can't be given up: it is known")
+        for file in commit.forgotten:
+            if file not in self.tombstones:
+                raise self._refuse(commit, f"{file} can't be forgotten: it is not given up")
+
+    def _find(self, commit: Commit, partition: int, ledger_id: int) -> tuple[int, LedgerInfo]:
+        if 0 <= partition < self.partitions:
+            part = self._partitions[partition]
+            place = part.place(ledger_id)
+            if place is not None:
+                return place, part.column.at(place)
+        raise self._refuse(commit, f"partition {partition} has no ledger {ledger_id}")
+
+    def _apply_header(self, commit: Commit) -> None:
+        self.number = commit.number
+        self.commit_id = commit.commit_id
+        self.timestamp_ms = commit.timestamp_ms
+        if commit.term is not None:
+            self.term = commit.term
+        if commit.application:
+            self.applications[commit.application.id] = commit.application.version
+        if commit.settings is not None:
+            self.settings = dict(commit.settings)
+        if commit.producers is not None:
+            self.producers = dict(commit.producers)
+        if commit.schemas:
+            added = (schema for _, schema in sorted(commit.schemas.items()))
+            self.schemas = SchemaRegistry((*self.schemas.schemas, *added))
+        while self.partitions < (commit.partitions or 0):
+            self._partitions.append(PartitionState())
+
+    def _know_sequence_ids(self, commit: Commit) -> None:
+        """Each producer's highest id, and in which ledgers which ids are.
+
+        Without ranges, as in commits that are older than these, all up to the highest counts.
+        """
+        told: set[tuple[int, str]] = set()
+        for ledger in commit.ledgers:
+            if ranges := commit.sequence_ranges.get(ledger.ledger_id):
+                self._partitions[ledger.partition].sequences.add(ledger.ledger_id, ranges)
+                told.update((ledger.partition, producer) for producer in ranges)
+        for partition, by_producer in commit.sequence_ids.items():
+            known = self.sequence_ids.setdefault(partition, {})
+            for producer, highest in by_producer.items():
+                known[producer] = max(highest, known.get(producer, highest))
+                if (partition, producer) not in told:
+                    self._partitions[partition].sequences.raise_floor(producer, highest)
+
+    def _add(self, ledger: LedgerInfo, commit: Commit) -> None:
+        part = self._partitions[ledger.partition]
+        part.column.append(ledger)
+        if chunks := commit.chunks.get(ledger.ledger_id):
+            part.chunks[ledger.ledger_id] = chunks
+        part.messages += ledger.messages
+        part.size_bytes += ledger.size_bytes
+        if part.published is not None:
+            part.published = part.published.plus(ledger)
+        self.files[ledger.file] = self.files.get(ledger.file, 0) + 1
+        self.next_ledger_id = ledger.ledger_id + 1
+
+    def _move(self, commit: Commit) -> None:
+        places: dict[int, dict[int, LedgerInfo | None]] = {}
+        for moved in commit.moved:
+            place, ledger = self._find(commit, moved.partition, moved.ledger_id)
+            there = replace(ledger, file=moved.file, first_row=moved.first_row, seal=moved.seal)
+            places.setdefault(moved.partition, {})[place] = there
+            self.files[moved.file] = self.files.get(moved.file, 0) + 1
+            self._release(ledger.file, commit.timestamp_ms)
+        for partition, changed in places.items():
+            part = self._partitions[partition]
+            # Places stay as they are, so that a trim in the same commit still finds its own.
+            part.column = part.column.copy(0, len(part.column.ids), changed)
+
+    def _trim(self, commit: Commit, trims: Mapping[int, Mapping[int, LedgerInfo]]) -> None:
+        for partition, places in trims.items():
+            part = self._partitions[partition]
+            for ledger in places.values():
+                part.messages -= ledger.messages
+                part.size_bytes -= ledger.size_bytes
+                if part.published is not None:
+                    part.removed = part.removed.plus(ledger)
+                last = Position(ledger.ledger_id, ledger.entries - 1)
+                part.trimmed_up_to = max(part.trimmed_up_to, last)
+                part.chunks.pop(ledger.ledger_id, None)
+                part.sequences.trim(ledger.ledger_id)
+                part.hidden.trim(ledger.ledger_id)
+                self._release(ledger.file, commit.timestamp_ms)
+            first, stop = part.start, len(part.column.ids)
+            holes = set(places)
+            if holes == set(range(first, first + len(places))):
+                part.start += len(places)
+                if part.start <= max(stop // 2, 64):
+                    continue
+                holes = set()
+            part.column = part.column.copy(part.start, stop, dict.fromkeys(holes))
+            part.start = 0
+
+    def _compact(self, commit: Commit, compacted: Mapping[int, CompactedLedgers]) -> None:
+        for partition, each in compacted.items():
+            part = self._partitions[partition]
+            for file in each.files:
+                self.files[file] = self.files.get(file, 0) + 1
+            for file in part.compacted_files:
+                self._release(file, commit.timestamp_ms)
+            part.compacted = each
+
+    def _forget_inactive(self, commit: Commit) -> None:
+        parts = self._partitions
+        self.last_seen.take_in(commit)
+        for application in commit.inactive_applications:
+            self.applications.pop(application, None)
+        for producer in commit.inactive_producers:
+            for known in (*self.sequence_ids.values(), *(p.sequences.floors for p in parts)):
+                known.pop(producer, None)
+
+    def _release(self, file: str, now_ms: int) -> None:
+        self.files[file] -= 1
+        if not self.files[file]:
+            del self.files[file]
+            self.tombstones[file] = Tombstone(now_ms, reclaimed=False)
+
+    def _refuse(self, commit: Commit, why: str) -> CorruptFileError:
+        return CorruptFileError(
+            f"Log file {log_file(commit.number)} of topic {self.topic} does not fit: {why}. "
+            "Nothing was changed; the log was altered by something other than Pulsarlite."
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError if the counts don't agree with the ledgers. For tests."""
+        files: dict[str, int] = {}
+        for number, part in enumerate(self._partitions):
+            ledgers = list(part.view())
+            assert [each.ledger_id for each in ledgers] == part.column.ids[part.start :]
+            assert all(a.ledger_id < b.ledger_id for a, b in pairwise(ledgers))
+            assert all(each.partition == number for each in ledgers)
+            assert part.messages == sum(each.messages for each in ledgers)
+            assert part.size_bytes == sum(each.size_bytes for each in ledgers)
+            if part.published is not None:
+                assert part.published == part.sum_of_ledgers() + part.removed
+            assert part.chunks.keys() <= {each.ledger_id for each in ledgers}
+            assert list(part.chunks) == sorted(part.chunks)
+            for each in ledgers:
+                files[each.file] = files.get(each.file, 0) + 1
+            for file in part.compacted_files:
+                files[file] = files.get(file, 0) + 1
+        assert files == self.files
+        assert not files.keys() & self.tombstones.keys()
+
+    def to_snapshot(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+        """(columns with one value a ledger, the small rest as JSON)."""
+        ledgers = list(self._all_ledgers())
+        columns: dict[str, list[Any]] = {
+            name: [getattr(each, name) for each in ledgers] for name in SNAPSHOT_COLUMNS
+        }
+        columns["batch_sizes"] = [
+            [number for run in each.batch_sizes.runs for number in run] for each in ledgers
+        ]
+        seals = [each.seal for each in ledgers]
+        columns["file_bytes"] = [seal and seal.size_bytes for seal in seals]
+        columns["footer_crc32"] = [seal and seal.footer_crc32 for seal in seals]
+        columns["digest"] = [each.digest for each in ledgers]
+        rest = {
+            "number": self.number,
+            "commit_id": self.commit_id,
+            "timestamp_ms": self.timestamp_ms,
+            "term": self.term,
+            "next_ledger_id": self.next_ledger_id,
+            "settings": self.settings,
+            "applications": self.applications,
+            "sequence_ids": {str(p): dict(each) for p, each in self.sequence_ids.items()},
+            "tombstones": {
+                file: [grave.since_ms, grave.reclaimed] for file, grave in self.tombstones.items()
+            },
+            "partitions": [
+                {
+                    "ledgers": len(part.view()),
+                    "messages": part.messages,
+                    "size_bytes": part.size_bytes,
+                    "trimmed_up_to": str(part.trimmed_up_to),
+                    "hidden": self._live_hidden(number),
+                    **part.sums_to_json(),
+                    **chunks_to_json(part.chunks),
+                    **part.sequences.to_json_value(),
+                    **({"compacted": part.compacted.to_json_value()} if part.compacted else {}),
+                }
+                for number, part in enumerate(self._partitions)
+            ],
+        }
+        rest.update(self.last_seen.to_json_value())
+        if self.producers is not None:
+            rest["producers"] = self.producers
+        if self.schemas.schemas:
+            rest["schemas"] = self.schemas.to_json_value()
+        return columns, rest
+
+    @staticmethod
+    def from_snapshot(
+        topic: str, ids: Sequence[int], files: Mapping[str, int], rest: Mapping[str, Any],
+        row: SnapshotRow,
+    ) -> TopicState:  # fmt: skip
+        """The state whose ledgers are built by `row(number)` when somebody asks for them.
+
+        `ids` has one ledger id a row, partition after partition; `files` counts, for each data
+        file, the rows that refer to it. KeyError, TypeError or ValueError if they don't agree.
+        """
+        state = TopicState(topic)
+        state.number, state.timestamp_ms = int(rest["number"]), int(rest["timestamp_ms"])
+        state.commit_id = str(rest["commit_id"])
+        state.term, state.next_ledger_id = int(rest["term"]), int(rest["next_ledger_id"])
+        state.settings = dict(rest["settings"])
+        state.applications = dict(rest["applications"])
+        state.sequence_ids = {int(p): dict(each) for p, each in rest["sequence_ids"].items()}
+        state.tombstones = {
+            file: Tombstone(int(since_ms), bool(reclaimed))
+            for file, (since_ms, reclaimed) in rest["tombstones"].items()
+        }
+        state.last_seen = LastSeen.from_json_value(rest, state.applications)
+        state.producers = rest.get("producers")
+        state.schemas = SchemaRegistry.from_json_value(rest.get("schemas", ()))
+        state.files = dict(files)
+        first = 0
+        for number, part in enumerate(rest["partitions"]):
+            last = first + int(part["ledgers"])
+            column = LedgerColumn(ids[first:last], range(first, last), row)
+            state._partitions.append(
+                PartitionState(
+                    column, 0, int(part["messages"]), int(part["size_bytes"]),
+                    Position.parse(part["trimmed_up_to"]), HiddenMessages(part["hidden"]),
+                    chunks=chunks_from_json(part.get("chunks", {})),
+                    sequences=state._sequences_of(number, part),
+                    compacted=CompactedLedgers.of_snapshot(part.get("compacted")),
+                    **sums_from_json(part),
+                )
+            )  # fmt: skip
+            for file in state._partitions[-1].compacted_files:
+                state.files[file] = state.files.get(file, 0) + 1
+            first = last
+        if first != len(ids):
+            raise ValueError(f"{len(ids)} ledgers for partitions of {first}")
+        return state
+
+    def _sequences_of(self, partition: int, part: Mapping[str, Any]) -> PublishedSequences:
+        """Out of a snapshot; one of before there were ranges knows each producer's highest only."""
+        sequences = PublishedSequences.from_json_value(part)
+        told = {producer for ranges in sequences.ranges.values() for producer in ranges}
+        for producer, highest in self.sequence_ids.get(partition, {}).items():
+            if producer not in told and producer not in sequences.floors:
+                sequences.raise_floor(producer, highest)
+        return sequences
+
+    def _live_hidden(self, partition: int) -> list[Any]:
+        """The JSON of what is hidden in one piece, without ledgers before the first there is."""
+        ledgers = self.ledgers(partition)
+        hidden = self.hidden(partition).since(ledgers[0].ledger_id) if ledgers else None
+        return [cursor_format.to_json_value(EARLIEST, hidden)] if hidden else []
+
+    def _all_ledgers(self) -> Iterator[LedgerInfo]:
+        for part in self._partitions:
+            yield from part.view()

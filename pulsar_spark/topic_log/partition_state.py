@@ -1,0 +1,137 @@
+"""One partition as of a commit of its topic's log.
+
+Invariants: ledgers are added at the end of a column that lists handed out earlier share, and
+trimmed by moving its start, so neither costs more as a topic grows; a message is hidden by the
+commit that adds its ledger. Stands for a part of Pulsar's
+`ManagedLedgerImpl`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final
+
+from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerList, LedgerSum
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_log.chunked_messages import ChunkRun
+from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
+from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
+
+TRIMMED_KEPT: Final = 64
+"""Ids of ledgers are gathered anew once they are twice as many as there are, and these."""
+
+
+@dataclass(slots=True)
+class HiddenMessages:
+    """The messages of one partition that readers leave out. Only asked for by ledger.
+
+    What a snapshot has is read when somebody asks first.
+    """
+
+    stored: Sequence[Any] = ()
+    """Cursors as JSON, out of a snapshot; empty once they were read."""
+    _by_ledger: dict[int, PositionSet] = field(default_factory=dict)
+    _ledger_ids: list[int] = field(default_factory=list)
+    """Ascending; with some that were trimmed."""
+
+    def add(self, messages: PositionSet) -> None:
+        """Those of ledgers that are new."""
+        self._read()
+        for ledger_id, held in _by_ledger(messages):
+            self._by_ledger[ledger_id] = held
+            self._ledger_ids.append(ledger_id)
+
+    def trim(self, ledger_id: int) -> None:
+        self._read()
+        self._by_ledger.pop(ledger_id, None)
+        if len(self._ledger_ids) > 2 * len(self._by_ledger) + TRIMMED_KEPT:
+            self._ledger_ids = sorted(self._by_ledger)
+
+    def of(self, ledger_ids: Iterable[int]) -> PositionSet:
+        """Those in these ledgers."""
+        self._read()
+        if not self._by_ledger:
+            return PositionSet()
+        held = {k: self._by_ledger[k] for k in ledger_ids if k in self._by_ledger}
+        return PositionSet(
+            {ledger_id: each.whole_entries(ledger_id) for ledger_id, each in held.items()},
+            {ledger_id: each.partial_entries(ledger_id) for ledger_id, each in held.items()},
+        )
+
+    def since(self, ledger_id: int) -> PositionSet:
+        """Those in that ledger and all behind it."""
+        self._read()
+        ledger_ids = self._ledger_ids
+        return self.of(ledger_ids[bisect_left(ledger_ids, ledger_id) :])
+
+    def _read(self) -> None:
+        # Two threads may do the same at once, and come to the same.
+        stored = self.stored
+        if stored:
+            sets = (cursor_format.from_json_value(value)[1] for value in stored)
+            held = dict(chain.from_iterable(map(_by_ledger, sets)))
+            self._by_ledger, self._ledger_ids = held, sorted(held)
+            self.stored = ()
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """The ledgers of one partition: the places start to stop of a column that only grows."""
+
+    column: LedgerColumn = field(default_factory=LedgerColumn)
+    start: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+    trimmed_up_to: Position = EARLIEST
+    hidden: HiddenMessages = field(default_factory=HiddenMessages)
+    chunks: dict[int, tuple[ChunkRun, ...]] = field(default_factory=dict)
+    sequences: PublishedSequences = field(default_factory=PublishedSequences)
+    compacted: CompactedLedgers | None = None
+    published: LedgerSum | None = field(default_factory=LedgerSum)
+    """Of all ledgers ever; None as long as a snapshot from before it was stored is all there is."""
+    removed: LedgerSum = field(default_factory=LedgerSum)
+    """Of those that were trimmed: `published` is the sum of these and of those in `view`."""
+
+    def view(self) -> LedgerList:
+        """Its ledgers as of now."""
+        return LedgerList.window(self.column, self.start, len(self.column.ids))
+
+    @property
+    def compacted_files(self) -> set[str]:
+        """Those that compaction has left its messages in."""
+        return self.compacted.files if self.compacted else set()
+
+    def sums_to_json(self) -> dict[str, list[int]]:
+        """`published` and `removed`; where they were never counted, from now on."""
+        if self.published is None:
+            self.published = self.sum_of_ledgers()
+        return {"published": self.published.to_json(), "removed": self.removed.to_json()}
+
+    def sum_of_ledgers(self) -> LedgerSum:
+        """Of those that there are, by the ledgers themselves."""
+        total = LedgerSum()
+        for ledger in self.view():
+            total = total.plus(ledger)
+        return total
+
+    def place(self, ledger_id: int) -> int | None:
+        """Where the ledger stands in the column."""
+        return self.view().place(ledger_id)
+
+
+def sums_from_json(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Read `sums_to_json`; a snapshot from before has none."""
+    if "published" not in part:
+        return {"published": None}
+    return {name: LedgerSum.from_json(part[name]) for name in ("published", "removed")}
+
+
+def _by_ledger(messages: PositionSet) -> Iterator[tuple[int, PositionSet]]:
+    for ledger_id in messages.ledger_ids:
+        whole, parts = messages.whole_entries(ledger_id), messages.partial_entries(ledger_id)
+        yield ledger_id, PositionSet({ledger_id: whole}, {ledger_id: parts})

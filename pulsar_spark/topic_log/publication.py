@@ -1,0 +1,291 @@
+"""What a writer wants published, and the commit that does so on a given state of the topic.
+
+Invariants: a publication is fixed when its files are written, and ledger ids are given here, so
+that a writer who lost a race makes the next commit without writing data again; of messages with
+the same producer and sequence id at most one is ever visible, whoever else publishes meanwhile.
+
+Follows Pulsar's `MessageDeduplication`, but for each message where Pulsar drops whole batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pulsar_spark.errors import FencedError, FileReclaimedError
+from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_log.chunked_messages import ChunkRun
+from pulsar_spark.topic_log.ledger_commit import Application, Commit
+from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.topic_log.producer_registry import ProducerClaim, ProducerRegistry
+from pulsar_spark.topic_log.sequence_ranges import SequenceRange
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class NewLedger:
+    """A ledger before it has its id. Without `sequences` nobody has looked at its sequence ids."""
+
+    partition: int
+    file: str
+    first_row: int
+    batch_sizes: BatchSizes
+    size_bytes: int
+    min_publish_time_ms: int
+    max_publish_time_ms: int
+    max_deliver_at_ms: int | None = None
+    sequences: Mapping[str, SequenceRange] | None = None
+    chunks: tuple[ChunkRun, ...] = ()
+    seal: FileSeal | None = None
+    digest: int | None = None
+
+    def numbered(self, ledger_id: int) -> LedgerInfo:
+        return LedgerInfo(
+            ledger_id,
+            self.partition,
+            self.file,
+            self.first_row,
+            self.batch_sizes,
+            self.size_bytes,
+            self.min_publish_time_ms,
+            self.max_publish_time_ms,
+            self.max_deliver_at_ms,
+            self.seal,
+            self.digest,
+        )
+
+
+SequenceReader = Callable[[LedgerInfo], Mapping[str, tuple[Rows, Rows]]]
+"""Reads, by producer, the rows of a ledger that have a sequence id, and those ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyCommitted:
+    """Nothing was published, as it had been before: `number` is that of the state that says so."""
+
+    number: int
+    application: Application | None
+
+
+@dataclass(slots=True)
+class Publication:
+    """One publication, to be committed once on whatever state the topic has by then."""
+
+    ledgers: Sequence[NewLedger]
+    application: Application | None = None
+    term: int | None = None
+    deduplicate: bool | None = None
+    read_sequences: SequenceReader | None = None
+    producer: ProducerClaim | None = None
+    leaves: bool = False
+    """Whether the producer is done with this publication."""
+    is_brokers: bool = False
+    """Whether it is the broker's own, which no producer excludes."""
+    _read: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
+    _published: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
+
+    def commit_on(
+        self, state: TopicState, commit_id: str, now_ms: int
+    ) -> Commit | AlreadyCommitted:
+        """The commit that follows `state`, or why there is none to make.
+
+        FencedError if a higher term has committed; FileReclaimedError if a file was given up;
+        ProducerFencedError or ProducerBusyError if the producer may not publish.
+        """
+        check_term(state, self.term)
+        if self._was_published(state):
+            return AlreadyCommitted(state.number, self.application)
+        producers = self._producers(state, now_ms)
+        deduplicate = self.deduplicate
+        if deduplicate is None:
+            deduplicate = bool(state.settings.get("deduplication", False))
+        records = deduplicate or state.records_sequences
+        duplicates = self._duplicates(state) if deduplicate else {}
+        kept = [
+            (index, ledger)
+            for index, ledger in enumerate(self.ledgers)
+            if len(duplicates.get(index, ())) < ledger.batch_sizes.messages
+        ]
+        numbered = list(enumerate(kept, state.next_ledger_id))
+        higher_term = self.term is not None and self.term > state.term
+        if not (numbered or self.application or higher_term or producers):
+            return AlreadyCommitted(state.number, None)
+        hidden: dict[int, list[tuple[int, BatchSizes, Rows]]] = {}
+        for ledger_id, (index, ledger) in numbered:
+            if index in duplicates:
+                part = (ledger_id, ledger.batch_sizes, duplicates[index])
+                hidden.setdefault(ledger.partition, []).append(part)
+        return Commit(
+            number=state.number + 1,
+            commit_id=commit_id,
+            timestamp_ms=now_ms,
+            term=self.term,
+            application=self.application,
+            ledgers=tuple(ledger.numbered(ledger_id) for ledger_id, (_, ledger) in numbered),
+            hidden={partition: positions_of(parts) for partition, parts in hidden.items()},
+            sequence_ids=self._new_highest(state) if records else {},
+            sequence_ranges={
+                ledger_id: ranges
+                for ledger_id, (index, _) in numbered
+                if records and (ranges := self._ranges_without(index, duplicates.get(index)))
+            },
+            chunks={
+                ledger_id: ledger.chunks for ledger_id, (_, ledger) in numbered if ledger.chunks
+            },
+            producers=producers,
+        )
+
+    def _was_published(self, state: TopicState) -> bool:
+        application = self.application
+        if application and state.was_published(application.id, application.version):
+            return True
+        for ledger in self.ledgers:
+            if ledger.file in state.files:
+                return True
+            grave = state.tombstones.get(ledger.file)
+            if grave and not grave.reclaimed:
+                return True
+            if grave:
+                raise FileReclaimedError(
+                    f"File {ledger.file} of topic {state.topic} was given up as an orphan before "
+                    "it was committed. Write the messages again, into a new file."
+                )
+        return False
+
+    def _producers(self, state: TopicState, now_ms: int) -> dict[str, Any] | None:
+        """The registry of the topic's producers behind this commit; None if it stays as it is."""
+        if self.is_brokers or (state.producers is None and self.producer is None):
+            return None
+        known = ProducerRegistry.from_json_value(state.producers)
+        registry = known.check(self.producer, now_ms)
+        if self.leaves and self.producer is not None:
+            registry = registry.leave(self.producer)
+        return None if registry == known else registry.to_json_value()
+
+    def _duplicates(self, state: TopicState) -> dict[int, Rows]:
+        """By index in `ledgers`, the ascending rows that are to be hidden."""
+        groups: dict[tuple[int, str], list[int]] = {}
+        for index, ledger in enumerate(self.ledgers):
+            for producer in self._ranges(index):
+                groups.setdefault((ledger.partition, producer), []).append(index)
+        found: dict[int, list[Rows]] = {}
+        for (partition, producer), indexes in groups.items():
+            known = state.highest_sequence_id(partition, producer)
+            if self._may_repeat(producer, indexes, known):
+                for index, rows in self._repeated(state, partition, producer, indexes):
+                    if len(rows):
+                        found.setdefault(index, []).append(rows)
+        return {index: np.sort(np.concatenate(rows)) for index, rows in found.items()}
+
+    def _may_repeat(self, producer: str, indexes: list[int], known: int | None) -> bool:
+        """Whether the ranges leave it open that a sequence id was seen before."""
+        ranges = sorted(
+            (self._ranges(index)[producer] for index in indexes),
+            key=lambda each: each.lowest,
+        )
+        if known is not None and ranges[0].lowest <= known:
+            return True
+        overlap = any(a.highest >= b.lowest for a, b in pairwise(ranges))
+        return overlap or not all(each.distinct for each in ranges)
+
+    def _repeated(
+        self, state: TopicState, partition: int, producer: str, indexes: list[int]
+    ) -> Iterable[tuple[int, Rows]]:
+        """By ledger, the rows whose sequence id was published, or came up before among these."""
+        read = [self._sequences(index)[producer] for index in indexes]
+        ids = np.concatenate([sequence_ids for _, sequence_ids in read])
+        repeated = np.ones(len(ids), bool)
+        repeated[np.unique(ids, return_index=True)[1]] = False
+        known = state.highest_sequence_id(partition, producer)
+        if known is not None and (late := ids <= known).any():
+            ledgers = state.ledgers(partition)
+            repeated[late] |= state.sequences(partition).published(
+                producer, ids[late], lambda ledger_id: self._stored(ledgers, ledger_id)
+            )
+        first = 0
+        for index, (rows, _) in zip(indexes, read, strict=True):
+            yield index, rows[repeated[first : first + len(rows)]]
+            first += len(rows)
+
+    def _ranges(self, index: int) -> Mapping[str, SequenceRange]:
+        """By producer, the sequence ids of one of the ledgers."""
+        told = self.ledgers[index].sequences
+        if told is None:
+            told = self._ranges_without(index, np.empty(0, np.int64))
+        return told
+
+    def _ranges_without(self, index: int, duplicates: Rows | None) -> Mapping[str, SequenceRange]:
+        """The same, but for rows that are hidden: their ids lie where they came first."""
+        if duplicates is None:
+            return self._ranges(index)
+        left = {
+            producer: ids[~np.isin(rows, duplicates)]
+            for producer, (rows, ids) in self._sequences(index).items()
+        }
+        return {producer: SequenceRange.of(ids) for producer, ids in left.items() if len(ids)}
+
+    def _stored(self, ledgers: LedgerList, ledger_id: int) -> Mapping[str, tuple[Rows, Rows]]:
+        """The ids in a ledger that is published; read once, since a ledger does not change."""
+        if ledger_id not in self._published:
+            ledger = ledgers.get(ledger_id)
+            assert ledger is not None
+            assert self.read_sequences is not None
+            self._published[ledger_id] = self.read_sequences(ledger)
+        return self._published[ledger_id]
+
+    def _sequences(self, index: int) -> Mapping[str, tuple[Rows, Rows]]:
+        if index not in self._read:
+            if self.read_sequences is None:
+                raise ValueError("duplicates can't be told without a reader of sequence ids")
+            self._read[index] = self.read_sequences(self.ledgers[index].numbered(0))
+        return self._read[index]
+
+    def _new_highest(self, state: TopicState) -> dict[int, dict[str, int]]:
+        highest: dict[int, dict[str, int]] = {}
+        for index, ledger in enumerate(self.ledgers):
+            for producer, each in self._ranges(index).items():
+                known = state.highest_sequence_id(ledger.partition, producer)
+                if known is None or each.highest > known:
+                    of_partition = highest.setdefault(ledger.partition, {})
+                    of_partition[producer] = max(
+                        each.highest, of_partition.get(producer, each.highest)
+                    )
+        return highest
+
+
+def check_term(state: TopicState, term: int | None) -> None:
+    """FencedError if the topic has seen a term above `term`."""
+    if term is not None and term < state.term:
+        raise FencedError(
+            f"Term {term} of topic {state.topic} is over: term {state.term} has committed. "
+            "Another owner has taken over; stop this one."
+        )
+
+
+def positions_of(parts: Iterable[tuple[int, BatchSizes, Rows]]) -> Any:
+    """The JSON of a cursor that holds those rows of those ledgers: (id, entries, rows)."""
+    ledger_ids, entry_ids, batch_indexes, batch_sizes = [], [], [], []
+    for ledger_id, entries, rows in parts:
+        sizes = entries.array()
+        ends = np.cumsum(sizes)
+        of_entry = np.searchsorted(ends, rows, side="right")
+        ledger_ids.append(np.full(len(rows), ledger_id, np.int64))
+        entry_ids.append(of_entry)
+        batch_indexes.append(rows - (ends - sizes)[of_entry])
+        batch_sizes.append(sizes[of_entry])
+    hidden = PositionSet.from_arrays(
+        np.concatenate(ledger_ids),
+        np.concatenate(entry_ids),
+        np.concatenate(batch_indexes),
+        np.concatenate(batch_sizes),
+    )
+    return cursor_format.to_json_value(EARLIEST, hidden)
