@@ -39,14 +39,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
-from pulsar_spark.connector.broker.broker_input import last_shards
 from pulsar_spark.connector.source.start_positions import last_position
+from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.protocol.dispatch import Stepped
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 SUBSCRIPTION = "s"
 PARTITIONS = 4

@@ -1,4 +1,4 @@
-"""`python -m pulsar_spark COMMAND`: hands the arguments to `pulsar_spark.connector.command_line.command_line`.
+"""`python -m pulsar_spark COMMAND`: hands the arguments to the connector's command line.
 
 Invariant: nothing heavy is imported before the command line itself is needed.
 """

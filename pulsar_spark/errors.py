@@ -43,10 +43,26 @@ what happened and what to do, and every error pickles (it crosses from a worker 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from enum import Enum
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from pulsar_spark.protocol.ready import ServerError
+
+class ServerError(str, Enum):
+    """Why a request was refused: names of Pulsar's wire protocol, where it has one."""
+
+    CONSUMER_BUSY = "ConsumerBusy"
+    CONSUMER_ASSIGN_ERROR = "ConsumerAssignError"
+    CONSUMER_NOT_FOUND = "ConsumerNotFound"
+    CONSUMER_REPLACED = "ConsumerReplaced"
+    SUBSCRIPTION_NOT_FOUND = "SubscriptionNotFound"
+    NOT_ALLOWED_ERROR = "NotAllowedError"
+    NAMING_ERROR = "NamingError"
+    INVALID_CURSOR_POSITION = "InvalidCursorPosition"
+    EPOCH_IS_OVER = "EpochIsOver"
+    PRODUCER_BUSY = "ProducerBusy"
+    PRODUCER_FENCED = "ProducerFenced"
+    PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR = "ProducerBlockedQuotaExceededError"
+    PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION = "ProducerBlockedQuotaExceededException"
 
 
 class PulsarliteError(Exception):

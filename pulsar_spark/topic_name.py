@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote_plus, unquote_plus
 
 from pulsar_spark.errors import InvalidTopicNameError
@@ -33,6 +33,16 @@ _MAX_INT: Final = 2**31 - 1
 _NO_BREAK_SPACES: Final = "\u0085\u00a0\u2007\u202f"
 _RESERVED_SUBSCRIPTION = "pulsar.dedup"
 _REPLICATOR_PREFIX = "pulsar.repl"
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; `topic` is the full name, without a partition suffix."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-partition-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, order=True)

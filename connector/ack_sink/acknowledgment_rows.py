@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
 from pulsar_spark.options.option_values import parse_duration_ms
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
@@ -31,7 +30,7 @@ from pulsar_spark.protocol.commands import Acknowledge, AckType, ReconsumeLater,
 from pulsar_spark.subscriptions.dead_letter import ERROR
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
 from pulsar_spark.topic_log.ledger_log import TopicState
-from pulsar_spark.topic_name import TopicName, check_user_topic
+from pulsar_spark.topic_name import TopicName, TopicPartition, check_user_topic
 
 ROWS_AT_ONCE: Final = 1 << 20
 """A task folds when it has gathered so many rows."""

@@ -38,10 +38,14 @@ from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collec
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerRefusedError, InvalidMessageError, InvalidOptionError
+from pulsar_spark.errors import (
+    BrokerRefusedError,
+    InvalidMessageError,
+    InvalidOptionError,
+    ServerError,
+)
 from pulsar_spark.options.options import Options
 from pulsar_spark.protocol.commands import SubscriptionType
-from pulsar_spark.protocol.ready import ServerError
 from pulsar_spark.topic_log.publication import AlreadyCommitted
 from pulsar_spark.topic_name import check_subscription_name
 

@@ -17,17 +17,16 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.system.broker_offset import NO_COMMIT, BrokerOffset
+from pulsar_spark.connector.system.broker_offset import NO_COMMIT, BrokerOffset, last_shards
 from pulsar_spark.connector.system.lease import Lease, read_lease
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_columns import columns_of
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import StaleCheckpointError, TopicNotFoundError
+from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import InputRow, Phase
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, described
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import (
@@ -39,12 +38,8 @@ from pulsar_spark.protocol.commands import (
 )
 from pulsar_spark.protocol.policies import hosted_policies
 from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
-SHARD_PREFIX = "\x00shard/"
-"""Before a shard's key, where a record of `__dispatch` has its subscription."""
-OFFSET_RECORD = "\x00offset"
-"""There too: the offset whose batch the commit was."""
 ASIDE_RECORD = "\x00aside"
 """There too: why a topic partition was set aside in that batch."""
 
@@ -92,51 +87,6 @@ def rows_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[Inpu
         if end.snapshot and about in end.aside:  # it only says its shards again
             error = end.aside[about].error
             yield InputRow(*about, Phase.TICK, 0, 1, broker_rows.FAILED, now_ms, error)
-
-
-def last_shards(
-    dispatch: SystemTopic, stop_ledger: int
-) -> tuple[BrokerOffset | None, dict[TopicPartition, dict[str, bytes]]]:
-    """(the offset of the last batch, each broker's shards as of then), from `__dispatch`."""
-    offset = None
-    brokers: dict[TopicPartition, dict[str, bytes]] = {}
-
-    def is_kept(_about: TopicPartition, name: str) -> bool:
-        return name == OFFSET_RECORD or name.startswith(SHARD_PREFIX)
-
-    for stored in dispatch.read(0, stop_ledger, keep=is_kept):
-        about, name, data = stored.record.about, stored.record.subscription, stored.record.data
-        if name == OFFSET_RECORD:
-            offset = BrokerOffset.from_json(data)
-            continue
-        shards = brokers.setdefault(about, {})
-        if data:
-            shards[name.removeprefix(SHARD_PREFIX)] = data
-        else:
-            shards.pop(name.removeprefix(SHARD_PREFIX), None)
-    return offset, brokers
-
-
-def last_offset(dispatch: SystemTopic, stop_ledger: int) -> BrokerOffset | None:
-    """Of the last batch; None if `__dispatch` does not tell."""
-    for ledger_id in range(stop_ledger - 1, dispatch.first_ledger() - 1, -1):
-        stored = next(dispatch.read(ledger_id, ledger_id + 1, keep=_is_offset), None)
-        if stored is not None:
-            return BrokerOffset.from_json(stored.record.data)
-    return None
-
-
-def _is_offset(_about: TopicPartition, name: str) -> bool:
-    return name == OFFSET_RECORD
-
-
-def stale_checkpoint(root: Root) -> StaleCheckpointError:
-    """What to say of a checkpoint that is not the newest."""
-    return StaleCheckpointError(
-        f"This checkpoint is not the newest of the broker of {root.service_url}: one has run from "
-        "another since, or this one is of another root. Start the broker from the newest, or with "
-        "a new checkpoint folder, which takes up what the last broker said."
-    )
 
 
 def _command_rows(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[InputRow]:

@@ -17,17 +17,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pulsar_spark.connector.broker.broker_input import (
-    ASIDE_RECORD,
-    OFFSET_RECORD,
-    SHARD_PREFIX,
-    stale_checkpoint,
-)
+from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD
 from pulsar_spark.connector.broker.letters import write_letters
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
 from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
 from pulsar_spark.connector.source.chunk_reading import CHUNKS_KEPT_MS
-from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.broker_offset import (
+    OFFSET_RECORD,
+    SHARD_PREFIX,
+    BrokerOffset,
+    stale_checkpoint,
+)
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -36,7 +36,6 @@ from pulsar_spark.errors import BrokerFencedError, FencedError, PulsarliteError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import CreateSubscription, Report
@@ -46,7 +45,7 @@ from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_log.publication import NewLedger
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LEDGERS_KEPT = 500
 """Of `__dispatch`, behind a snapshot: for consumers that lag behind."""

@@ -21,16 +21,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from pulsar_spark.connector.broker.broker_input import (
-    ASIDE_RECORD,
-    batches_of,
+from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, batches_of
+from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
+from pulsar_spark.connector.system.broker_offset import (
+    NO_COMMIT,
+    Aside,
+    BrokerOffset,
     last_offset,
     last_shards,
     stale_checkpoint,
 )
-from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
-from pulsar_spark.connector.system.broker_offset import NO_COMMIT, Aside, BrokerOffset
 from pulsar_spark.connector.system.lease import (
     DEFAULT_LEASE_MS,
     Lease,
@@ -43,9 +44,8 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.hosting.hosted_broker import described
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.protocol.dispatch import Stepped
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LONGEST_WAIT_S = 5.0
 """How long it looks for news before it says that there is none; a query that stops cuts it off."""

@@ -12,11 +12,11 @@ import json
 import uuid
 from typing import Any, Final
 
-from pulsar_spark.connector.broker.broker_input import last_shards, rows_of, stale_checkpoint
+from pulsar_spark.connector.broker.broker_input import rows_of
 from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
 from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
 from pulsar_spark.connector.storage.object_store import Versioned
-from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.broker_offset import BrokerOffset, last_shards, stale_checkpoint
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError, FutureVersionError

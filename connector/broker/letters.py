@@ -24,13 +24,12 @@ from pulsar_spark.connector.spark.message_columns import READ_COLUMNS
 from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.options import Options
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy
 from pulsar_spark.subscriptions.dead_letter import letter_properties
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 SETTINGS: Final = {"policies": {"keep_without_subscription": True}}
 """Of a letter topic that is made here."""

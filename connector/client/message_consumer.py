@@ -24,9 +24,9 @@ from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.storage.clock import Repeated
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.errors import BrokerRefusedError, ConsumerNotConnectedError
+from pulsar_spark.errors import BrokerRefusedError, ConsumerNotConnectedError, ServerError
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.message_id import MessageId
@@ -38,8 +38,8 @@ from pulsar_spark.protocol.commands import (
     Seek,
     Unsubscribe,
 )
-from pulsar_spark.protocol.ready import ServerError
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
+from pulsar_spark.topic_name import TopicPartition
 
 RECEIVER_QUEUE_SIZE: Final = "1000"
 """Pulsar's default."""

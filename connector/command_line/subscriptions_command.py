@@ -15,10 +15,14 @@ from pulsar_spark.connector.system.subscription_admin import ask, request_id, su
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition, Seek, Unsubscribe
-from pulsar_spark.topic_name import TopicName, check_subscription_name, check_user_topic
+from pulsar_spark.topic_name import (
+    TopicName,
+    TopicPartition,
+    check_subscription_name,
+    check_user_topic,
+)
 
 HEADS = [
     "subscription", "partition", "type", "mark-delete", "backlog", "waiting", "delayed", "consumers"

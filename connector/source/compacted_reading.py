@@ -24,12 +24,12 @@ from pulsar_spark.connector.source.start_positions import StartPosition
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import DataLossError
 from pulsar_spark.options.options import Options
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
+from pulsar_spark.topic_name import TopicPartition
 
 _log = logging.getLogger(__name__)
 

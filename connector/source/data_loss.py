@@ -13,9 +13,8 @@ import logging
 from pulsar_spark.connector.source.start_positions import first_position
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import DataLossError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.topic_name import is_persistent
+from pulsar_spark.topic_name import TopicPartition, is_persistent
 
 _log = logging.getLogger(__name__)
 

@@ -18,13 +18,12 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError
 from pulsar_spark.options.option_values import parse_time_ms
 from pulsar_spark.options.options import Options
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.records.stored_data import parse_json
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 Ids = Mapping[TopicPartition, str]
 

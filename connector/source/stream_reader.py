@@ -38,10 +38,10 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.planning.admission import Admission, Waiting
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.topic_name import is_persistent
+from pulsar_spark.topic_name import TopicPartition, is_persistent
 
 LONGEST_WAIT_S = 0.2
 """How long a look waits for news before it says that there is none: Spark asks 100 times a s."""

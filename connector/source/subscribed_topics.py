@@ -16,8 +16,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
 from pulsar_spark.options.consumer_options import retry_topic
 from pulsar_spark.options.options import Options
-from pulsar_spark.planning.stream_offset import TopicPartition
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 
 class SubscribedTopics:

@@ -28,13 +28,14 @@ from pulsar_spark.errors import BrokerAbsentError
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.admission import Admission
 from pulsar_spark.planning.partition_consumer import Offered
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.planning.suspect_messages import SuspectGroup
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Report
+from pulsar_spark.topic_name import TopicPartition
 
 FLOOR_EVERY_S = 5.0
 """How often a consumer reports at most when nothing has moved but the subscription's floor."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.policies import hosted_policies
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
+from pulsar_spark.topic_name import TopicPartition
 
 
 class DeliveryTimes:

@@ -33,12 +33,13 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.options.options import Options
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.planning.suspect_messages import SuspectGroup
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_name import TopicPartition
 
 _SPREAD: Final = 2_654_435_761
 

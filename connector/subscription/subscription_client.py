@@ -18,14 +18,20 @@ from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerRefusedError, ConsumerBusyError, ConsumerReplacedError
+from pulsar_spark.errors import (
+    BrokerRefusedError,
+    ConsumerBusyError,
+    ConsumerReplacedError,
+    ServerError,
+)
 from pulsar_spark.options.consumer_options import permits_of, retry_topic, subscribe_command
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
-from pulsar_spark.planning.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
 from pulsar_spark.protocol.dispatch import Stepped
-from pulsar_spark.protocol.ready import Reply, ServerError
+from pulsar_spark.protocol.ready import Reply
+from pulsar_spark.topic_name import TopicPartition
 
 TOLD_AFTER_S = 5.0
 """How long a consumer waits for an answer of the broker before it says so in its log, ..."""

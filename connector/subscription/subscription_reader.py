@@ -33,11 +33,12 @@ from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_r
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.planning.suspect_messages import SuspectMessages
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Report
+from pulsar_spark.topic_name import TopicPartition
 
 
 class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

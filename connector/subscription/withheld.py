@@ -22,7 +22,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.options.consumer_options import dead_letter_policy
 from pulsar_spark.options.options import Options
-from pulsar_spark.planning.stream_offset import StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.planning.suspect_messages import Ledgers, Messages, SuspectMessages
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
@@ -30,6 +30,7 @@ from pulsar_spark.positions.position import Position
 from pulsar_spark.protocol.commands import Rejection, Report
 from pulsar_spark.records.stored_record import canonical_json, readable
 from pulsar_spark.subscriptions.dead_letter import ERROR
+from pulsar_spark.topic_name import TopicPartition
 
 FOLDER: Final = "_withheld"
 WITHHELD: Final = "withheld.json"

@@ -13,8 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pulsar_spark.connector.system.lease import Lease
-from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.connector.system.system_topics import SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import StaleCheckpointError
 from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.topic_name import TopicPartition
+
+SHARD_PREFIX = "\x00shard/"
+"""Before a shard's key, where a record of `__dispatch` has its subscription."""
+OFFSET_RECORD = "\x00offset"
+"""There too: the offset whose batch the commit was."""
 
 _REMEDY: Final = "Delete the broker's checkpoint folder: it is rebuilt from __dispatch."
 OFFSET_FORMAT: Final = StoredFormat("An offset of the broker", version=2, remedy=_REMEDY)
@@ -151,4 +159,49 @@ def _lapsed_from_json(value: Any) -> Lease | str:
         consumer,
         incarnation,
         partitions=tuple(TopicPartition(*each) for each in partitions),
+    )
+
+
+def last_shards(
+    dispatch: SystemTopic, stop_ledger: int
+) -> tuple[BrokerOffset | None, dict[TopicPartition, dict[str, bytes]]]:
+    """(the offset of the last batch, each broker's shards as of then), from `__dispatch`."""
+    offset = None
+    brokers: dict[TopicPartition, dict[str, bytes]] = {}
+
+    def is_kept(_about: TopicPartition, name: str) -> bool:
+        return name == OFFSET_RECORD or name.startswith(SHARD_PREFIX)
+
+    for stored in dispatch.read(0, stop_ledger, keep=is_kept):
+        about, name, data = stored.record.about, stored.record.subscription, stored.record.data
+        if name == OFFSET_RECORD:
+            offset = BrokerOffset.from_json(data)
+            continue
+        shards = brokers.setdefault(about, {})
+        if data:
+            shards[name.removeprefix(SHARD_PREFIX)] = data
+        else:
+            shards.pop(name.removeprefix(SHARD_PREFIX), None)
+    return offset, brokers
+
+
+def last_offset(dispatch: SystemTopic, stop_ledger: int) -> BrokerOffset | None:
+    """Of the last batch; None if `__dispatch` does not tell."""
+    for ledger_id in range(stop_ledger - 1, dispatch.first_ledger() - 1, -1):
+        stored = next(dispatch.read(ledger_id, ledger_id + 1, keep=_is_offset), None)
+        if stored is not None:
+            return BrokerOffset.from_json(stored.record.data)
+    return None
+
+
+def _is_offset(_about: TopicPartition, name: str) -> bool:
+    return name == OFFSET_RECORD
+
+
+def stale_checkpoint(root: Root) -> StaleCheckpointError:
+    """What to say of a checkpoint that is not the newest."""
+    return StaleCheckpointError(
+        f"This checkpoint is not the newest of the broker of {root.service_url}: one has run from "
+        "another since, or this one is of another root. Start the broker from the newest, or with "
+        "a new checkpoint folder, which takes up what the last broker said."
     )

@@ -19,8 +19,8 @@ from urllib.parse import quote
 from pulsar_spark.connector.storage.clock import Clock, Repeated
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.errors import CorruptFileError, FutureVersionError, PulsarliteError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.topic_name import TopicPartition
 
 LEASES: Final = "_leases"
 LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pulsar_spark.connector.broker.broker_input import last_shards
+from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError
 from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_name import TopicPartition
 
 ANSWER_WITHIN_S: Final = 60.0
 POLL_S: Final = 0.05

@@ -24,13 +24,12 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.positions.position import Position
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 COMMANDS: Final = TopicName.parse("persistent://pulsar/system/__commands")
 DISPATCH: Final = TopicName.parse("persistent://pulsar/system/__dispatch")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
+from pulsar_spark.errors import ServerError
 from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
@@ -23,7 +24,7 @@ from pulsar_spark.protocol.commands import (
     Report,
     SubscriptionType,
 )
-from pulsar_spark.protocol.ready import Reply, ServerError
+from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer

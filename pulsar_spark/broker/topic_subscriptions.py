@@ -15,7 +15,7 @@ import numpy as np
 from pulsar_spark.broker.acknowledgment import acknowledge_cursor, refuse
 from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.dispatchers.granting import grants_again
-from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError
+from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError, ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
@@ -29,7 +29,7 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.ready import EpochBegan, Reply, ServerError
+from pulsar_spark.protocol.ready import EpochBegan, Reply
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.hash_assignments import HashRange

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pulsar_spark.errors import ServerError
 from pulsar_spark.planning.admission import Waiting
 from pulsar_spark.planning.stream_offset import PartitionOffset
 from pulsar_spark.positions.cursor import Cursor
@@ -20,15 +21,7 @@ from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Report, Subscribe
-from pulsar_spark.protocol.ready import (
-    Acknowledged,
-    EpochBegan,
-    Grant,
-    OpenGrant,
-    Reply,
-    Revoke,
-    ServerError,
-)
+from pulsar_spark.protocol.ready import Acknowledged, EpochBegan, Grant, OpenGrant, Reply, Revoke
 from pulsar_spark.subscriptions.due_messages import NOTHING
 
 NO_OPEN_GRANT: Final = -1

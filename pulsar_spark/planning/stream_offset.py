@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.positions.cursor import Cursor
@@ -21,6 +21,7 @@ from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.topic_name import TopicPartition
 
 OFFSET_FORMAT: Final = StoredFormat(
     "An offset in the checkpoint",
@@ -30,16 +31,6 @@ OFFSET_FORMAT: Final = StoredFormat(
 READERS_VERSION: Final = 1
 """A Reader's offset says nothing that version 1 did not, and is still written as such."""
 FIRST_ATTEMPT: Final = 0
-
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic; `topic` is the full name, without a partition suffix."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-partition-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

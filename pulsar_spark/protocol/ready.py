@@ -11,30 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
+from pulsar_spark.errors import ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.policies import BacklogQuotaPolicy
-
-
-class ServerError(str, Enum):
-    """Why a request was refused: names of Pulsar's wire protocol, where it has one."""
-
-    CONSUMER_BUSY = "ConsumerBusy"
-    CONSUMER_ASSIGN_ERROR = "ConsumerAssignError"
-    CONSUMER_NOT_FOUND = "ConsumerNotFound"
-    CONSUMER_REPLACED = "ConsumerReplaced"
-    SUBSCRIPTION_NOT_FOUND = "SubscriptionNotFound"
-    NOT_ALLOWED_ERROR = "NotAllowedError"
-    NAMING_ERROR = "NamingError"
-    INVALID_CURSOR_POSITION = "InvalidCursorPosition"
-    EPOCH_IS_OVER = "EpochIsOver"
-    PRODUCER_BUSY = "ProducerBusy"
-    PRODUCER_FENCED = "ProducerFenced"
-    PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR = "ProducerBlockedQuotaExceededError"
-    PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION = "ProducerBlockedQuotaExceededException"
 
 
 @dataclass(frozen=True, slots=True)

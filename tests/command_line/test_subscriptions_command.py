@@ -13,10 +13,10 @@ from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.system import subscription_admin
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Report, Subscribe, SubscriptionType
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.topics import send
 
 ABOUT = TopicPartition("persistent://public/default/t", 0)

@@ -16,11 +16,10 @@ from pulsar_spark.connector.schema.schema_registration import register_info
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.ledger_info import BatchSizes
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_log.publication import NewLedger
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.topics import files_below
 
 DAY_MS = 86_400_000

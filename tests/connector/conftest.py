@@ -12,8 +12,8 @@ import pytest
 from pulsar_spark.connector.broker.broker_query import Broker, standalone
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.system.subscription_admin import ask, request_id
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.spark_query import SparkQuery
 from tests.connector.subscriber import Handle, MakeSubscriber, Subscriber
 from tests.connector.topics import send

@@ -20,7 +20,6 @@ from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
@@ -32,7 +31,7 @@ from pulsar_spark.protocol.commands import (
 )
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.killed_queries import KilledAtChange
 from tests.connector.topics import send
 from tests.store.killed_writers import fork

@@ -21,10 +21,10 @@ from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Rejection, Report
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.killed_queries import KilledAtChange, Log
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Message, Run

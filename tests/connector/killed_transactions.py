@@ -28,8 +28,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.options.options import Scope
-from pulsar_spark.planning.stream_offset import TopicPartition
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.killed_queries import KilledAtChange, Log
 from tests.connector.topics import options_of, written
 from tests.store.killed_writers import fork

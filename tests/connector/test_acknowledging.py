@@ -31,7 +31,6 @@ from pulsar_spark.errors import (
     PulsarliteError,
     TopicNotFoundError,
 )
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
@@ -47,6 +46,7 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, options_of, send, trim
 from tests.waiting import eventually

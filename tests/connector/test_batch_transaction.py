@@ -16,13 +16,13 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.options.options import Scope
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import InitialPosition, Report, Subscribe, SubscriptionType
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.topic_log.transaction_attempt import TxnStatus
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, numbers, options_of, send, written
 

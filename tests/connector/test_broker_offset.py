@@ -11,7 +11,7 @@ import pytest
 from pulsar_spark.connector.system.broker_offset import Aside, BrokerOffset
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicPartition
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FLIGHTS = "persistent://public/default/flights"

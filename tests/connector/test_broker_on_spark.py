@@ -24,8 +24,8 @@ from pulsar_spark.connector.command_line import standalone_command
 from pulsar_spark.connector.system.subscription_admin import ask, request_id
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerFencedError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.subscriber import (
     MakeSubscriber,
     Subscriber,

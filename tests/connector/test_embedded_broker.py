@@ -23,9 +23,9 @@ from pulsar_spark.errors import (
     BrokerFencedError,
     CorruptFileError,
     FutureVersionError,
+    ServerError,
     StaleCheckpointError,
 )
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
@@ -37,10 +37,10 @@ from pulsar_spark.protocol.commands import (
 )
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply, ServerError
+from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply
 from pulsar_spark.topic_log.producer_access import ProducerAccessMode
 from pulsar_spark.topic_log.producer_registry import ProducerClaim
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.waiting import eventually

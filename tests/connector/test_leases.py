@@ -17,10 +17,10 @@ from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerBusyError, ConsumerBusyError, StorageError
-from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.errors import BrokerBusyError, ConsumerBusyError, ServerError, StorageError
 from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.protocol.ready import Grant, Reply, ServerError
+from pulsar_spark.protocol.ready import Grant, Reply
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
 

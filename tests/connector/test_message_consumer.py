@@ -9,8 +9,8 @@ import pytest
 
 from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
 from pulsar_spark.errors import ConsumerNotConnectedError, TopicNotFoundError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.scenarios.host import Host

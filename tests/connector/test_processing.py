@@ -23,11 +23,11 @@ from pulsar_spark.connector.spark.child_process import ChildProcess
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, send
 from tests.waiting import eventually

@@ -11,18 +11,18 @@ import pytest
 
 from pulsar_spark.broker.step import step
 from pulsar_spark.connector.broker import broker_sink, broker_source
-from pulsar_spark.connector.broker.broker_input import last_shards
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting import hosted_broker
 from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
 from pulsar_spark.protocol.ready import Grant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.topics import ledger_of, send
 
 FULL = "persistent://public/default/"

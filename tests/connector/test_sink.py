@@ -27,8 +27,7 @@ from pulsar_spark.errors import (
     InvalidTopicNameError,
 )
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.stream_offset import TopicPartition
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import entries, messages
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, written
 

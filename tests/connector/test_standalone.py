@@ -17,11 +17,11 @@ from pulsar_spark.connector.broker.broker_query import check_spark, standalone
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerBusyError, InvalidOptionError, SparkNotReadyError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import InitialPosition, Report, Subscribe, SubscriptionType
 from pulsar_spark.protocol.ready import Grant
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.topics import send
 from tests.waiting import eventually
 

@@ -10,7 +10,7 @@ import pytest
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
-from pulsar_spark.planning.stream_offset import TopicPartition
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, send
 

@@ -23,10 +23,10 @@ from pulsar_spark.errors import (
     DataLossError,
     InvalidOptionError,
 )
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import CloseConsumer, LeaseLapsed, Rejection, Report, Subscribe
 from pulsar_spark.protocol.policies import DeadLetterPolicy
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Run
 from tests.connector.topics import ledger_of, numbers, send, trim

@@ -14,9 +14,9 @@ from pulsar_spark.connector.broker.broker_query import standalone
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Rejection, Report, Seek
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.spark_query import SparkQuery
 from tests.connector.topics import numbers, send

@@ -11,8 +11,8 @@ import pytest
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.system.system_topics import APART_BYTES, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.topic_name import TopicPartition
 
 ABOUT = TopicPartition("persistent://public/default/t", 0)
 SAID = [Record(ABOUT, name, name.encode()) for name in ("a", "b", "c")]

@@ -15,12 +15,13 @@ from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_r
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Report
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, numbers, options_of, send
 

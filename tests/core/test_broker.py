@@ -8,6 +8,7 @@ import pytest
 
 from pulsar_spark.broker.step import step
 from pulsar_spark.dispatchers.dispatcher_single_active import TRANSITIONS, Event, Role, moved
+from pulsar_spark.errors import ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
@@ -36,7 +37,7 @@ from pulsar_spark.protocol.policies import (
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.protocol.ready import Ready, ServerError
+from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from tests.core.broker_samples import (
     EXCLUSIVE,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pulsar_spark.broker.step import step
-from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.errors import InvalidOptionError, ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.positions.position import EARLIEST, Position
@@ -32,7 +32,7 @@ from pulsar_spark.protocol.policies import (
     KeySharedPolicy,
     TopicPolicies,
 )
-from pulsar_spark.protocol.ready import Ready, ServerError
+from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer

@@ -8,6 +8,7 @@ import pytest
 
 from pulsar_spark.broker.step import step
 from pulsar_spark.dispatchers.dispatcher_sticky_key import look_ahead_of
+from pulsar_spark.errors import ServerError
 from pulsar_spark.positions.position import LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
@@ -23,7 +24,7 @@ from pulsar_spark.protocol.policies import (
     BacklogQuotaPolicy,
     TopicPolicies,
 )
-from pulsar_spark.protocol.ready import Ready, ServerError
+from pulsar_spark.protocol.ready import Ready
 from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,

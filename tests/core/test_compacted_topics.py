@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 import pytest
 
 from pulsar_spark.broker.step import step
+from pulsar_spark.errors import ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
 from pulsar_spark.hosting.broker_rows import COMPACTED, InputRow, Phase, command_of
 from pulsar_spark.positions.cursor import Cursor
@@ -25,7 +26,6 @@ from pulsar_spark.protocol.commands import (
     Seek,
 )
 from pulsar_spark.protocol.policies import TopicPolicies
-from pulsar_spark.protocol.ready import ServerError
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from tests.core.broker_samples import (

@@ -6,6 +6,7 @@ import pytest
 from pyroaring import BitMap
 
 from pulsar_spark.broker.step import step
+from pulsar_spark.errors import ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
 from pulsar_spark.positions.cursor_format import serialized
 from pulsar_spark.positions.position import EARLIEST, Position
@@ -24,7 +25,6 @@ from pulsar_spark.protocol.commands import (
     Unsubscribe,
 )
 from pulsar_spark.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
-from pulsar_spark.protocol.ready import ServerError
 from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.errors import ServerError
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import PartitionOffset
 from pulsar_spark.positions.cursor import Cursor
@@ -16,15 +17,7 @@ from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerLis
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Report, Subscribe, SubscriptionType
-from pulsar_spark.protocol.ready import (
-    Acknowledged,
-    EpochBegan,
-    Grant,
-    OpenGrant,
-    Reply,
-    Revoke,
-    ServerError,
-)
+from pulsar_spark.protocol.ready import Acknowledged, EpochBegan, Grant, OpenGrant, Reply, Revoke
 from tests.core.partition import LEDGERS, MESSAGES, Message, listed, made, message_sets, repeatable
 
 BEGIN = Cursor(Position(1, -1))

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset, TopicPartition
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
+from pulsar_spark.topic_name import TopicPartition
 from tests.core.partition import (
     ENTRIES,
     LEDGERS,

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.planning.suspect_messages import (
     SUSPECTS_FORMAT,
     Ledgers,
@@ -20,6 +19,7 @@ from pulsar_spark.planning.suspect_messages import (
 )
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_name import TopicPartition
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ONE, TWO = TopicPartition("persistent://public/default/t", 0), TopicPartition("u", 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.errors import CorruptFileError, FutureVersionError, ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
@@ -49,7 +49,6 @@ from pulsar_spark.protocol.ready import (
     Ready,
     Reply,
     Revoke,
-    ServerError,
 )
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 

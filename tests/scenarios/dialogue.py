@@ -29,13 +29,12 @@ from pulsar_spark.errors import (
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import CreateSubscription, Seek, SubscriptionType
 from pulsar_spark.protocol.ready import BacklogQuotaExceeded, EpochBegan, Reply, Revoke
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.scenarios.host import Host
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}

@@ -15,8 +15,8 @@ from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting.broker_rows import OutputRow
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_name import TopicPartition
 
 _numbers = itertools.count()
 

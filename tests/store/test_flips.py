@@ -16,10 +16,10 @@ from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.planning.stream_offset import TopicPartition
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import messages
 from tests.connector.topics import files_below, ledger_of, options_of
 from tests.store.flips import damages, files_of, make_topic, outcome, read_all
