@@ -9,21 +9,52 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
 from pulsar_spark.connector.broker.broker_query import Broker, standalone
+from pulsar_spark.connector.command_line.noun import (
+    SERVICE_URL,
+    STORAGE,
+    argument,
+    storage_options,
+)
 from pulsar_spark.connector.session import session
-from pulsar_spark.errors import BrokerFencedError, InvalidOptionError, PulsarliteError
+from pulsar_spark.errors import BrokerFencedError, PulsarliteError
 
 CHECK_EVERY_S = 2.0
+ARGUMENTS = (
+    SERVICE_URL,
+    STORAGE,
+    argument(
+        "--checkpoint", metavar="FOLDER",
+        help="where Spark keeps the broker's state (default: below a local root, else in the home "
+        "folder; a lost one is rebuilt)",
+    ),
+    argument("--cores", default="2", metavar="N", help="default: %(default)s"),
+    argument(
+        "--state-partitions", type=int, default=1, metavar="N",
+        help="tasks of a micro-batch, fixed for a checkpoint's life; more than one is for "
+        "thousands of busy topic partitions (default: %(default)s)",
+    ),
+)  # fmt: skip
 
 
-def run(arguments: Namespace, say: Callable[[str], None]) -> int:
+def add_to(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Run the broker of the topics below a root, until Ctrl-C. One broker serves a root; "
+        "killed at any point, it takes up where it was. Pulsar: bin/pulsar standalone."
+    )
+    for each in ARGUMENTS:
+        each.add_to(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: Namespace) -> int:
     """Serve until a signal; the exit status. PulsarliteError if it can't be started."""
-    options = dict(_pair(each) for each in arguments.storage)
+    options = storage_options(arguments)
     spark = session("pulsarlite broker", f"local[{arguments.cores}]")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -36,18 +67,18 @@ def run(arguments: Namespace, say: Callable[[str], None]) -> int:
             state_partitions=arguments.state_partitions,
             **options,
         ) as broker:
-            say(
+            _say(
                 f"The broker of {broker.root.service_url} runs (process {os.getpid()}, term "
                 f"{broker.term}). Ctrl-C stops it."
             )
-            _serve(broker, stop, say)
-            say("Stopping. Consumers that read by an open grant go on; others wait.")
+            _serve(broker, stop)
+            _say("Stopping. Consumers that read by an open grant go on; others wait.")
     finally:
         spark.stop()
     return 0
 
 
-def _serve(broker: Broker, stop: threading.Event, say: Callable[[str], None]) -> None:
+def _serve(broker: Broker, stop: threading.Event) -> None:
     told: Mapping[str, Any] = {"restarts": 0, "set_aside": {}}
     while not stop.wait(CHECK_EVERY_S):
         status = broker.status()
@@ -59,15 +90,15 @@ def _serve(broker: Broker, stop: threading.Event, say: Callable[[str], None]) ->
                 )
             raise PulsarliteError(f"The broker ended: {text}")
         if status["restarts"] > told["restarts"]:
-            say(
+            _say(
                 f"The query failed and has begun again, {status['restarts']} times so far: "
                 f"{_first_line(status['restart_error'])}"
             )
         for about, error in status["set_aside"].items():
             if about not in told["set_aside"]:
-                say(f"Set aside, and tried again from time to time: {about}: {error}")
+                _say(f"Set aside, and tried again from time to time: {about}: {error}")
         for about in told["set_aside"].keys() - status["set_aside"].keys():
-            say(f"No longer set aside: {about}")
+            _say(f"No longer set aside: {about}")
         told = status
 
 
@@ -82,8 +113,5 @@ def _setter(stop: threading.Event) -> Callable[[int, FrameType | None], None]:
     return handle
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidOptionError(f"--storage {text}: it takes NAME=VALUE.")
-    return f"storage.{name}", value
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -7,9 +7,10 @@ Follows pulsar-admin's `CmdTopics` (subscriptions, create-subscription, reset-cu
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from typing import Final
 
-from pulsar_spark.connector.command_line.topics_command import root_of, table
+from pulsar_spark.connector.command_line.noun import TOPIC, Noun, argument, one_of, table
 from pulsar_spark.connector.source.start_positions import StartPosition
 from pulsar_spark.connector.system.subscription_admin import ask, request_id, subscriptions
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -29,20 +30,16 @@ HEADS = [
 ]  # fmt: skip
 
 
-def run(arguments: Namespace) -> Iterator[str]:
-    """The lines that a command prints. PulsarliteError if it can't be done."""
-    root = root_of(arguments)
-    commands: Mapping[str, Callable[[Root, ManagedLedger, Namespace], Iterator[str]]] = {
-        "list": _list,
-        "create": _create,
-        "seek": _seek,
-        "delete": _delete,
-    }
-    topic = root.open(check_user_topic(TopicName.parse(arguments.name), "subscribed to"))
-    return commands[arguments.command](root, topic, arguments)
+SUBSCRIPTIONS: Final = Noun(
+    "subscriptions", "List, create, move and delete subscriptions. All but list need a broker."
+)
+add_to = SUBSCRIPTIONS.add_to
+_SUBSCRIPTION: Final = argument("subscription", metavar="SUBSCRIPTION")
 
 
-def _list(root: Root, topic: ManagedLedger, _arguments: Namespace) -> Iterator[str]:
+@SUBSCRIPTIONS.command("list", "Show positions, backlogs and consumers. Pulsar: stats.", TOPIC)
+def _list(root: Root, arguments: Namespace) -> Iterator[str]:
+    topic = _opened(root, arguments)
     rows = [
         [
             each.name, str(each.topic_partition.partition),
@@ -63,7 +60,15 @@ def _list(root: Root, topic: ManagedLedger, _arguments: Namespace) -> Iterator[s
         yield f"{topic.topic} has no subscription that a broker knows of."
 
 
-def _create(root: Root, topic: ManagedLedger, arguments: Namespace) -> Iterator[str]:
+@SUBSCRIPTIONS.command(
+    "create",
+    "Create a durable subscription. Pulsar: create-subscription.",
+    TOPIC,
+    _SUBSCRIPTION,
+    argument("--latest", action="store_true", help="at the end, not at the beginning"),
+)
+def _create(root: Root, arguments: Namespace) -> Iterator[str]:
+    topic = _opened(root, arguments)
     check_subscription_name(arguments.subscription)
     where = InitialPosition.LATEST if arguments.latest else InitialPosition.EARLIEST
     ask(
@@ -76,7 +81,18 @@ def _create(root: Root, topic: ManagedLedger, arguments: Namespace) -> Iterator[
     yield f"Created {arguments.subscription} on {topic.topic}, at the {where.value.lower()}."
 
 
-def _seek(root: Root, topic: ManagedLedger, arguments: Namespace) -> Iterator[str]:
+@SUBSCRIPTIONS.command(
+    "seek",
+    "Go on from somewhere else. Pulsar: reset-cursor.",
+    TOPIC,
+    _SUBSCRIPTION,
+    one_of(
+        argument("--to", metavar="ID", help="earliest, latest, or LEDGER:ENTRY:PARTITION"),
+        argument("--to-time", metavar="TIME", help="the first that was published since"),
+    ),
+)
+def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
+    topic = _opened(root, arguments)
     commands = {}
     for each in _partitions(topic):
         command = _seek_of(each, arguments)
@@ -87,7 +103,14 @@ def _seek(root: Root, topic: ManagedLedger, arguments: Namespace) -> Iterator[st
     yield f"{arguments.subscription} on {topic.topic} goes on from {where}."
 
 
-def _delete(root: Root, topic: ManagedLedger, arguments: Namespace) -> Iterator[str]:
+@SUBSCRIPTIONS.command(
+    "delete",
+    "Delete a subscription that nobody is connected to. Pulsar: unsubscribe.",
+    TOPIC,
+    _SUBSCRIPTION,
+)
+def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
+    topic = _opened(root, arguments)
     ask(
         root,
         {
@@ -117,6 +140,10 @@ def _seek_of(about: TopicPartition, arguments: Namespace) -> Seek | None:
     if message_id.partition not in (-1, about.partition):
         return None
     return Seek(name, message_id.position, message_id.batch_index, request_id=number)
+
+
+def _opened(root: Root, arguments: Namespace) -> ManagedLedger:
+    return root.open(check_user_topic(TopicName.parse(arguments.name), "subscribed to"))
 
 
 def _partitions(topic: ManagedLedger) -> list[TopicPartition]:

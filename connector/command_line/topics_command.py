@@ -10,12 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from pulsar_spark.connector.command_line.namespaces_command import set_topic_policy
+from pulsar_spark.connector.command_line.namespaces_command import register_topic_policies
+from pulsar_spark.connector.command_line.noun import TOPIC, Noun, argument, one_of, table
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.source.start_positions import StartPosition
@@ -24,10 +25,9 @@ from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, delete_te
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
-from pulsar_spark.connector.topic_log.topics import Root, service_url_of
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import parse_duration_ms
-from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import (
@@ -46,42 +46,10 @@ _SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *
           "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
 
-def run(arguments: Namespace) -> Iterator[str]:
-    """The lines that a command prints. PulsarliteError if it can't be done."""
-    root = root_of(arguments)
-    commands: Mapping[str, Callable[[Root, Namespace], Iterator[str]]] = {
-        "list": _list,
-        "create": _create,
-        "update": _update,
-        "set-deduplication": set_topic_policy,
-        "set-schema-compatibility-strategy": set_topic_policy,
-        "set-is-allow-auto-update-schema": set_topic_policy,
-        "set-schema-validation-enforce": set_topic_policy,
-        "schemas": _schemas,
-        "stats": _stats,
-        "peek": _peek,
-        "trim": _trim,
-        "tidy": _tidy,
-        "compact": _compact,
-    }
-    return commands[arguments.command](root, arguments)
-
-
-def root_of(arguments: Namespace) -> Root:
-    """The root that a command names, or the environment's."""
-    url = service_url_of(arguments.service_url)
-    if not url:
-        raise InvalidOptionError(
-            "Where do the topics lie? Say --service-url FOLDER (or s3://bucket/prefix), or set "
-            "PULSARLITE_SERVICE_URL."
-        )
-    given = {"serviceUrl": url}
-    for pair in arguments.storage:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InvalidOptionError(f"--storage {pair}: it takes NAME=VALUE.")
-        given[f"storage.{name}"] = value
-    return Root.of(Options.parse(given))
+TOPICS: Final = Noun(
+    "topics", "List, create, look into and look after topics. No Spark is started."
+)
+add_to = TOPICS.add_to
 
 
 def _open(root: Root, arguments: Namespace) -> ManagedLedger:
@@ -92,6 +60,15 @@ def _open_to_change(root: Root, arguments: Namespace, what: str) -> ManagedLedge
     return root.open(check_user_topic(TopicName.parse(arguments.name), what))
 
 
+@TOPICS.command(
+    "list",
+    "Name the topics that there are, with their partitions. Pulsar: list.",
+    argument("namespace", nargs="?", metavar="TENANT/NAMESPACE", help="only its topics"),
+    argument(
+        "-ist", "--include-system-topics", action="store_true",
+        help="also those that Pulsarlite makes and writes itself, such as __commands",
+    ),
+)  # fmt: skip
 def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     tenant = namespace = None
     if arguments.namespace:
@@ -116,6 +93,12 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         yield f"No topics in {where}" + (": there is no such folder" if missing else "")
 
 
+@TOPICS.command(
+    "create",
+    "Create a topic. Pulsar: create-partitioned-topic.",
+    TOPIC,
+    argument("-p", "--partitions", type=int, default=1, help="default: %(default)s"),
+)
 def _create(root: Root, arguments: Namespace) -> Iterator[str]:
     topic = TopicName.parse(arguments.name)
     if topic.is_partition:
@@ -127,6 +110,12 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
     yield f"Created {topic}, partitions: {arguments.partitions}"
 
 
+@TOPICS.command(
+    "update",
+    "Give a topic more partitions. Pulsar: update-partitioned-topic.",
+    TOPIC,
+    argument("-p", "--partitions", type=int, required=True, help="from now on"),
+)
 def _update(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = _open_to_change(root, arguments, "updated")
     before = ledger.state.partitions
@@ -140,6 +129,12 @@ def _update(root: Root, arguments: Namespace) -> Iterator[str]:
         yield "Keys go to other partitions from now on: their order does not reach across this."
 
 
+@TOPICS.command(
+    "schemas",
+    "List the schemas of a topic, by version. Pulsar: schemas get.",
+    TOPIC,
+    argument("--definition", action="store_true", help="print the definitions too"),
+)
 def _schemas(root: Root, arguments: Namespace) -> Iterator[str]:
     topic = TopicName.parse(arguments.name)
     ledger = root.open(topic)
@@ -161,6 +156,9 @@ def _schemas(root: Root, arguments: Namespace) -> Iterator[str]:
                 yield f"version {version}: {schema.definition}"
 
 
+@TOPICS.command(
+    "stats", "Count ledgers, messages and bytes by partition. Pulsar: partitioned-stats.", TOPIC
+)
 def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = _open(root, arguments)
     state = ledger.state
@@ -196,6 +194,13 @@ def _log(ledger: ManagedLedger) -> str:
     return f"newest commit {state.number}, of {_moment(moment)}{settings}"
 
 
+@TOPICS.command(
+    "peek",
+    "Print the oldest messages. Pulsar: peek-messages.",
+    TOPIC,
+    argument("-n", "--count", type=int, default=5, help="of each partition; default: 5"),
+    argument("--last", action="store_true", help="the newest ones instead"),
+)
 def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
     if arguments.count < 1:
         raise InvalidOptionError(f"--count {arguments.count}: it takes a number, 1 or more.")
@@ -258,6 +263,24 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
     return f"{'  '.join(parts)}\n    {value}"
 
 
+@TOPICS.command(
+    "trim",
+    "Drop old messages, whole ledgers at a time, read or not. Pulsar: trim-topic. Their files are "
+    "deleted by a later `tidy`.",
+    TOPIC,
+    one_of(
+        argument(
+            "--before", metavar="ID",
+            help="drop ledgers before that of this message id: LEDGER:ENTRY:PARTITION as peek "
+            "prints it, or a ledger's number, for all partitions",
+        ),
+        argument(
+            "--before-time", metavar="TIME",
+            help="drop ledgers that were published wholly before: 2026-01-31T12:00:00Z, or "
+            "milliseconds since 1970",
+        ),
+    ),
+)  # fmt: skip
 def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = _open_to_change(root, arguments, "trimmed")
     before = (
@@ -303,6 +326,16 @@ def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
     return before
 
 
+@TOPICS.command(
+    "compact",
+    "Keep the latest message of each key, for those who read with readCompacted; the others read "
+    "all as before. Pulsar: compact.",
+    TOPIC,
+    argument(
+        "--retain-null-key", action="store_true",
+        help="keep messages without a key, which are dropped otherwise",
+    ),
+)  # fmt: skip
 def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
     from pulsar_spark.connector.housekeeping.compaction import compact  # needs parts of pyspark
 
@@ -318,6 +351,26 @@ def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
         yield f"Nothing was published to {ledger.topic} since it was compacted."
 
 
+@TOPICS.command(
+    "tidy",
+    "Merge small files, and delete those that nothing needs any more. Message ids stay as they "
+    "are, and what is being written or read is let be.",
+    TOPIC,
+    argument("--no-merge", action="store_true", help="leave small files as they are"),
+    argument(
+        "--grace", default="1h", metavar="TIME",
+        help="how long a file stays after it was given up (default: %(default)s)",
+    ),
+    argument(
+        "--orphan-age", default="1d", metavar="TIME",
+        help="how old a file is that no commit names (default: %(default)s)",
+    ),
+    argument(
+        "--inactive-age", default="7d", metavar="TIME",
+        help="how long an application (a query, or txnAppId) or a producer that publishes nothing "
+        "is remembered (default: %(default)s)",
+    ),
+)  # fmt: skip
 def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     grace_ms = _duration("--grace", arguments.grace)
     orphan_ms = _duration("--orphan-age", arguments.orphan_age)
@@ -351,17 +404,6 @@ def _duration(name: str, text: str) -> int:
         ) from None
 
 
-def table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """Columns of equal width; the first, and those of positions, to the left."""
-    widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
-    for row in [heads, *rows]:
-        cells = [
-            text.ljust(width) if place == 0 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
-
-
 def _bytes(count: int) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
@@ -378,3 +420,6 @@ def _text(value: Any, longest: int) -> str:
     text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
     cut = text[:longest] + (f"... ({len(text):,} characters)" if len(text) > longest else "")
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in cut)
+
+
+register_topic_policies(TOPICS)

@@ -271,7 +271,7 @@ def test_an_interrupt_has_status_130(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pulsar_spark.connector.command_line.topics_command.run", interrupted)
+    monkeypatch.setattr("pulsar_spark.connector.command_line.noun.root_of", interrupted)
     status, _, error = run(capsys, "topics", "list")
     assert status == 130
     assert "interrupted" in error

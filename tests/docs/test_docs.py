@@ -13,7 +13,7 @@ import pytest
 
 import pulsar_spark
 from docs.generate import FOLDER, PAGES, all_errors, error_tree
-from pulsar_spark.connector.command_line import command_line
+from pulsar_spark.connector.command_line.command_line import parser_of
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import OPTIONS
 from tests.architecture.sources import REPOSITORY, modules, texts
@@ -101,7 +101,8 @@ def test_examples_of_the_command_line_are_commands_that_there_are() -> None:
     assert lines
     for file, line in lines:
         print(file, line)  # argparse prints why it does not take one
-        command_line._parser().parse_args(shlex.split(line)[1:])
+        argv = shlex.split(line)[1:]
+        parser_of(argv).parse_args(argv)
 
 
 def _blocks(language: str) -> Iterator[tuple[str, str]]:

