@@ -79,6 +79,17 @@ class Cursor:
             .difference(other.individually_deleted)
         )
 
+    def not_acknowledged(self, messages: PositionSet) -> PositionSet:
+        """Of these messages, those that it does not hold; the same object if it holds none."""
+        if not messages:
+            return messages
+        rest = messages
+        if messages.ledger_ids[0] <= self.mark_delete_position.ledger_id:
+            rest = messages.after(self.mark_delete_position)
+        if rest and self.individually_deleted:
+            rest = rest.difference(self.individually_deleted)
+        return rest
+
     def advance(self, ledgers: LedgerList) -> Cursor:
         """The same messages, with the mark-delete position as far as it goes.
 

@@ -107,6 +107,15 @@ class PositionSet:
                 whole[ledger_id] = BitMap(range(first, max(first, stop)))
         return PositionSet(whole)
 
+    @staticmethod
+    def union_of(sets: Iterable[PositionSet]) -> PositionSet:
+        """What any of them holds; one set alone is itself."""
+        result = NOTHING
+        for each in sets:
+            if each:
+                result = result.union(each) if result else each
+        return result
+
     # -- looking -----------------------------------------------------------------------------
 
     @property
@@ -395,6 +404,10 @@ class PositionSet:
             part = parts.get(cut) or batch_part.whole(ledger.batch_sizes.size_of(cut))
             result[cut] = batch_part.first_messages(part, missing)
         return PositionSet({ledger.ledger_id: whole}, {ledger.ledger_id: result})
+
+
+NOTHING: Final = PositionSet()
+"""The empty set."""
 
 
 def ranges_text(values: NDArray[Any]) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-LONGEST_MODULE = 500
+LONGEST_MODULE = 700
 LONGEST_FUNCTION = 70
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"})
 

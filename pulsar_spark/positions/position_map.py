@@ -1,0 +1,113 @@
+"""A map from messages of one topic partition to numbers: attempts, counts, instants.
+
+Invariants: immutable; each message has one number at most; a number without messages is not in
+the map. As a Mapping it goes from the number to the set of messages that have it, which is how few
+numbers and many messages stay small. Pulsar keeps such numbers a message each
+(`InMemoryRedeliveryTracker`, `NegativeAcksTracker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
+
+
+class PositionMap(Mapping[int, PositionSet]):
+    """Number -> messages.
+
+    >>> attempts = PositionMap().put(1, PositionSet.of([(0, 0), (0, 1)]))
+    >>> attempts.put(2, PositionSet.of([(0, 1)]))
+    PositionMap(1: PositionSet(0:0), 2: PositionSet(0:1))
+    """
+
+    __slots__ = ("_sets",)
+
+    def __init__(self, sets: Mapping[int, PositionSet] | None = None) -> None:
+        """From disjoint sets; empty ones are left out."""
+        self._sets = {number: held for number, held in (sets or {}).items() if held}
+
+    # -- as a Mapping ----------------------------------------------------------------------------
+
+    def __getitem__(self, number: int) -> PositionSet:
+        return self._sets[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._sets))
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and self._sets == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"PositionMap({', '.join(f'{number}: {self[number]!r}' for number in self)})"
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def put(self, number: int, messages: PositionSet) -> PositionMap:
+        """With that number for these messages, whatever they had before."""
+        if not messages:
+            return self
+        left = {each: held.difference(messages) for each, held in self._sets.items()}
+        left[number] = left.get(number, NOTHING).union(messages)
+        return PositionMap(left)
+
+    def raised(self, messages: PositionSet) -> PositionMap:
+        """With one more for each of these messages; those without a number get 1."""
+        result = self
+        for number, part in self.parts(messages, 0):
+            result = result.put(number + 1, part)
+        return result
+
+    def without(self, messages: PositionSet) -> PositionMap:
+        """Without a number for these messages."""
+        if not self._sets or not messages:
+            return self
+        return PositionMap({each: held.difference(messages) for each, held in self._sets.items()})
+
+    def after(self, position: Position) -> PositionMap:
+        """Without what lies at or before that position."""
+        return PositionMap({each: held.after(position) for each, held in self._sets.items()})
+
+    def not_acknowledged(self, cursor: Cursor) -> PositionMap:
+        """Without what the cursor holds."""
+        if not self._sets:
+            return self
+        return PositionMap({n: cursor.not_acknowledged(held) for n, held in self._sets.items()})
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> PositionSet:
+        """All messages that have a number."""
+        return PositionSet.union_of(self._sets.values())
+
+    def of(self, messages: PositionSet) -> PositionMap:
+        """The numbers of these messages alone."""
+        return PositionMap({n: held.intersection(messages) for n, held in self._sets.items()})
+
+    def parts(self, messages: PositionSet, default: int) -> Iterator[tuple[int, PositionSet]]:
+        """(number, those of the messages that have it), ascending; `default` is of the rest."""
+        found = dict(self.of(messages))
+        rest = messages.difference(PositionSet.union_of(found.values())) if found else messages
+        if rest:
+            found[default] = found.get(default, NOTHING).union(rest)
+        yield from sorted(found.items())
+
+    def at_least(self, number: int) -> PositionSet:
+        """The messages whose number is that or higher."""
+        return PositionSet.union_of(held for each, held in self._sets.items() if each >= number)
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        seen = NOTHING
+        for number, held in self._sets.items():
+            assert held, f"{number} has no messages"
+            assert not seen.intersection(held), "a message has two numbers"
+            seen = seen.union(held)
