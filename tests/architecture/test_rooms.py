@@ -15,7 +15,7 @@ from tests.architecture.test_layers import CORE_FACE
 MOST_FILES = 15
 """What a reader takes in at a glance."""
 
-FILES = {file: text for file, text in modules(*FOLDERS)}
+FILES = dict(modules(*FOLDERS))
 ROOM_OF = {file: file.rsplit("/", 1)[0] for file in FILES}
 FACE = {*CORE_FACE, "connector/__init__.py", "state/__init__.py"}
 

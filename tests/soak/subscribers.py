@@ -34,8 +34,13 @@ CONSUMERS: Final = [
     f"{name}-{number}" for name, (_, count) in SUBSCRIPTIONS.items() for number in range(count)
 ]
 MESSAGES_PER_TRIGGER: Final = 5_000
-LEASE: Final = "600s"
-"""Longer than any restart takes: within it nothing may be delivered twice."""
+LEASE_S: Final = 60
+"""Who stays away for less is the same consumer, and gets nothing twice; others get what a consumer
+held that stays away for longer."""
+MAX_REDELIVER_COUNT: Final = 3
+"""A flight that nobody rejects outlives so many consumers that die with it."""
+FIRST_SEEN: Final = b"first_seen_ns"
+"""In a file's metadata: when its micro-batch came first. Wall clock, of this machine."""
 REJECTED: Final = '"carrier":"HA"'
 """What the messages of the carrier that is always rejected have in them."""
 KEPT: Final = ("topic", "partition", "ledger_id", "entry_id", "batch_index", "key", "value",
@@ -65,18 +70,23 @@ def consumer(spark: SparkSession, place: Place, name: str) -> None:
         subscriptionType=SUBSCRIPTIONS[subscription][0],
         subscriptionInitialPosition="Earliest",
         consumerName=name,
-        leaseTimeout=LEASE,
+        leaseTimeout=f"{LEASE_S}s",
         maxMessagesPerTrigger=str(MESSAGES_PER_TRIGGER),
     )
     if manual:
         source = source.options(
-            ackMode="manual", maxRedeliverCount="1", negativeAckRedeliveryDelay="1s"
+            ackMode="manual",
+            maxRedeliverCount=str(MAX_REDELIVER_COUNT),
+            negativeAckRedeliveryDelay="1s",
         )
 
     def keep(batch: DataFrame, number: int) -> None:
-        temporary = folder / f".{number}"
-        pq.write_table(batch.select(*KEPT).toArrow(), temporary)
-        temporary.replace(folder / f"{number}.parquet")
+        temporary, file = folder / f".{number}", folder / f"{number}.parquet"
+        first = pq.read_schema(file).metadata[FIRST_SEEN] if file.exists() else None
+        begun = first or str(time.time_ns()).encode()
+        table = batch.select(*KEPT).toArrow()
+        pq.write_table(table.replace_schema_metadata({FIRST_SEEN: begun}), temporary)
+        temporary.replace(file)
         if manual:
             settle(batch, subscription, place, name, number)
         place.ready(name).touch()
