@@ -16,7 +16,7 @@ from docs.generate import FOLDER, PAGES, all_errors, error_tree
 from pulsar_spark.connector.command_line.command_line import parser_of
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import OPTIONS
-from tests.architecture.sources import REPOSITORY, modules, texts
+from tests.architecture.sources import REPOSITORY, texts
 
 PROSE = [file for file, _ in texts() if file.endswith(".md")]
 
@@ -65,16 +65,6 @@ def test_every_source_file_that_a_document_names_is_there(file: str) -> None:
     missing = [name for name in named if not (REPOSITORY / name).exists()]
     assert named
     assert not missing
-
-
-def test_the_architecture_names_every_module() -> None:
-    text = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    unnamed = [
-        file
-        for file, _ in modules("pulsar_spark", "connector", "state")
-        if file != "pulsar_spark/version.py" and "/__" not in file and f"`{file}`" not in text
-    ]
-    assert not unnamed, "say in ARCHITECTURE.md, «Where to find what», what noun is in them"
 
 
 def test_examples_of_python_are_python_and_name_options_that_there_are() -> None:
