@@ -19,13 +19,28 @@ from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.version import __version__
 
 COMMANDS: Final = {
-    "demo": "publish 336,776 real flights into a topic and read them all back",
-    "standalone": "run the broker, which subscriptions need",
-    "topics": "list, create, look into and look after topics (no Spark is started)",
-    "subscriptions": "list, create, move and delete subscriptions (no Spark is started)",
-    "namespaces": "what holds for all topics of a namespace (no Spark is started)",
+    "demo": (
+        "pulsar_spark.connector.command_line.demo_command",
+        "publish 336,776 real flights into a topic and read them all back",
+    ),
+    "standalone": (
+        "pulsar_spark.connector.command_line.standalone_command",
+        "run the broker, which subscriptions need",
+    ),
+    "topics": (
+        "pulsar_spark.connector.command_line.topics_command",
+        "list, create, look into and look after topics (no Spark is started)",
+    ),
+    "subscriptions": (
+        "pulsar_spark.connector.command_line.subscriptions_command",
+        "list, create, move and delete subscriptions (no Spark is started)",
+    ),
+    "namespaces": (
+        "pulsar_spark.connector.command_line.namespaces_command",
+        "what holds for all topics of a namespace (no Spark is started)",
+    ),
 }
-"""Name -> summary. `NAME_command.py` beside this file declares the rest in `add_to`."""
+"""Name -> the module whose `add_to` declares the rest, and a summary."""
 
 _EPILOG = """\
 examples:
@@ -73,10 +88,10 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pulsarlite {__version__}")
     parser.set_defaults(group=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, summary in COMMANDS.items():
+    for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name in argv[:1]:
-            import_module(f"{__package__}.{name}_command").add_to(command)
+            import_module(module).add_to(command)
     return parser
 
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.connector.storage.object_store import (
-    MEMORY,
     ObjectInfo,
     ObjectStore,
     Output,
@@ -25,6 +24,8 @@ from pulsar_spark.connector.storage.object_store import (
     checked_path,
 )
 from pulsar_spark.errors import ObjectNotFoundError, StorageError
+
+MEMORY = "memory://"
 
 
 class MemoryStore(ObjectStore):

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_spark.connector.storage.clock import Clock
-from pulsar_spark.connector.storage.object_store import ObjectStore, join, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import InvalidTopicNameError, TopicExistsError, TopicNotFoundError
 from pulsar_spark.options.options import SERVICE_URL_VARIABLE, Options, Scope

@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
 
+from pulsar_spark import errors
 from pulsar_spark.positions import cursor_format
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, Position
@@ -48,7 +49,7 @@ _ENUMS: Final[dict[str, type[Enum]]] = {
     for each in (
         commands.SubscriptionType, commands.InitialPosition, commands.AckType,
         policies.BacklogQuotaPolicy, policies.KeySharedMode,
-        ready.ServerError,
+        errors.ServerError,
     )
 }  # fmt: skip
 

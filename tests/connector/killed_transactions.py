@@ -20,7 +20,8 @@ from pathlib import Path
 from pulsar_spark.connector.functions.batch_transaction import commit_batch
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.log_pointer import PointerFile

@@ -182,5 +182,5 @@ def test_what_ended_a_broker_is_raised_where_it_is_waited_for(
         with pytest.raises(StreamingQueryException, match="has taken over"):
             broker.await_termination(1)
         with pytest.raises(BrokerFencedError, match=r"Another broker has taken over .*root"):
-            standalone_command._serve(broker, threading.Event(), print)
+            standalone_command._serve(broker, threading.Event())
     assert not broker.status()["is_active"]

@@ -106,7 +106,7 @@ def test_what_can_t_pass_ends_it_for_all_who_wait(root: Path) -> None:
         assert "another has served since" in status["error"]
         assert not (root / "_broker" / "alive.json").exists(), "another may begin at once"
         with pytest.raises(PulsarliteError, match=r"The broker ended: .*STALE_CHECKPOINT"):
-            standalone_command._serve(broker, threading.Event(), print)
+            standalone_command._serve(broker, threading.Event())
 
 
 def test_a_broker_is_stopped_while_it_waits_to_begin_again(

@@ -16,7 +16,7 @@ from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.functions.batch_transaction import commit_batch, transaction
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.sink.stream_writer import check_messages
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import read_policies, set_policy

@@ -13,7 +13,7 @@ from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.source.batch_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.storage.clock import SystemClock
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError

@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, look_ahead, register
 from pulsar_spark.connector.schema.schema_types import definition_of
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import set_policy

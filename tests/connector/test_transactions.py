@@ -14,7 +14,7 @@ import pytest
 
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect

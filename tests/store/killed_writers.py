@@ -21,7 +21,8 @@ from typing import Any
 
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger

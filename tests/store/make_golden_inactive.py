@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import INACTIVE_AGE_MS, LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.producer_connection import connect

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from pulsar_spark.connector.schema.schema_registration import register_info
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies, set_policy
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.transaction_commit import commit_together
 from pulsar_spark.connector.topic_log.transaction_decisions import (

@@ -12,7 +12,7 @@ import pytest
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.ledger_files.content_digest import ContentDigest, content_digest
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import CorruptFileError

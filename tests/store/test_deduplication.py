@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges, sequences_of
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.positions import cursor_format
 from pulsar_spark.topic_log.ledger_commit import Commit

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import INACTIVE_AGE_MS, LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import ProducerFencedError

@@ -18,7 +18,8 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
     LedgerFileReader,
     LedgerFileWriter,
 )
-from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.log_pointer import POINTER_FORMAT, LogPointer
 from pulsar_spark.connector.topic_log.log_snapshot import (
     SNAPSHOT_FORMAT,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE, PointerFile
 from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file

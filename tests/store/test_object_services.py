@@ -11,7 +11,8 @@ from pyspark.sql.types import StringType, StructType
 
 from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.source import offset_store
-from pulsar_spark.connector.storage.object_store import ObjectStore, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE, PointerFile
 from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file

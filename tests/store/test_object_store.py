@@ -18,10 +18,11 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
-from pulsar_spark.connector.storage import object_store
+from pulsar_spark.connector.storage import service_url
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.storage.object_store import ObjectStore, Output, join, open_store
+from pulsar_spark.connector.storage.object_store import ObjectStore, Output, join
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.storage.storage_options import CLIENT, SERVICES
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
@@ -341,12 +342,12 @@ def test_a_folder_whose_maker_died_is_made_durable_by_who_uses_it(
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    object_store._opened.clear()  # as another process
+    service_url._opened.clear()  # as another process
     send(tmp_path, "t", ["a"])
     first_commit = synced.index(str(topic / "_log"), synced.index(str(topic)))
     assert synced.index(str(topic.parent)) < synced.index(str(topic)) < first_commit
     synced.clear()
-    object_store._opened.clear()
+    service_url._opened.clear()
     send(tmp_path, "t", ["b"])
     folders = [path for path in synced if Path(path).is_dir()]
     assert folders == [str(topic / "data"), str(topic / "_log")], "nothing is made durable twice"

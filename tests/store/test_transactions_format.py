@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.storage.object_store import open_store
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.transaction_decisions import (
     CLOSED_FORMAT,
