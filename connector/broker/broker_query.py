@@ -346,6 +346,7 @@ def _start(
 ) -> StreamingQuery:
     """A query takes its settings along when it starts; the session gets its own back."""
     _register(spark)
+    spark.createDataFrame([], "nothing int")  # makes it this thread's session, which `start` asks
     options = {"serviceUrl": root.service_url, "term": str(term)}
     options |= {f"storage.{name}": value for name, value in root.storage.items()}
     settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(state_partitions)}

@@ -8,9 +8,8 @@ Time moves it only as the root's clock does. Stands where `connector/broker/brok
 
 from __future__ import annotations
 
-import json
 import uuid
-from typing import Any, Final
+from typing import Final
 
 from pulsar_spark.connector.broker.broker_input import rows_of
 from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
@@ -19,13 +18,18 @@ from pulsar_spark.connector.storage.object_store import Versioned
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, last_shards, stale_checkpoint
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import InputRow, OutputRow
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, HostedBroker, run
+from pulsar_spark.records.stored_record import StoredFormat
 
-VERSION: Final = 1
-"""Of the checkpoint."""
+CHECKPOINT_FORMAT: Final = StoredFormat(
+    "The broker's checkpoint",
+    version=1,
+    checked_since=1,
+    fields=frozenset({"broker", "batch", "start", "end"}),
+    remedy="Delete it: the broker is rebuilt from __dispatch.",
+)
 
 Brokers = dict[tuple[str, int], HostedBroker]
 
@@ -109,13 +113,12 @@ class EmbeddedBroker:
         if self._checkpoint is None:
             return
         value = {
-            "version": VERSION,
             "broker": self._id,
             "batch": number,
             "start": self.offset.to_json_value(),
             "end": end.to_json_value(),
         }
-        data = json.dumps(value, sort_keys=True).encode()
+        data = CHECKPOINT_FORMAT.encode(value)
         store = self.root.store
         if not store.compare_and_swap(self._checkpoint, self._token, data):
             raise stale_checkpoint(self.root)
@@ -128,9 +131,12 @@ class EmbeddedBroker:
         A batch that wrote a snapshot, and took effect, is not repeated: what it began with may be
         gone, and what it trimmed a later one trims.
         """
-        value = _read(name, held.data)
-        self._token, self._id, number = held.token, value["broker"], value["batch"]
-        start, end = (BrokerOffset.from_json_value(value[each]) for each in ("start", "end"))
+        value = CHECKPOINT_FORMAT.decode(held.data, name)
+        try:
+            self._token, self._id, number = held.token, value["broker"], value["batch"]
+            start, end = (BrokerOffset.from_json_value(value[each]) for each in ("start", "end"))
+        except KeyError as error:
+            raise CHECKPOINT_FORMAT.damaged(name, f"it lacks {error}") from error
         dispatch = SystemTopic(self.root, DISPATCH)
         stop = dispatch.refresh()
         done = dispatch.open().state.applications.get(self._id, -1) >= number
@@ -148,20 +154,3 @@ def _stored(dispatch: SystemTopic, stop_ledger: int) -> Brokers:
         if (broker := HostedBroker.stored(shards)) is not None:
             found[topic, partition] = broker
     return found
-
-
-def _read(name: str, data: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-        version = value["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(
-            f"The broker's checkpoint {name} is damaged: {error!r}. Delete it: the broker is "
-            "rebuilt from __dispatch."
-        ) from error
-    if version > VERSION:
-        raise FutureVersionError(
-            f"The broker's checkpoint {name} has version {version}, and this Pulsarlite reads up "
-            f"to {VERSION}: update it to the one that wrote it."
-        )
-    return dict(value)

@@ -165,7 +165,7 @@ def read_of(process: int, name: str) -> str:
 
 
 def workers() -> list[int]:
-    """The Python processes that Spark has started below this one."""
+    """The Python processes of Spark below this one, but for the daemons that start them."""
     everybody = [int(each.name) for each in Path("/proc").glob("[0-9]*")]
     parents = {
         each: int(stat.rpartition(")")[2].split()[1])
@@ -175,7 +175,8 @@ def workers() -> list[int]:
     below = {os.getpid()}
     while new := {each for each, parent in parents.items() if parent in below} - below:
         below |= new
-    return [each for each in below - {os.getpid()} if "-m\0pyspark." in read_of(each, "cmdline")]
+    python = {each: text for each in below if "-m\0pyspark." in (text := read_of(each, "cmdline"))}
+    return [each for each in python if parents[each] in python or "daemon" not in python[each]]
 
 
 def test_a_broker_whose_workers_are_killed_serves_again_and_consumers_go_on(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
-from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT_FORMAT, EmbeddedBroker
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -244,13 +243,15 @@ def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
 
 
 def test_a_checkpoint_of_version_1_is_still_read_and_a_newer_one_refused(place: Root) -> None:
-    golden = json.loads((GOLDEN / "broker-checkpoint-v1.json").read_bytes())
+    golden = (GOLDEN / "broker-checkpoint-v1.json").read_bytes()
     tell(place, subscribe())
     send(place.service_url, "t", "a")
     EmbeddedBroker(place, "_broker/c").until_quiet()
-    written = json.loads(place.store.get("_broker/c") or b"")
-    assert written.keys() == golden.keys()
-    place.store.put_if_absent("_broker/old", json.dumps(golden).encode())
+    value = CHECKPOINT_FORMAT.decode(golden)
+    written = CHECKPOINT_FORMAT.decode(place.store.get("_broker/c") or b"")
+    assert written.keys() == value.keys()
+    assert CHECKPOINT_FORMAT.encode(value) == golden
+    place.store.put_if_absent("_broker/old", golden)
     with pytest.raises(StaleCheckpointError):  # read, and of another root
         EmbeddedBroker(place, "_broker/old").until_quiet()
     for data, error in ((b"{}", CorruptFileError), (b'{"version": 2}', FutureVersionError)):

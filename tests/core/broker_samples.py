@@ -13,12 +13,15 @@ from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
     Command,
+    CreateSubscription,
     InitialPosition,
     LedgerAdded,
     Rejection,
     Report,
+    Seek,
     Subscribe,
     SubscriptionType,
+    Unsubscribe,
 )
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
 from pulsar_spark.protocol.ready import Ready
@@ -112,9 +115,12 @@ def everything() -> BrokerState:
                 "shared/ü", "one", 7, SHARED, initial_position=InitialPosition.EARLIEST, permits=3
             ),
             Subscribe("failover", "x", 1, FAILOVER, permits=5),
+            CreateSubscription("gone"),
+            Unsubscribe("gone"),
         ],
         10,
     )
+    state, _ = step(state, [Seek.to_latest("failover")], 15)
     held = state.subscriptions["s"].consumers["a"].pending[0]
     seen = held.prefix(4, state.ledgers)
     state, _ = step(
@@ -125,7 +131,7 @@ def everything() -> BrokerState:
             ),
             subscribe("b", KEY_SHARED, options=options),
             Subscribe("failover", "w", 1, FAILOVER, permits=5),
-            Report("failover", "x", 1, acknowledged=Cursor().acknowledge(entries(9, 0))),
+            Report("failover", "x", 1, 1, acknowledged=Cursor().acknowledge(entries(9, 0))),
         ],
         20,
     )

@@ -169,8 +169,8 @@ def test_a_newer_run_without_checkpoint_is_granted_everything_again() -> None:
     state, _ = run([[ledger(0, [1, 1]), subscribe("a")]])
     state, ready = step(state, [subscribe("a", incarnation=2)], 5)
     assert [(g.attempt, g.redelivery_count, g.messages) for g in ready.grants] == [
-        (1, 1, entries(0, 0, 1))
-    ]
+        (1, 0, entries(0, 0, 1))
+    ], "nothing was reported, so nothing was delivered"
     state, ready = step(state, [subscribe("a", incarnation=3, resumes=True)], 6)
     assert [(g.attempt, g.again) for g in ready.grants] == [(1, True)]
 
@@ -370,10 +370,10 @@ def test_a_consumers_report_of_another_epoch_does_nothing_and_a_sinks_has_none()
 def test_an_exclusive_consumer_that_never_says_what_it_delivered_may_have_read_its_permits() -> (
     None
 ):
-    state, _ = run([[ledger(0, [1] * 5), subscribe("a", EXCLUSIVE, permits=2)]])
+    state, _ = run([[ledger(0, [1] * 5), subscribe("a", EXCLUSIVE)], [report("a", permits=2)]])
     state, _ = step(state, [LeaseLapsed("s", "a", 1)], 5)
     assert state.subscriptions["s"].tracker.counts == {1: entries(0, 0, 1)}
-    state, ready = step(state, [subscribe("b", EXCLUSIVE, permits=0)], 6)
+    state, ready = step(state, [subscribe("b", EXCLUSIVE), report("b", permits=0)], 6)
     assert ready.open_grants[0].redelivery_counts == {1: entries(0, 0, 1)}
     state, _ = step(state, [LeaseLapsed("s", "b", 1)], 7)
     assert state.subscriptions["s"].tracker.counts == {1: entries(0, 2, 3, 4), 2: entries(0, 0, 1)}

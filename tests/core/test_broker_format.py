@@ -29,7 +29,7 @@ from tests.core.broker_samples import (
 )
 
 FOLDERS = Path(__file__).resolve().parents[1] / "golden"
-GOLDEN = FOLDERS / "broker-v2"
+GOLDEN = FOLDERS / "broker-v3"
 
 
 def golden(folder: Path = GOLDEN) -> dict[str, bytes]:
@@ -58,8 +58,9 @@ def test_the_golden_state_is_read_written_the_same_and_goes_on() -> None:
     assert {grant.subscription for grant in ready.grants} >= {"s"}
 
 
-def test_a_state_of_version_1_is_read_and_goes_on() -> None:
-    state = from_shards(golden(FOLDERS / "broker-v1"))
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_state_of_an_older_version_is_read_and_goes_on(version: int) -> None:
+    state = from_shards(golden(FOLDERS / f"broker-v{version}"))
     state.check()
     shards = to_shards(state)
     assert shards.keys() == golden().keys()
@@ -74,8 +75,8 @@ def test_a_state_of_version_1_is_read_and_goes_on() -> None:
 
 def test_a_state_of_a_future_version_is_refused() -> None:
     shards = golden()
-    shards["topic#0"] = shards["topic#0"][:4] + struct.pack("<H", 3) + shards["topic#0"][6:]
-    with pytest.raises(FutureVersionError, match="has format version 3"):
+    shards["topic#0"] = shards["topic#0"][:4] + struct.pack("<H", 4) + shards["topic#0"][6:]
+    with pytest.raises(FutureVersionError, match="has format version 4"):
         from_shards(shards)
 
 

@@ -94,7 +94,9 @@ def golden_consumer_offset() -> StreamOffset:
         floor=Position(7, 10),
         redelivery_counts={1: made([(9, 1, 0)]), 16: made([(9, 4, 0), (9, 4, 69)])},
     )
-    return StreamOffset({TopicPartition(TOPIC, 0): offset}, "billing", "billing-1", 1_795_000_000)
+    return StreamOffset(
+        {TopicPartition(TOPIC, 0): offset}, "billing", "billing-1", 1_795_000_000, ack_mode="manual"
+    )
 
 
 @repeatable
@@ -132,7 +134,7 @@ def test_the_symbolic_offset_is_always_the_same_and_resolves_nothing() -> None:
     [
         ("offset-v1.json", golden_offset()),
         ("offset-v1-initial.json", StreamOffset(None)),
-        ("offset-v2.json", golden_consumer_offset()),
+        ("offset-v3.json", golden_consumer_offset()),
     ],
 )
 def test_an_offset_of_each_version_is_still_read_and_written(
@@ -143,9 +145,14 @@ def test_an_offset_of_each_version_is_still_read_and_written(
     assert json.dumps(offset.to_json_value()) + "\n" == text
 
 
+def test_a_consumers_offset_of_version_2_does_not_say_what_its_cursors_mean() -> None:
+    value = json.loads((GOLDEN / "offset-v2.json").read_text(encoding="utf-8"))
+    assert StreamOffset.from_json_value(value) == replace(golden_consumer_offset(), ack_mode="")
+
+
 def test_a_future_version_is_refused_with_the_remedy() -> None:
-    value = json.loads((GOLDEN / "offset-v3.json").read_text(encoding="utf-8"))
-    with pytest.raises(FutureVersionError, match=r"version 3; .* knows up to 2. Update"):
+    value = json.loads((GOLDEN / "offset-v4.json").read_text(encoding="utf-8"))
+    with pytest.raises(FutureVersionError, match=r"version 4; .* knows up to 3. Update"):
         StreamOffset.from_json_value(value)
 
 

@@ -282,7 +282,9 @@ class Source:
                 return None
             offered = consumer.offered(start, ledgers, hidden)
         taken = offered.take(most)
-        return consumer.plan(start, offered.by_attempt(taken), ledgers) if taken else None
+        if taken or start is None or start.epoch != consumer.epoch:  # an epoch is pinned at once
+            return consumer.plan(start, offered.by_attempt(taken), ledgers)
+        return None
 
     def commit(self) -> None:
         if self.checkpoint.logged is not None:

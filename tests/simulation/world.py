@@ -119,7 +119,7 @@ class World(Lots):
         count = sum(sizes)
         keys = np.array([self.draw(0, 5) * 7_919_173 for _ in range(count)], np.int64)
         deliver_at = None
-        if self.draw(0, 4) == 0 and not self.is_calm_and_key_shared:
+        if self.one_in(2 if self.setting.alone else 5) and not self.is_calm_and_key_shared:
             deliver_at = np.array(
                 [self.now_ms + self.draw(0, 3_000) if self.draw(0, 1) else 0 for _ in range(count)],
                 np.int64,
@@ -262,7 +262,7 @@ class World(Lots):
             self.publish()
         elif happens < 0.80:
             self.time_passes()
-        elif happens < 0.86:
+        elif happens < 0.86 and not (self.setting.alone and self.sources):
             self.join()
         else:
             self.draw_from(TROUBLES)(self)

@@ -1,4 +1,4 @@
-"""Writes the golden topic `tests/golden/inactive-v1`, once: run only to make a new version's.
+"""Writes the golden topic `tests/golden/inactive-v2`, once: run only to make a new version's.
 
 It has an application and a producer that were forgotten, others that were not, and a run of a
 producer that was fenced out under its name.

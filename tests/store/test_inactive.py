@@ -17,7 +17,7 @@ from pulsar_spark.topic_log.publication import AlreadyCommitted
 from tests.store.make_golden_producers import CLAIMS
 from tests.store.stores import FOLDER, Clock, messages, publish, values_of, write
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "inactive-v1"
+GOLDEN = Path(__file__).parent.parent / "golden" / "inactive-v2"
 COMMITS = sorted((GOLDEN / FOLDER / "_log").glob("0*[0-9].json"))
 
 
