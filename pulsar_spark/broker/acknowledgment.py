@@ -16,7 +16,7 @@ from pulsar_spark.errors import ServerError
 from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import (
     Acknowledge,
     AckType,
@@ -28,7 +28,6 @@ from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.due_messages import NOTHING, not_acknowledged
 from pulsar_spark.subscriptions.managed_cursor import previous_position
 from pulsar_spark.subscriptions.message_redelivery import (
     Burial,
@@ -320,7 +319,7 @@ def _take_delivered(
             known, _ = state.known(messages)
             held = subscription.held_openly(known)
         else:
-            held = not_acknowledged(messages, subscription.cursor)
+            held = subscription.cursor.not_acknowledged(messages)
             held = consumer.pending.get(attempt, NOTHING).intersection(held)
         consumer.delivered = consumer.delivered.union(held)
     consumer.timeouts = consumer.timeouts.without(before.difference(consumer.delivered))

@@ -36,7 +36,7 @@ from pulsar_spark.dispatchers import (
     dispatcher_sticky_key,
 )
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import (
     Acknowledge,
     CloseConsumer,
@@ -57,7 +57,6 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.ready import Acknowledged, Ready
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.due_messages import NOTHING, not_acknowledged
 from pulsar_spark.subscriptions.subscription import Subscription
 
 
@@ -123,7 +122,7 @@ def _advance_time(
             due = due.difference(state.delayed.messages())
         if delayed:
             passed = delayed.up_to(subscription.read_position)
-            passed = not_acknowledged(passed, subscription.cursor)
+            passed = subscription.cursor.not_acknowledged(passed)
             for other in (subscription.held, subscription.waiting.messages):
                 passed = passed.difference(other)
             due = due.union(passed)

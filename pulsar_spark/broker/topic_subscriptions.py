@@ -18,7 +18,7 @@ from pulsar_spark.dispatchers.granting import grants_again
 from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError, ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import (
     CloseConsumer,
     CreateSubscription,
@@ -38,7 +38,6 @@ from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.dead_letter import check_letter_topics
-from pulsar_spark.subscriptions.due_messages import NOTHING
 from pulsar_spark.subscriptions.managed_cursor import ManagedCursor
 from pulsar_spark.subscriptions.message_redelivery import give_back_all
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker

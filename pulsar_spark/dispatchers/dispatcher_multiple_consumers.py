@@ -17,11 +17,10 @@ from pulsar_spark.dispatchers.granting import (
     is_blocked_on_unacked,
     read_new,
 )
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.selectors.shared_dispatch import Capacity
 from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.due_messages import NOTHING
 from pulsar_spark.subscriptions.subscription import Subscription
 
 

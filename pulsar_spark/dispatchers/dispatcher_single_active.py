@@ -15,12 +15,11 @@ from enum import Enum
 from typing import Final
 
 from pulsar_spark.dispatchers.granting import capacity_of, grant
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.ready import OpenGrant, Revoke
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import NO_OPEN_GRANT, Consumer
-from pulsar_spark.subscriptions.due_messages import NOTHING
 from pulsar_spark.subscriptions.message_redelivery import give_back
 from pulsar_spark.subscriptions.subscription import Subscription
 

@@ -21,7 +21,7 @@ from pulsar_spark.dispatchers.dispatcher_single_active import revoke_of
 from pulsar_spark.dispatchers.granting import block_the_full, grant, is_blocked_on_unacked, read_new
 from pulsar_spark.dispatchers.sticky_key_run import StickyKeyRun
 from pulsar_spark.positions.position import MAX_LONG
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
@@ -31,7 +31,6 @@ from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
 from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.due_messages import NOTHING
 from pulsar_spark.subscriptions.message_redelivery import give_back
 from pulsar_spark.subscriptions.subscription import Subscription
 

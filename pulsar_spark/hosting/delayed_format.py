@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from pulsar_spark.hosting.shards import ShardReader, ShardWriter
+from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.subscriptions.delayed_delivery import DelayedDeliveryTracker
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages, FarMessages
@@ -24,8 +25,8 @@ def sets_value(writer: ShardWriter, key: str, sets: Mapping[int, PositionSet]) -
     return [[number, writer.put_set(f"{key}/{number}", sets[number])] for number in sorted(sets)]
 
 
-def sets_from(reader: ShardReader, key: str, value: list[Any]) -> dict[int, PositionSet]:
-    return {number: reader.set(f"{key}/{number}", each) for number, each in value}
+def sets_from(reader: ShardReader, key: str, value: list[Any]) -> PositionMap:
+    return PositionMap({number: reader.set(f"{key}/{number}", each) for number, each in value})
 
 
 def delayed_value(writer: ShardWriter, delayed: DelayedMessages) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def delayed_from(reader: ShardReader, value: Mapping[str, Any]) -> DelayedMessag
     buckets = sets_from(reader, "delayed", value["delayed"])
     if "delayed_near" in value:
         for time, held in _get(reader, "delayed/near").by_time():
-            buckets[time] = buckets.get(time, PositionSet()).union(held)
+            buckets = buckets.put(time, held)
     near = DelayedDeliveryTracker(
         value["policies"]["delayed_delivery_tick_ms"],
         buckets=buckets,

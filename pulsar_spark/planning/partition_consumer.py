@@ -19,10 +19,10 @@ from pulsar_spark.planning.stream_offset import PartitionOffset
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_map import PositionMap
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import Report, Subscribe
 from pulsar_spark.protocol.ready import Acknowledged, EpochBegan, Grant, OpenGrant, Reply, Revoke
-from pulsar_spark.subscriptions.due_messages import NOTHING
 
 NO_OPEN_GRANT: Final = -1
 NOT_THE_END: Final = frozenset({ServerError.EPOCH_IS_OVER, ServerError.CONSUMER_BUSY})
@@ -45,8 +45,9 @@ class PartitionConsumer:
     origin: Cursor = field(default_factory=Cursor)
     floor: Position = EARLIEST
     """The subscription's mark-delete position, as last heard of."""
-    grants: dict[int, PositionSet] = field(default_factory=dict)
-    counts: dict[int, PositionSet] = field(default_factory=dict)
+    grants: PositionMap = field(default_factory=PositionMap)
+    """Attempt -> messages; whoever holds one at an attempt, holds it no longer at a lower one."""
+    counts: PositionMap = field(default_factory=PositionMap)
     """Redelivery count above 0 -> messages."""
     open_attempt: int = NO_OPEN_GRANT
     open_after: Cursor = field(default_factory=Cursor)
@@ -138,37 +139,24 @@ class PartitionConsumer:
         self._forget_grants()
 
     def _forget_grants(self) -> None:
-        self.grants, self.counts, self.open_attempt = {}, {}, NO_OPEN_GRANT
+        self.grants, self.counts, self.open_attempt = PositionMap(), PositionMap(), NO_OPEN_GRANT
         self.revision = 0
 
     def _granted(self, grant: Grant) -> None:
-        """Whoever holds a message at one attempt, holds it no longer at a lower one."""
-        for attempt in [each for each in self.grants if each < grant.attempt]:
-            self._put(attempt, self.grants[attempt].difference(grant.messages))
-        held = self.grants.get(grant.attempt, NOTHING)
-        self.grants[grant.attempt] = held.union(grant.messages)
+        newer = self.grants.at_least(grant.attempt + 1)
+        self.grants = self.grants.put(grant.attempt, grant.messages.difference(newer))
         self._count(grant.redelivery_count, grant.messages)
-
-    def _put(self, attempt: int, left: PositionSet) -> None:
-        if left:
-            self.grants[attempt] = left
-        else:
-            self.grants.pop(attempt, None)
 
     def _obey(self, revoke: Revoke) -> None:
         if revoke.messages is None:
-            self.grants, self.open_attempt = {}, NO_OPEN_GRANT
+            self.grants, self.open_attempt = PositionMap(), NO_OPEN_GRANT
         else:
-            left = {a: held.difference(revoke.messages) for a, held in self.grants.items()}
-            self.grants = {a: held for a, held in left.items() if held}
+            self.grants = self.grants.without(revoke.messages)
         self.revision = max(self.revision, revoke.revision)
 
     def _count(self, count: int, messages: PositionSet) -> None:
-        if self.counts:
-            rest = {n: held.difference(messages) for n, held in self.counts.items()}
-            self.counts = {n: held for n, held in rest.items() if held}
-        if count:
-            self.counts[count] = self.counts.get(count, NOTHING).union(messages)
+        counts = self.counts
+        self.counts = counts.put(count, messages) if count else counts.without(messages)
 
     def give_up(self, lost_up_to: Position) -> None:
         """What lies at or before that position is gone: it is acknowledged, and never read."""
@@ -199,9 +187,9 @@ class PartitionConsumer:
                 done = done.acknowledge(left_out)
         explicit: dict[int, PositionSet] = {}
         for attempt, granted in self.grants.items():
-            left = _not_in(granted, done)
+            left = done.not_acknowledged(granted)
             if not self.automatic and attempt in attempts:
-                left = _not_in(left, attempts[attempt])
+                left = attempts[attempt].not_acknowledged(left)
             left = left if up_to is None else left.up_to(up_to)
             if left:
                 explicit[attempt] = left
@@ -230,14 +218,7 @@ class PartitionConsumer:
             attempts[attempt] = attempts.get(attempt, self.origin).acknowledge(messages)
         cut = {a: cursor.floor(self.floor).advance(ledgers) for a, cursor in attempts.items()}
         attempts = self._not_superseded(cut, ledgers)
-        every = NOTHING
-        for messages in taken.values():
-            every = every.union(messages)
-        counts = {
-            count: part
-            for count, held in sorted(self.counts.items())
-            if (part := held.intersection(every))
-        }
+        counts = self.counts.of(PositionSet.union_of(taken.values()))
         origin = self.origin.floor(self.floor)
         return PartitionOffset(origin, attempts, self.epoch, self.floor, counts)
 
@@ -262,16 +243,18 @@ class PartitionConsumer:
         """That micro-batch is committed: what it had is never offered again."""
         if committed is None or committed.epoch != self.epoch:
             return
-        for attempt, granted in list(self.grants.items()):
-            done = committed.attempts.get(attempt, Cursor())
-            self._put(attempt, _not_in(granted.after(self.floor), done))
-        if self.counts:
-            counted = committed.redelivery_counts
-            rest = {
-                count: held.after(self.floor).difference(counted.get(count, NOTHING))
-                for count, held in self.counts.items()
+        self.grants = PositionMap(
+            {
+                attempt: committed.attempts.get(attempt, Cursor()).not_acknowledged(granted)
+                for attempt, granted in self.grants.after(self.floor).items()
             }
-            self.counts = {count: held for count, held in rest.items() if held}
+        )
+        self.counts = PositionMap(
+            {
+                count: held.difference(committed.redelivery_counts.get(count, NOTHING))
+                for count, held in self.counts.after(self.floor).items()
+            }
+        )
 
     def _attempts(self, start: PartitionOffset | None) -> dict[int, Cursor]:
         if start is None or start.epoch != self.epoch:
@@ -396,10 +379,7 @@ class Offered:
         return messages
 
     def _granted(self) -> PositionSet:
-        result = NOTHING
-        for held in self.explicit.values():
-            result = result.union(held)
-        return result
+        return PositionSet.union_of(self.explicit.values())
 
     def _granted_waiting(self) -> Waiting:
         """The explicit grants as what a cursor lacks: of their ledgers all else is done."""
@@ -412,8 +392,3 @@ class Offered:
             whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
             done = done.union(whole.difference(granted))
         return Waiting(Cursor().acknowledge(done), ledgers, uncounted=self.removed)
-
-
-def _not_in(messages: PositionSet, cursor: Cursor) -> PositionSet:
-    left = messages.after(cursor.mark_delete_position)
-    return left.difference(cursor.individually_deleted) if left else left

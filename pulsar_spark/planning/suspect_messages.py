@@ -15,9 +15,8 @@ from typing import Any, Final
 from pulsar_spark.positions import cursor_format
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.records.stored_record import StoredFormat
-from pulsar_spark.subscriptions.due_messages import NOTHING
 from pulsar_spark.topic_name import TopicPartition
 
 SUSPECTS_FORMAT: Final = StoredFormat(

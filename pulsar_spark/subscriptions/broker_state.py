@@ -23,7 +23,6 @@ from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import LedgerAdded
 from pulsar_spark.protocol.policies import TopicPolicies
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
-from pulsar_spark.subscriptions.due_messages import nothing
 from pulsar_spark.subscriptions.managed_cursor import last_position
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
@@ -66,7 +65,7 @@ class BrokerState:
     now_ms: int = 0
     ledgers: LedgerList = field(default_factory=LedgerList)
     columns: dict[int, LedgerColumns] = field(default_factory=dict)
-    hidden: PositionSet = field(default_factory=nothing)
+    hidden: PositionSet = field(default_factory=PositionSet)
     """Duplicates that the log hides: acknowledged for every subscription."""
     delayed: DelayedMessages = field(default_factory=DelayedMessages)
     """By their producers; one for all subscriptions, since it is the message that is delayed."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_map import PositionMap
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.policies import ConsumerOptions
-from pulsar_spark.subscriptions.due_messages import NOTHING, DueMessages, not_acknowledged, nothing
+from pulsar_spark.subscriptions.due_messages import DueMessages
 
 NO_OPEN_GRANT = -1
 
@@ -29,20 +30,21 @@ class Consumer:
     permits: int = 0
     committed: Position = EARLIEST
     """Below it no replayed micro-batch of its reads; EARLIEST until it says."""
-    pending: dict[int, PositionSet] = field(default_factory=dict)
+    pending: PositionMap = field(default_factory=PositionMap)
+    """Attempt -> what it was granted at it."""
     open_attempt: int = NO_OPEN_GRANT
     open_from: Position = EARLIEST
     """The mark-delete position when the open grant was made."""
-    delivered: PositionSet = field(default_factory=nothing)
+    delivered: PositionSet = field(default_factory=PositionSet)
     says_delivered: bool = True
     """Whether what it was granted and has not named in a report, it has not delivered."""
     timeouts: DueMessages = field(default_factory=DueMessages)
     revision: int = 0
     """Of the latest Revoke sent to it; 0 for none."""
     obeyed: int = 0
-    revoked: PositionSet = field(default_factory=nothing)
+    revoked: PositionSet = field(default_factory=PositionSet)
     """What that Revoke asked back, of explicit grants."""
-    draining: PositionSet = field(default_factory=nothing)
+    draining: PositionSet = field(default_factory=PositionSet)
     """What it holds of keys that are another consumer's by now."""
     sequence: int = -1
     redeliver_sequence: int = -1
@@ -50,20 +52,12 @@ class Consumer:
     """On unacknowledged messages: until it holds half of what it may."""
 
     def copy(self) -> Consumer:
-        twin = replace(self)
-        twin.pending = dict(self.pending)
-        return twin
+        return replace(self)
 
     @property
     def held(self) -> PositionSet:
         """All that it holds by explicit grants."""
-        parts = list(self.pending.values())
-        if len(parts) == 1:
-            return parts[0]
-        result = NOTHING
-        for part in parts:
-            result = result.union(part)
-        return result
+        return self.pending.messages
 
     @property
     def has_open_grant(self) -> bool:
@@ -76,20 +70,13 @@ class Consumer:
 
     def give(self, attempt: int, messages: PositionSet) -> None:
         """It holds these too."""
-        self.pending[attempt] = self.pending.get(attempt, NOTHING).union(messages)
+        self.pending = self.pending.put(attempt, messages)
 
     def take_back(self, attempt: int, messages: PositionSet) -> PositionSet:
         """It holds those no more; what of them it did hold at that attempt."""
-        held = self.pending.get(attempt)
-        if held is None or not messages:
-            return NOTHING
-        taken = held.intersection(messages)
+        taken = self.pending.get(attempt, NOTHING).intersection(messages)
         if taken:
-            left = held.difference(taken)
-            if left:
-                self.pending[attempt] = left
-            else:
-                del self.pending[attempt]
+            self.pending = self.pending.without(taken)
             self.forget(taken)
         return taken
 
@@ -105,20 +92,15 @@ class Consumer:
 
     def acknowledged(self, cursor: Cursor) -> None:
         """Drop what the cursor holds."""
-        for attempt, held in list(self.pending.items()):
-            left = not_acknowledged(held, cursor)
-            if left:
-                self.pending[attempt] = left
-            else:
-                del self.pending[attempt]
-        self.delivered = not_acknowledged(self.delivered, cursor)
-        self.revoked = not_acknowledged(self.revoked, cursor)
-        self.draining = not_acknowledged(self.draining, cursor)
+        self.pending = self.pending.not_acknowledged(cursor)
+        self.delivered = cursor.not_acknowledged(self.delivered)
+        self.revoked = cursor.not_acknowledged(self.revoked)
+        self.draining = cursor.not_acknowledged(self.draining)
         self.timeouts = self.timeouts.not_acknowledged(cursor)
 
     def clear(self) -> None:
         """It holds nothing: a new epoch has begun."""
-        self.pending = {}
+        self.pending = PositionMap()
         self.open_attempt = NO_OPEN_GRANT
         self.delivered = self.revoked = self.draining = NOTHING
         self.timeouts = DueMessages()
@@ -127,11 +109,8 @@ class Consumer:
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        seen = NOTHING
-        for held in self.pending.values():
-            assert held, "an attempt without messages"
-            assert not seen.intersection(held), "held at two attempts"
-            seen = seen.union(held)
+        self.pending.check()
+        seen = self.held
         if not self.has_open_grant:
             assert not self.delivered.difference(seen), "delivered, and not held"
             assert not self.timeouts.messages.difference(seen), "a timeout for what is not held"

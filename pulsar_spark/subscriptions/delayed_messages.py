@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark.positions.ledger_info import LedgerInfo
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.subscriptions.delayed_delivery import DelayedDeliveryTracker
-from pulsar_spark.subscriptions.due_messages import NOTHING, nothing
 
 GROUP_BITS: Final = 22
 """A group is 2**22 milliseconds, 70 minutes."""
@@ -57,7 +56,7 @@ class DelayedMessages:
     near: DelayedDeliveryTracker = field(default_factory=DelayedDeliveryTracker)
     far: Mapping[int, FarMessages] = field(default_factory=dict)
     """By time >> GROUP_BITS."""
-    _messages: PositionSet = field(default_factory=nothing)
+    _messages: PositionSet = field(default_factory=PositionSet)
 
     def __bool__(self) -> bool:
         return not self._messages.is_empty

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import ReconsumeLater
 from pulsar_spark.protocol.policies import ConsumerOptions
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.dead_letter import dead_letter, retry_letter
-from pulsar_spark.subscriptions.due_messages import NOTHING, not_acknowledged
 from pulsar_spark.subscriptions.subscription import Subscription
 
 Delay = Callable[[int], int]
@@ -77,7 +76,7 @@ def give_back(
     `seen`: they may have been delivered; then those that were delivered too often already become
     dead letters, as `burial` says.
     """
-    messages = not_acknowledged(messages, subscription.cursor)
+    messages = subscription.cursor.not_acknowledged(messages)
     if not messages:
         return
     tracker = subscription.tracker
@@ -135,7 +134,7 @@ def take_from(
     messages: PositionSet,
 ) -> PositionSet:
     """What of these the consumer held at that attempt, and holds no more."""
-    messages = not_acknowledged(messages, subscription.cursor)
+    messages = subscription.cursor.not_acknowledged(messages)
     whole = not state.policies.batch_index_acknowledgment
     if whole:  # but what it has not delivered yet stays: it may be about to
         entries = _entries_of(messages)

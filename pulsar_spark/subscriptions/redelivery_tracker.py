@@ -8,12 +8,12 @@ not acknowledged. Follows Pulsar's `RedeliveryTracker`, which forgets its counts
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.subscriptions.due_messages import NOTHING, not_acknowledged
 
 NEVER_GRANTED = -1
 
@@ -24,13 +24,13 @@ class RedeliveryTracker:
 
     base_attempt: int = NEVER_GRANTED
     highest_attempt: int = NEVER_GRANTED
-    attempts: Mapping[int, PositionSet] = field(default_factory=dict)
-    counts: Mapping[int, PositionSet] = field(default_factory=dict)
+    attempts: PositionMap = field(default_factory=PositionMap)
+    counts: PositionMap = field(default_factory=PositionMap)
 
     def open_grant(self) -> RedeliveryTracker:
         """An open grant takes the attempt above all used so far, its new `base_attempt`."""
         attempt = self.highest_attempt + 1
-        return RedeliveryTracker(attempt, attempt, {}, self.counts)
+        return RedeliveryTracker(attempt, attempt, counts=self.counts)
 
     def begin_epoch(self) -> RedeliveryTracker:
         """Nothing is known of any message; attempts rise on, so that none comes a second time."""
@@ -38,101 +38,40 @@ class RedeliveryTracker:
 
     def granted(self, attempt: int, messages: PositionSet) -> RedeliveryTracker:
         """These are held now, at that attempt: their holder remembers it."""
-        return RedeliveryTracker(
-            self.base_attempt,
-            max(self.highest_attempt, attempt),
-            _without(self.attempts, messages),
-            self.counts,
-        )
+        highest = max(self.highest_attempt, attempt)
+        return replace(self, highest_attempt=highest, attempts=self.attempts.without(messages))
 
     def given_back(self, attempt: int, messages: PositionSet) -> RedeliveryTracker:
         """These are held no more; they were granted at that attempt."""
-        if attempt <= self.base_attempt or not messages:
+        if attempt <= self.base_attempt:
             return self
-        attempts = dict(self.attempts)
-        attempts[attempt] = attempts.get(attempt, NOTHING).union(messages)
-        return RedeliveryTracker(self.base_attempt, self.highest_attempt, attempts, self.counts)
+        return replace(self, attempts=self.attempts.put(attempt, messages))
 
     def seen_again(self, messages: PositionSet) -> RedeliveryTracker:
         """These may have been delivered, and will be once more: their count rises."""
-        if not messages:
-            return self
-        counts: dict[int, PositionSet] = {}
-        rest = messages
-        for count, held in self.counts.items():
-            risen = held.intersection(messages)
-            rest = rest.difference(risen) if risen else rest
-            _put(counts, count + 1, risen)
-            _put(counts, count, held.difference(messages) if risen else held)
-        _put(counts, 1, rest)
-        return RedeliveryTracker(self.base_attempt, self.highest_attempt, self.attempts, counts)
+        return replace(self, counts=self.counts.raised(messages))
 
     def not_acknowledged(self, cursor: Cursor) -> RedeliveryTracker:
         """Without what the cursor holds."""
-        if not self.attempts and not self.counts:
-            return self
-        return RedeliveryTracker(
-            self.base_attempt,
-            self.highest_attempt,
-            _pruned(self.attempts, cursor),
-            _pruned(self.counts, cursor),
-        )
+        attempts, counts = (each.not_acknowledged(cursor) for each in (self.attempts, self.counts))
+        return replace(self, attempts=attempts, counts=counts)
 
     def by_next_attempt(self, messages: PositionSet) -> Iterator[tuple[int, PositionSet]]:
         """(the attempt at which to grant them, messages), ascending."""
-        return _parted(messages, self.attempts, self.base_attempt, add=1)
+        for attempt, part in self.attempts.parts(messages, self.base_attempt):
+            yield attempt + 1, part
 
     def by_count(self, messages: PositionSet) -> Iterator[tuple[int, PositionSet]]:
         """(redelivery count, messages), ascending."""
-        return _parted(messages, self.counts, 0, add=0)
+        return self.counts.parts(messages, 0)
 
     def count_of(self, messages: PositionSet, least: int) -> PositionSet:
         """Those of the messages whose redelivery count is at least that."""
-        result = NOTHING
-        for count, held in self.counts.items():
-            if count >= least:
-                result = result.union(held.intersection(messages))
-        return messages if least <= 0 else result
+        return messages if least <= 0 else self.counts.at_least(least).intersection(messages)
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        for sets, least in ((self.attempts, self.base_attempt + 1), (self.counts, 1)):
-            seen = NOTHING
-            for number, held in sets.items():
-                assert number >= least, f"{number} is below {least}"
-                assert held, f"{number} without messages"
-                assert not seen.intersection(held), "a message has two numbers"
-                seen = seen.union(held)
+        for numbers, least in ((self.attempts, self.base_attempt + 1), (self.counts, 1)):
+            numbers.check()
+            assert min(numbers, default=least) >= least, f"{min(numbers)} is below {least}"
         assert max(self.attempts, default=self.base_attempt) <= self.highest_attempt
-
-
-def _parted(
-    messages: PositionSet, parts: Mapping[int, PositionSet], default: int, *, add: int
-) -> Iterator[tuple[int, PositionSet]]:
-    if not parts:
-        if messages:
-            yield default + add, messages
-        return
-    found = [(number, messages.intersection(parts[number])) for number in sorted(parts)]
-    rest = messages
-    for _, part in found:
-        if part:
-            rest = rest.difference(part)
-    for number, part in [(default, rest), *found]:
-        if part:
-            yield number + add, part
-
-
-def _without(parts: Mapping[int, PositionSet], messages: PositionSet) -> dict[int, PositionSet]:
-    left = {number: held.difference(messages) for number, held in parts.items()}
-    return {number: held for number, held in left.items() if held}
-
-
-def _pruned(parts: Mapping[int, PositionSet], cursor: Cursor) -> dict[int, PositionSet]:
-    left = {number: not_acknowledged(held, cursor) for number, held in parts.items()}
-    return {number: held for number, held in left.items() if held}
-
-
-def _put(parts: dict[int, PositionSet], number: int, messages: PositionSet) -> None:
-    if messages:
-        parts[number] = parts.get(number, NOTHING).union(messages)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import SubscriptionType
 from pulsar_spark.protocol.policies import KeySharedPolicy
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.due_messages import NOTHING, DueMessages, not_acknowledged, nothing
+from pulsar_spark.subscriptions.due_messages import DueMessages
 from pulsar_spark.subscriptions.managed_cursor import last_position
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 
@@ -41,7 +41,7 @@ class Subscription:
     first_attempt: int = 0
     """Of this epoch: what was granted at a lower attempt, was granted before it began."""
     read_position: Position = EARLIEST
-    replay: PositionSet = field(default_factory=nothing)
+    replay: PositionSet = field(default_factory=PositionSet)
     waiting: DueMessages = field(default_factory=DueMessages)
     tracker: RedeliveryTracker = field(default_factory=RedeliveryTracker)
     consumers: dict[str, Consumer] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Subscription:
     """The last one of each consumer that left, so that a late command does not bring it back."""
     unheard: Cursor | None = None
     """Acknowledged in ledgers of which the log has not told yet."""
-    partial_acks: PositionSet = field(default_factory=nothing)
+    partial_acks: PositionSet = field(default_factory=PositionSet)
     """With batch-index acknowledgement off: indexes whose batch is not complete yet."""
     is_blocked: bool = False
     """On unacknowledged messages: until half of those allowed are left."""
@@ -80,10 +80,10 @@ class Subscription:
         cursor = self.cursor
         for consumer in self.consumers.values():
             consumer.acknowledged(cursor)
-        self.replay = not_acknowledged(self.replay, cursor)
+        self.replay = cursor.not_acknowledged(self.replay)
         self.waiting = self.waiting.not_acknowledged(cursor)
         self.tracker = self.tracker.not_acknowledged(cursor)
-        self.partial_acks = not_acknowledged(self.partial_acks, cursor)
+        self.partial_acks = cursor.not_acknowledged(self.partial_acks)
         self.read_position = max(self.read_position, cursor.mark_delete_position)
 
     def unacked_messages_of(self, consumer: Consumer, ledgers: LedgerList) -> int:
@@ -108,7 +108,7 @@ class Subscription:
 
     def held_openly(self, messages: PositionSet) -> PositionSet:
         """Of these messages, those that the holder of the open grant has by it alone."""
-        rest = not_acknowledged(messages, self.cursor)
+        rest = self.cursor.not_acknowledged(messages)
         for other in (self.held, self.replay, self.waiting.messages):
             if other and rest:
                 rest = rest.difference(other)
@@ -167,7 +167,7 @@ class Subscription:
         seen = NOTHING
         for place in places:
             assert not seen.intersection(place), f"in two places: {seen.intersection(place)}"
-            assert not_acknowledged(place, self.cursor) == place, "kept, and acknowledged"
+            assert self.cursor.not_acknowledged(place) == place, "kept, and acknowledged"
             seen = seen.union(place)
         for consumer in self.consumers.values():
             consumer.check()

@@ -247,7 +247,7 @@ def test_where_many_instants_fall_due_those_closest_are_merged_at_the_later_one(
     early, _ = due.due(5_002)
     assert not early.contains((1, 500)), "never early"
     assert due.instants[5_003] == entries(1, 500, MAX_INSTANTS)
-    assert due.add(7, PositionSet()) is due
+    assert due.add(7, PositionSet()) == due
 
 
 # -- reading and dealing -------------------------------------------------------------------------

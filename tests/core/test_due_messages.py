@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.subscriptions.due_messages import MAX_INSTANTS, DueMessages
 from tests.core.broker_samples import entries, granted_to, ledger, run, subscribe
@@ -9,7 +10,7 @@ from tests.core.broker_samples import entries, granted_to, ledger, run, subscrib
 
 def test_where_there_would_be_too_many_instants_the_closest_two_become_the_later() -> None:
     assert not DueMessages().add(5, PositionSet())
-    due = DueMessages({1_000 * n + 500: entries(0, n) for n in range(MAX_INSTANTS)})
+    due = DueMessages(PositionMap({1_000 * n + 500: entries(0, n) for n in range(MAX_INSTANTS)}))
     due = due.add(1_501, entries(1, 0))
     due.check()
     assert len(due.instants) == MAX_INSTANTS

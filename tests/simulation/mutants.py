@@ -16,11 +16,12 @@ from pulsar_spark.dispatchers import (
 from pulsar_spark.hosting import broker_format
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import NOTHING
 from pulsar_spark.subscriptions import message_redelivery
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.delayed_delivery import DelayedDeliveryTracker, Punctuality
-from pulsar_spark.subscriptions.due_messages import NOTHING, DueMessages
+from pulsar_spark.subscriptions.due_messages import DueMessages
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscriptions.subscription import Subscription
 
