@@ -54,9 +54,10 @@ is named by its id and `topic`, as they were read; a `batch_index` of null or -1
 `ack_type`, in any case, is `Individual` (also null), `Cumulative` (not where consumers share),
 `Negative` (again, after `delay` or the consumer's own), `ReconsumeLater` (to the retry letter
 topic) or `DeadLetter` (to the dead letter topic at once). With `attempt`, as it was read, a message
-that went out again meanwhile is left alone. `properties` and `error` go to the copy: `error` as
-`ERROR`. `delay` is a text such as `30s`, an interval, or milliseconds, as is `delay_ms`. `process`
-makes such rows, and `acknowledge` and its relatives write them: [subscriptions](subscriptions.md).
+that went out again meanwhile is left alone, and so is one that was delivered before a seek.
+`properties` and `error` go to the copy: `error` as `ERROR`. `delay` is a text such as `30s`, an
+interval, or milliseconds, as is `delay_ms`. `process` makes such rows, and `acknowledge` and its
+relatives write them: [subscriptions](subscriptions.md).
 
 """
 ERRORS = """\

@@ -157,8 +157,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             raise InvalidOptionError(
                 f"The checkpoint is of ackMode {offset.ack_mode}, and ackMode is {mode}: what was "
                 "delivered is acknowledged in the one and not in the other. Leave the option as it "
-                "was, or start with a new checkpoint, which takes up at the subscription's "
-                "position."
+                "was, or start with a new checkpoint: it takes up at the subscription's position."
             )
         given = self._options["consumerName"]
         if given and offset.consumer and offset.consumer != given:

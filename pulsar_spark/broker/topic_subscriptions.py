@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from pulsar_spark.broker.acknowledgment import acknowledge_cursor, refuse
+from pulsar_spark.broker.message_finder import cursor_before, message_after, position_at_time
 from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.dispatchers.granting import grants_again
 from pulsar_spark.errors import ConsumerAssignError, InvalidTopicNameError, ServerError
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.protocol.commands import (
     CloseConsumer,
     CreateSubscription,
@@ -38,7 +36,6 @@ from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.dead_letter import check_letter_topics
-from pulsar_spark.subscriptions.managed_cursor import ManagedCursor
 from pulsar_spark.subscriptions.message_redelivery import give_back_all
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscriptions.subscription import Subscription
@@ -121,7 +118,7 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
                 consumer.incarnation,
                 command.request_id,
                 epoch=subscription.epoch,
-                origin=_origin_for_consumers(subscription),
+                origin=subscription.origin_told,
             )
         )
         if consumer.is_revoking:
@@ -137,12 +134,6 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
         if consumer.has_open_grant and (subscription.name, consumer.name) not in told:
             grant = dispatcher_single_active.open_grant_of(subscription, consumer, again=True)
             out.open_grants.append(grant)
-
-
-def _origin_for_consumers(subscription: Subscription) -> Cursor:
-    """Holes too, where only the consumer's own checkpoint keeps them."""
-    cursor = subscription.cursor
-    return Cursor(cursor.mark_delete_position) if subscription.durable else cursor
 
 
 def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: ReadyBuilder) -> None:
@@ -209,45 +200,6 @@ def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
         out.replies.append(
             Reply("", subscription.name, 0, command.request_id, epoch=subscription.epoch)
         )
-
-
-def cursor_before(
-    state: BrokerState, position: Position, batch_index: int = -1, *, compacted: bool = False
-) -> Cursor:
-    """All before a message, which is the next; and the duplicates that the log hides.
-
-    If not `compacted`, what compaction has kept of trimmed ledgers too.
-    """
-    ledgers = state.ledgers_compacted if compacted else state.ledgers_that_stay
-    passed = NOTHING if compacted else state.only_compacted
-    if not len(ledgers):
-        return Cursor(EARLIEST).acknowledge(passed).advance(state.ledgers)
-    cursor = ManagedCursor.open(ledgers).seek(position).cursor
-    ledger = ledgers.get(position.ledger_id)
-    if batch_index > 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
-        size = ledger.batch_sizes.size_of(position.entry_id)
-        earlier = (1 << min(batch_index, size)) - 1
-        cursor = cursor.acknowledge(PositionSet.of_batch(position, size, earlier))
-    return cursor.acknowledge(state.hidden.union(passed)).advance(state.ledgers)
-
-
-def position_at_time(state: BrokerState, timestamp_ms: int) -> Position:
-    """The entry after the newest one that was published before that time."""
-    ledgers = state.ledgers
-    for ledger in reversed(ledgers):
-        if ledger.min_publish_time_ms >= timestamp_ms:
-            continue
-        if ledger.max_publish_time_ms < timestamp_ms:
-            return _entry_after(state, Position(ledger.ledger_id, ledger.entries - 1))
-        times = state.columns[ledger.ledger_id].publish_times_ms
-        if times is None:  # nobody knows which of its entries: better some again than one lost
-            return Position(ledger.ledger_id, 0)
-        # A batch is as new as its newest message, so that nothing is passed over.
-        starts = np.cumsum(sizes := ledger.batch_sizes.array()) - sizes
-        earlier = np.flatnonzero(np.maximum.reduceat(np.asarray(times), starts) < timestamp_ms)
-        if len(earlier):
-            return _entry_after(state, Position(ledger.ledger_id, int(earlier[-1])))
-    return EARLIEST
 
 
 # -- inside --------------------------------------------------------------------------------------
@@ -362,13 +314,12 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
     elif command.start_message_id is not None:
         position, batch_index = command.start_message_id
         if not command.start_message_id_inclusive and position not in (EARLIEST, LATEST):
-            position, batch_index = _message_after(state, position, batch_index)
+            position, batch_index = message_after(state, position, batch_index)
     elif command.initial_position is InitialPosition.EARLIEST:
         position, batch_index = EARLIEST, -1
     else:
         position, batch_index = LATEST, -1
     cursor = cursor_before(state, position, batch_index, compacted=command.read_compacted)
-    last = state.next_attempt - 1
     created = Subscription(
         command.subscription,
         command.subscription_type,
@@ -377,7 +328,7 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
         cursor,
         epoch=state.next_epoch,
         first_attempt=state.next_attempt,
-        tracker=RedeliveryTracker(last, last),
+        tracker=RedeliveryTracker(state.next_attempt - 1, state.next_attempt - 1),
         read_compacted=command.read_compacted,
     )
     if command.begins_behind is not None:
@@ -485,22 +436,3 @@ def _delete(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -
     state.next_epoch = max(state.next_epoch, subscription.epoch + 1)
     state.next_attempt = max(state.next_attempt, subscription.tracker.highest_attempt + 1)
     out.deleted_subscriptions.append(subscription.name)
-
-
-def _entry_after(state: BrokerState, position: Position) -> Position:
-    ledger = state.ledgers.get(position.ledger_id)
-    if ledger is not None and position.entry_id + 1 < ledger.entries:
-        return position.next
-    following = state.ledgers.first_after(position.ledger_id)
-    return LATEST if following is None else Position(following.ledger_id, 0)
-
-
-def _message_after(
-    state: BrokerState, position: Position, batch_index: int
-) -> tuple[Position, int]:
-    ledger = state.ledgers.get(position.ledger_id)
-    if batch_index >= 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
-        size = ledger.batch_sizes.size_of(position.entry_id)
-        if batch_index + 1 < size:
-            return position, batch_index + 1
-    return _entry_after(state, position), -1

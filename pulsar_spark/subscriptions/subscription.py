@@ -125,6 +125,11 @@ class Subscription:
         while len(self.incarnations) > MAX_REMEMBERED_INCARNATIONS:
             del self.incarnations[next(iter(self.incarnations))]
 
+    @property
+    def origin_told(self) -> Cursor:
+        """Where it begins for a consumer: with holes, if only its own checkpoint keeps them."""
+        return Cursor(self.cursor.mark_delete_position) if self.durable else self.cursor
+
     def newest_run_of(self, consumer: str) -> int:
         """The highest incarnation that is known of it; -1 if none is."""
         held = self.consumers.get(consumer)

@@ -18,14 +18,14 @@ from typing import Any
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
 from pulsar_spark.positions import cursor_format
 from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.schema.schema_registry import SchemaRegistry
-from pulsar_spark.topic_log.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
+from pulsar_spark.topic_log.chunked_messages import ChunkRun
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.last_seen import LastSeen
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, MovedLedger, log_file
-from pulsar_spark.topic_log.partition_state import HiddenMessages, PartitionState, sums_from_json
+from pulsar_spark.topic_log.partition_state import HiddenMessages, PartitionState
 from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
 
 SnapshotRow = Callable[[int], LedgerInfo]
@@ -435,20 +435,7 @@ class TopicState:
             "tombstones": {
                 file: [grave.since_ms, grave.reclaimed] for file, grave in self.tombstones.items()
             },
-            "partitions": [
-                {
-                    "ledgers": len(part.view()),
-                    "messages": part.messages,
-                    "size_bytes": part.size_bytes,
-                    "trimmed_up_to": str(part.trimmed_up_to),
-                    "hidden": self._live_hidden(number),
-                    **part.sums_to_json(),
-                    **chunks_to_json(part.chunks),
-                    **part.sequences.to_json_value(),
-                    **({"compacted": part.compacted.to_json_value()} if part.compacted else {}),
-                }
-                for number, part in enumerate(self._partitions)
-            ],
+            "partitions": [part.to_json_value() for part in self._partitions],
         }
         rest.update(self.last_seen.to_json_value())
         if self.producers is not None:
@@ -486,37 +473,14 @@ class TopicState:
         for number, part in enumerate(rest["partitions"]):
             last = first + int(part["ledgers"])
             column = LedgerColumn(ids[first:last], range(first, last), row)
-            state._partitions.append(
-                PartitionState(
-                    column, 0, int(part["messages"]), int(part["size_bytes"]),
-                    Position.parse(part["trimmed_up_to"]), HiddenMessages(part["hidden"]),
-                    chunks=chunks_from_json(part.get("chunks", {})),
-                    sequences=state._sequences_of(number, part),
-                    compacted=CompactedLedgers.of_snapshot(part.get("compacted")),
-                    **sums_from_json(part),
-                )
-            )  # fmt: skip
+            highest = state.sequence_ids.get(number, {})
+            state._partitions.append(PartitionState.from_json_value(part, column, highest))
             for file in state._partitions[-1].compacted_files:
                 state.files[file] = state.files.get(file, 0) + 1
             first = last
         if first != len(ids):
             raise ValueError(f"{len(ids)} ledgers for partitions of {first}")
         return state
-
-    def _sequences_of(self, partition: int, part: Mapping[str, Any]) -> PublishedSequences:
-        """Out of a snapshot; one of before there were ranges knows each producer's highest only."""
-        sequences = PublishedSequences.from_json_value(part)
-        told = {producer for ranges in sequences.ranges.values() for producer in ranges}
-        for producer, highest in self.sequence_ids.get(partition, {}).items():
-            if producer not in told and producer not in sequences.floors:
-                sequences.raise_floor(producer, highest)
-        return sequences
-
-    def _live_hidden(self, partition: int) -> list[Any]:
-        """The JSON of what is hidden in one piece, without ledgers before the first there is."""
-        ledgers = self.ledgers(partition)
-        hidden = self.hidden(partition).since(ledgers[0].ledger_id) if ledgers else None
-        return [cursor_format.to_json_value(EARLIEST, hidden)] if hidden else []
 
     def _all_ledgers(self) -> Iterator[LedgerInfo]:
         for part in self._partitions:

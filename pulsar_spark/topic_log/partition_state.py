@@ -18,7 +18,7 @@ from pulsar_spark.positions import cursor_format
 from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerList, LedgerSum
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.chunked_messages import ChunkRun
+from pulsar_spark.topic_log.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
 
@@ -106,12 +106,6 @@ class PartitionState:
         """Those that compaction has left its messages in."""
         return self.compacted.files if self.compacted else set()
 
-    def sums_to_json(self) -> dict[str, list[int]]:
-        """`published` and `removed`; where they were never counted, from now on."""
-        if self.published is None:
-            self.published = self.sum_of_ledgers()
-        return {"published": self.published.to_json(), "removed": self.removed.to_json()}
-
     def sum_of_ledgers(self) -> LedgerSum:
         """Of those that there are, by the ledgers themselves."""
         total = LedgerSum()
@@ -123,12 +117,50 @@ class PartitionState:
         """Where the ledger stands in the column."""
         return self.view().place(ledger_id)
 
+    def to_json_value(self) -> dict[str, Any]:
+        """All but its ledgers. `published` is counted now where it never was."""
+        if self.published is None:
+            self.published = self.sum_of_ledgers()
+        ledgers = self.view()
+        hidden = self.hidden.since(ledgers[0].ledger_id) if ledgers else None
+        return {
+            "ledgers": len(ledgers),
+            "messages": self.messages,
+            "size_bytes": self.size_bytes,
+            "trimmed_up_to": str(self.trimmed_up_to),
+            "hidden": [cursor_format.to_json_value(EARLIEST, hidden)] if hidden else [],
+            "published": self.published.to_json(),
+            "removed": self.removed.to_json(),
+            **chunks_to_json(self.chunks),
+            **self.sequences.to_json_value(),
+            **({"compacted": self.compacted.to_json_value()} if self.compacted else {}),
+        }
 
-def sums_from_json(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `sums_to_json`; a snapshot from before has none."""
-    if "published" not in part:
-        return {"published": None}
-    return {name: LedgerSum.from_json(part[name]) for name in ("published", "removed")}
+    @staticmethod
+    def from_json_value(
+        value: Mapping[str, Any], column: LedgerColumn, highest: Mapping[str, int]
+    ) -> PartitionState:
+        """Read `to_json_value`; `highest` is each producer's highest sequence id.
+
+        A snapshot of an older version has no sums, and one from before there were ranges knows no
+        other sequence ids.
+        """
+        sums: dict[str, Any] = {"published": None}
+        if "published" in value:
+            sums = {name: LedgerSum.from_json(value[name]) for name in ("published", "removed")}
+        sequences = PublishedSequences.from_json_value(value)
+        told = {producer for ranges in sequences.ranges.values() for producer in ranges}
+        for producer, sequence_id in highest.items():
+            if producer not in told and producer not in sequences.floors:
+                sequences.raise_floor(producer, sequence_id)
+        return PartitionState(
+            column, 0, int(value["messages"]), int(value["size_bytes"]),
+            Position.parse(value["trimmed_up_to"]), HiddenMessages(value["hidden"]),
+            chunks=chunks_from_json(value.get("chunks", {})),
+            sequences=sequences,
+            compacted=CompactedLedgers.of_snapshot(value.get("compacted")),
+            **sums,
+        )  # fmt: skip
 
 
 def _by_ledger(messages: PositionSet) -> Iterator[tuple[int, PositionSet]]:

@@ -161,8 +161,9 @@ def test_every_type_and_detail_goes_to_the_broker_as_it_was_given(place: Root) -
     )  # fmt: skip
     write(place, columns, tasks=2)
     (_, cumulative), (_, report) = said(place)
-    assert cumulative == Acknowledge("s", ack_type=AckType.CUMULATIVE, position=Position(0, 8))
-    assert report.acknowledged.individually_deleted == messages(6, 7)
+    expected = Acknowledge("s", ack_type=AckType.CUMULATIVE, position=Position(0, 8), attempt=5)
+    assert cumulative == expected
+    assert report.acknowledged_attempts == {5: messages(6, 7)}
     rejected = {str(each.messages): each for each in report.rejected}
     assert rejected == {
         "0:0-1": Rejection(2, messages(0, 1), None, (("a", "1"), ("ERROR", "boom"))),

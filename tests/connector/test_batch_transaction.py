@@ -10,7 +10,9 @@ import pytest
 import pulsar_spark
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.functions.batch_transaction import commit_batch
+from pulsar_spark.connector.storage.clock import SystemClock
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
@@ -21,10 +23,17 @@ from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import InitialPosition, Report, Subscribe, SubscriptionType
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.topic_log.transaction_attempt import TxnStatus
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
+from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
-from tests.connector.topics import files_below, numbers, options_of, send, written
+from tests.connector.topics import (
+    files_below,
+    ledger_of,
+    numbers,
+    options_of,
+    send,
+    written,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,11 +66,15 @@ def messages(*entries: int) -> PositionSet:
     return PositionSet.of((0, entry) for entry in entries)
 
 
-def backlog(root: Path) -> int:
+def backlog(root: Path, of: TopicPartition = ABOUT) -> int:
     dispatch = SystemTopic(Root(str(root), {}), DISPATCH)
     stop = dispatch.refresh()
     found = dispatch.read(0, stop, keep=lambda _, name: not name.startswith("\x00"))
-    stepped = [item for each in found if isinstance(item := each.record.item(), Stepped)]
+    stepped = [
+        item
+        for each in found
+        if each.record.about == of and isinstance(item := each.record.item(), Stepped)
+    ]
     return int(dict(stepped[-1].backlogs)["s"])
 
 
@@ -107,6 +120,50 @@ def test_a_dead_sink_does_not_stop_the_broker(
     publish_and_acknowledge(root)
     loop.until_quiet()
     assert (backlog(root), values(root, "results")) == (3, ["result0"])
+
+
+def test_a_transaction_that_is_open_on_one_topic_holds_the_broker_up_for_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in numbers(0, 3):
+        send(root, "t", [value])
+    send(root, "other", ["x"])
+    subscribe(root)
+    loop = EmbeddedBroker(Root(str(root), {}), "_broker/broker")
+    loop.until_quiet()
+    options = options_of(root, Scope.WRITE, {"topic": "t"})
+    open_ = Transaction.of(("query", 0), "a try", 60_000)
+    (topic,) = written(options, ["open"])
+    Root.of(options).open(TopicName.parse("t")).append(topic.ledgers, transaction=open_)
+
+    def waits(_clock: SystemClock, _seconds: float) -> None:
+        raise AssertionError("the broker waits for the transaction")
+
+    monkeypatch.setattr(SystemClock, "sleep", waits)
+    done = PositionSet.of([(0, 0), (1, 0)])
+    report = Report("s", "c", 1, acknowledged=Cursor().acknowledge(done), permits=100)
+    command = Subscribe("s", "c", 1, initial_position=InitialPosition.EARLIEST, permits=100)
+    about = ABOUT._replace(topic="persistent://public/default/other")
+    commands = SystemTopic(Root(str(root), {}), COMMANDS)
+    commands.append([Record.of(ABOUT, "s", report), Record.of(about, "s", command)])
+    loop.until_quiet()
+    assert (backlog(root), backlog(root, about)) == (1, 1)
+    monkeypatch.undo()
+    assert len(ledger_of(root, "t").ledgers(0)) == 3, "they are trimmed with the next ones"
+
+
+def test_the_broker_waits_less_than_others_where_it_publishes_letters(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(root, "letters", ["first"])
+    options = options_of(root, Scope.WRITE, {"topic": "letters"})
+    (topic,) = written(options, ["prepared"])
+    open_ = Transaction.of(("query", 0), "a try", 3_600_000)
+    ledger_of(root, "letters").append(topic.ledgers, transaction=open_)
+    monkeypatch.setattr(managed_ledger, "BROKERS_PATIENCE_MS", 0)
+    (topic,) = written(options, ["letter"])
+    ledger_of(root, "letters").append(topic.ledgers, is_brokers=True)
+    assert values(root, "letters") == ["first", "letter"]
 
 
 def test_a_sink_that_died_earlier_has_told_the_broker_nothing(

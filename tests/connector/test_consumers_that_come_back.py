@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.subscription import subscription_client
+from pulsar_spark.connector.storage.clock import SystemClock
+from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -30,18 +31,28 @@ ABOUT = TopicPartition("persistent://public/default/t", 0)
 pytestmark = pytest.mark.usefixtures("impatient")
 
 Consume = Callable[..., Run]
+SHARED: dict[str, Any] = {
+    "topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest",
+    "subscriptionType": "Shared",
+}  # fmt: skip
+
+
+class Behind(SystemClock):
+    """Wall time has just begun."""
+
+    def wall_ms(self) -> int:
+        return 1_000
 
 
 @pytest.fixture
-def broker(root: Path, tmp_path: Path) -> PlainBroker:
-    return PlainBroker(root, tmp_path / "broker")
+def broker(root: Path) -> PlainBroker:
+    return PlainBroker(root, "_broker/c")
 
 
 @pytest.fixture
 def consume(root: Path) -> Consume:
     def make(**given: Any) -> Run:
-        names = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
-        return Run(root, **(names | {"subscriptionType": "Shared"} | given))
+        return Run(root, **(SHARED | given))
 
     return make
 
@@ -170,13 +181,13 @@ def test_a_non_durable_consumer_that_lapsed_goes_on_where_it_was(
 
 
 def test_available_now_runs_of_a_non_durable_consumer_follow_each_other(
-    consume: Consume, root: Path, tmp_path: Path
+    consume: Consume, root: Path
 ) -> None:
     given = {"subscriptionMode": "NonDurable", "available_now": True, "maxMessagesPerTrigger": 2}
     given |= {"subscriptionType": "Exclusive", "delayedDelivery": True}
     later = [None, 3_600_000, None, None]
     send(root, "t", numbers(0, 4), columns={"deliver_after": later}, batchingEnabled=False)
-    with PlainBroker(root, tmp_path / "b"):
+    with PlainBroker(root, "_broker/c"):
         run = consume(**given)
         assert run.values() == ["0", "2", "3"], "the other one's time has not come"
         for number in range(4, 8):
@@ -249,7 +260,9 @@ def test_an_acknowledgement_in_flight_does_not_undo_a_seek_back(
     assert {m["attempt"] for m in first}.isdisjoint({m["attempt"] for m in again})
     write(Root(str(root), {}), rows_of(again, *IDS, "attempt") | {"ack_type": [ack_type] * 4})
     turns(broker, run)
-    assert run.reader.reportLatestOffset()["topics"][ABOUT.topic]["0"]["backlog"] == 0
+    latest = run.reader.reportLatestOffset()
+    assert latest is not None
+    assert latest["topics"][ABOUT.topic]["0"]["backlog"] == 0
 
 
 def test_an_acknowledgement_without_attempt_counts_whenever_it_comes(
@@ -280,13 +293,15 @@ def test_a_checkpoint_of_the_other_ack_mode_is_refused(
 
 
 def test_a_consumer_whose_clock_is_behind_is_let_in_under_its_own_name(
-    consume: Consume, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(root, "t", numbers(0, 3))
-    with PlainBroker(root, tmp_path / "b"):
-        assert consume(consumerName="c", available_now=True).values() == numbers(0, 3)
+    elsewhere = f"file://{root}"  # to this process the store of another machine
+    given: dict[str, Any] = {"consumerName": "c", "available_now": True, **SHARED}
+    with PlainBroker(root, "_broker/c"):
+        assert Run(elsewhere, **given).values() == numbers(0, 3)
         send(root, "t", ["3"])
-        monkeypatch.setattr(subscription_client, "wall_clock_ms", lambda: 1_000)
-        assert consume(consumerName="c", available_now=True).values() == ["3"]
+        monkeypatch.setattr(open_store(elsewhere), "clock", Behind())
+        assert Run(elsewhere, **given).values() == ["3"]
     assert len(said(root, Subscribe)) == 3, "refused once, and told by which number it is let in"
     assert not list((root / "_leases").iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -16,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_spark.connector.ledger_files.value_pages import value_pages
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.topic_log import managed_ledger
@@ -29,10 +27,10 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.records import base85
 from pulsar_spark.records.stored_data import MOST_INFLATED_BYTES, inflate
-from pulsar_spark.topic_log.ledger_commit import Commit, log_file
+from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT, Commit, log_file
 from tests.connector.reading import Run
 from tests.connector.topics import send
-from tests.store.test_value_pages import values_of, written
+from tests.store.test_value_pages import pages, values_of, written
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -63,7 +61,7 @@ def root(root: Path) -> Path:
 def change(root: Path, **fields: Any) -> None:
     """Fields of the topic's newest commit, the rest of which stays as it is."""
     path = root / TOPIC / log_file(1)
-    path.write_bytes(json.dumps(json.loads(path.read_bytes()) | fields).encode())
+    path.write_bytes(COMMIT_FORMAT.encode(COMMIT_FORMAT.decode(path.read_bytes()) | fields))
 
 
 # -- zlib ------------------------------------------------------------------------------------------
@@ -139,7 +137,7 @@ def state_of(data: bytes) -> Any:
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b"{", b"no zlib"])
 def test_a_broker_s_state_that_is_no_value_is_damaged(data: bytes) -> None:
-    with pytest.raises(CorruptFileError, match="the broker's state is damaged at topic"):
+    with pytest.raises(CorruptFileError, match="the broker's state topic is damaged"):
         state_of(data)
 
 
@@ -206,17 +204,12 @@ VALUES = values_of([10, 0, 30, 5, 5_000])
 FILE = written(VALUES)
 
 
-def pages_of(file: bytes) -> list[pa.Array]:
-    source = pa.BufferReader(file)
-    return list(value_pages(source, pq.read_metadata(source).row_group(0).column(0)))
-
-
 def test_a_page_of_blocks_without_parts_is_left_to_arrow() -> None:
     for changed in (b"\x80\x01\x00", b"\x00\x00\x04", b"\xff\xff\x7f"):
         found = [with_page(FILE, place, changed) for place in range(4, 12)]
         assert any(found)
         for file in filter(None, found):
-            for page in pages_of(file):
+            for page in pages(file):
                 page.validate(full=True)
 
 
@@ -225,6 +218,6 @@ def test_a_page_of_blocks_without_parts_is_left_to_arrow() -> None:
 def test_a_page_of_any_bytes_is_an_array_or_left_to_arrow(place: int, changed: bytes) -> None:
     file = with_page(FILE, place, changed)
     if file is not None:
-        for page in pages_of(file):
+        for page in pages(file):
             page.validate(full=True)
             assert len(page) == len(VALUES)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import _SignOfLife
+from pulsar_spark.connector.broker.broker_query import SIGN_FORMAT, SIGN_OF_LIFE, _SignOfLife
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
@@ -269,9 +269,8 @@ def test_a_broker_that_signs_is_not_taken_over_whatever_its_clock_says(
 def test_a_broker_that_stopped_signing_is_taken_over_after_ten_seconds(
     place: Root, clock: SetClock
 ) -> None:
-    place.store.touch(
-        "_broker/alive.json", b'{"host": "elsewhere", "id": "x", "process": 1, "signed_ms": 9e99}'
-    )
+    sign = {"host": "elsewhere", "id": "x", "process": 1}
+    place.store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(sign))
     before_s = clock.monotonic_s()
     _SignOfLife(place.store, place.service_url).start()
     assert 10 <= clock.monotonic_s() - before_s < 11

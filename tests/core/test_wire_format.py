@@ -130,7 +130,7 @@ def test_a_step_that_named_its_consumers_is_still_read() -> None:
 
 def test_what_version_1_wrote_lacks_only_what_it_could_not_say() -> None:
     lines = (GOLDEN / "wire-v1.jsonl").read_bytes().splitlines()
-    new = {
+    new: dict[type, dict[str, Any]] = {
         Subscribe: {"begins_behind": None},
         Report: {"acknowledged_attempts": {}},
         Acknowledge: {"attempt": None},

@@ -275,11 +275,8 @@ def forgets_where_a_non_durable_consumer_was(patch: Any) -> None:
 
 def tells_a_non_durable_consumer_of_no_holes(patch: Any) -> None:
     """Which only its own checkpoint remembers."""
-    patch.setattr(
-        topic_subscriptions,
-        "_origin_for_consumers",
-        lambda subscription: Cursor(subscription.cursor.mark_delete_position),
-    )
+    without = property(lambda self: Cursor(self.cursor.mark_delete_position))
+    patch.setattr(Subscription, "origin_told", without)
 
 
 def keeps_every_attempt_in_the_offset(patch: Any) -> None:

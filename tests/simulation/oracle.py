@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pulsar_spark.broker.step import step
-from pulsar_spark.planning.stream_offset import PartitionOffset
 from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
@@ -31,13 +29,11 @@ from pulsar_spark.protocol.ready import Grant, OpenGrant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.subscription import Subscription
+from tests.simulation.deliveries import NO_EPOCH, Deliveries
 
 if TYPE_CHECKING:
     from tests.simulation.source import Message, Source
     from tests.simulation.world import World
-
-
-NO_EPOCH = -1
 
 
 class Oracle:
@@ -66,12 +62,7 @@ class Oracle:
         """Acknowledged by somebody, whether the broker counts it by itself or not."""
         self.seen: set[Message] = set()
         self.lapsed: set[tuple[str, int]] = set()
-        self.attempts: dict[Message, set[int]] = {}
-        """At which attempts somebody may have been given a message, in this epoch."""
-        self.epoch_of: dict[tuple[Message, int], int] = {}
-        """In which epoch a message was delivered at an attempt."""
-        self.ever_done: set[Message] = set()
-        """Delivered or acknowledged at any time."""
+        self.deliveries = Deliveries(world)
 
     # -- what happens ------------------------------------------------------------------------
 
@@ -101,37 +92,13 @@ class Oracle:
         for message in given_back:
             self.owner.pop(message, None)
 
-    def repeated(self, source: Source, again: Mapping[int, PositionSet]) -> None:
-        """A micro-batch is repeated after a crash: all of it, but what others have acknowledged."""
-        world = self.world
-        for attempt in again.keys() | source.batch.keys():
-            nothing = PositionSet()
-            was, now = source.batch.get(attempt, nothing), again.get(attempt, nothing)
-            if now.difference(was):
-                self.fail(f"a batch is planned anew as {now}, and was {was}")
-            for message in world.plain(was.difference(now)):
-                if world.log_ledgers.get(message[0]) is not None:
-                    self.fail(f"{message} is not in a batch that is repeated")
-                if world.setting.durable and message not in self.ever_done:
-                    self.fail(f"{message} was trimmed, and acknowledged by nobody")
-
-    def check_offset(self, offset: PartitionOffset, ledgers: LedgerList) -> None:
-        """It does not grow with redeliveries: each attempt has what no higher one has."""
-        higher, floor = PositionSet(), Cursor(offset.floor or EARLIEST)
-        for attempt in sorted(offset.attempts, reverse=True):
-            planned = offset.attempts[attempt].difference(floor, ledgers)
-            if not planned.difference(higher):
-                self.fail(f"attempt {attempt} of an offset says nothing: {offset}")
-            higher = higher.union(planned)
-
     def delivered(self, source: Source, attempts: Mapping[int, PositionSet]) -> None:
         """A micro-batch reaches its user, once for each batch id."""
         world = self.world
         batch = PositionSet()
         for attempt, messages in attempts.items():
             batch = batch.union(messages)
-            for message in world.plain(messages):
-                self._attempted(source, attempt, message)
+            self.deliveries.note(source.epoch, attempt, world.plain(messages))
         if source.epoch != self.epoch:
             return
         if (source.name, source.incarnation) in self.lapsed:
@@ -141,7 +108,8 @@ class Oracle:
         if not self._by_batch_index:  # its batch comes again whole, perhaps one by one
             self.rejected(world.made(timed_out))
         for message in rows:
-            self._check_deliverable(source, message)
+            self._check_wanted(source, message)
+            self._check_time(message, "delivered")
             before = self.owner.get(message)
             if before is source and message in self.twice:
                 self.twice.discard(message)
@@ -153,24 +121,14 @@ class Oracle:
                 self._check_key(message)
             self.seen.add(message)
 
-    def _attempted(self, source: Source, attempt: int, message: Message) -> None:
-        """An attempt belongs to one epoch."""
-        self.ever_done.add(message)
-        epoch = self.epoch_of.setdefault((message, attempt), source.epoch)
-        if epoch != source.epoch:
-            self.fail(f"attempt {attempt} of {message} is of epochs {epoch}, {source.epoch}")
-        if source.epoch == self.epoch:
-            self.attempts.setdefault(message, set()).add(attempt)
-
-    def _check_deliverable(self, source: Source, message: Message) -> None:
-        """Nobody may get it twice who has finished it, nor what nobody may get."""
+    def _check_wanted(self, source: Source, message: Message) -> None:
+        """Nobody was done with it."""
         if message in self.hidden:
             self.fail(f"{message} is a duplicate, and was delivered")
-        if message in source.finished and self.world.goes_on_alone:
+        if message in source.finished and self.world.goes_on_alone and self._by_batch_index:
             self.fail(f"{message} was delivered to {source.name}, who had finished it")
         if message in self.buried:
             self.fail(f"{message} was delivered after it became a dead letter")
-        self._check_time(message, "delivered")
 
     def _check_key(self, message: Message) -> None:
         """Its key's messages come in order, at first."""
@@ -185,12 +143,12 @@ class Oracle:
         self, before: BrokerState, commands: Sequence[Command], after: BrokerState, ready: Ready
     ) -> None:
         """The broker made a step."""
-        self._follow_deliveries(commands)
+        self.deliveries.follow(commands)
         for letter in ready.letters:
             for message in self.world.plain(letter.messages):
                 if message in self.buried:
                     self.fail(f"{message} was copied twice")
-                self._check_burial(message)
+                self.deliveries.check_burial(message)
                 self.buried.add(message)
                 self.owner.pop(message, None)
         self._follow_commands(before, commands, after)
@@ -236,21 +194,6 @@ class Oracle:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _follow_deliveries(self, commands: Sequence[Command]) -> None:
-        """What is reported as delivered may have been, though the process died before it was."""
-        for command in commands:
-            if isinstance(command, Report) and command.epoch == self.epoch:
-                for attempt, messages in (command.delivered or {}).items():
-                    for message in self.world.plain(messages):
-                        self.attempts.setdefault(message, set()).add(attempt)
-
-    def _check_burial(self, message: Message) -> None:
-        policy = self.world.setting.consumer_options.dead_letter_policy
-        assert policy is not None
-        times = len(self.attempts.get(message, ()))
-        if times <= policy.max_redeliver_count:
-            self.fail(f"{message} was buried, and may have been delivered {times} times")
-
     @property
     def _by_batch_index(self) -> bool:
         return self.world.setting.policies.batch_index_acknowledgment
@@ -259,8 +202,7 @@ class Oracle:
         self, before: BrokerState, commands: Sequence[Command], after: BrokerState
     ) -> None:
         """The obvious cursor: a set to which every report of this epoch adds."""
-        self._hear(commands)
-        self.acked |= self.hidden & self.heard
+        self._hear_of_ledgers(commands)
         subscription = after.subscriptions.get("s")
         if subscription is None:
             self._begin(NO_EPOCH, set())
@@ -270,38 +212,31 @@ class Oracle:
         for place, command in enumerate(commands):
             if isinstance(command, Report) and command.epoch is None:
                 self._acknowledge_by_sink(command)
-            elif isinstance(command, Report | Acknowledge) and command.epoch == self.epoch:
-                if isinstance(command, Report):
-                    self._acknowledge(command.acknowledged)
-                    continue
+            elif isinstance(command, Report) and command.epoch == self.epoch:
+                self._acknowledge(command.acknowledged)
+            elif isinstance(command, Acknowledge) and command.epoch == self.epoch:
                 # The type that counts is the one at that command: later ones may change it.
                 then, _ = step(before, commands[:place], after.now_ms)
                 self._acknowledge_as_told(command, then.subscriptions.get("s", subscription))
 
-    def _hear(self, commands: Sequence[Command]) -> None:
-        """The broker knows of the messages of these ledgers."""
+    def _hear_of_ledgers(self, commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, LedgerAdded):
                 ledger = command.ledger
                 for entry_id in range(ledger.entries):
                     for index in range(ledger.batch_sizes.size_of(entry_id)):
                         self.heard.add((ledger.ledger_id, entry_id, index))
+        self.acked |= self.hidden & self.heard
 
     def _acknowledge_by_sink(self, report: Report) -> None:
         """What was delivered in this epoch counts; a sink itself knows no epoch."""
         self._acknowledge(report.acknowledged)
         for attempt, messages in report.acknowledged_attempts.items():
-            of_this = [
-                message
-                for message in self.world.plain(messages)
-                if self.epoch_of[message, attempt] == self.epoch
-            ]
-            self._acknowledge(Cursor().acknowledge(self.world.made(of_this)))
+            self._acknowledge(Cursor().acknowledge(self.deliveries.of_epoch(attempt, messages)))
 
     def _begin(self, epoch: int, acked: set[Message]) -> None:
         """A seek, a new subscription, or none any more."""
-        self.ever_done |= self.acked
-        self.attempts = {}
+        self.deliveries.begin(epoch, self.acked)
         self.epoch = epoch
         self.buried = set()
         self.owner, self.not_before, self.last_of_key = {}, {}, {}

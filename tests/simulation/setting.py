@@ -50,7 +50,7 @@ class Setting:
 
 
 def drawn_setting(lots: Lots) -> Setting:
-    calm, manual, durable = lots.one_in(3), lots.one_in(2), not lots.one_in(6)
+    calm, manual, durable = lots.one_in(3), lots.one_in(2), not lots.one_in(5)
     options = ConsumerOptions() if calm else _consumer_options(lots, manual=manual)
     return Setting(
         kind=lots.draw_from(tuple(SubscriptionType)),

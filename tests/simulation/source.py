@@ -147,7 +147,7 @@ class Source:
                 setattr(checkpoint, name, PartitionOffset.from_json_value(json.loads(text)))
         if checkpoint.logged is not None:
             again = checkpoint.logged.attempts_since(checkpoint.committed, self.world.log_ledgers)
-            self.world.oracle.repeated(self, again)
+            self.world.oracle.deliveries.check_repeated(self, again)
 
     def restore(self) -> None:
         """Its checkpoint is lost, and an old copy put in its place: what came since comes again."""
@@ -257,7 +257,7 @@ class Source:
         elif end is not None:
             self.checkpoint.logged = end
             self.batch = end.attempts_since(start, ledgers)
-            self.world.oracle.check_offset(end, ledgers)
+            self.world.oracle.deliveries.check_offset(end, ledgers)
             if self.manual:
                 for attempt, new in self.batch.items():
                     held = self.unsettled.get(attempt, PositionSet())

@@ -34,7 +34,7 @@ from tests.simulation.lots import Lots
 from tests.simulation.oracle import Oracle
 from tests.simulation.setting import THIRDS, drawn_setting
 from tests.simulation.source import Message, Source
-from tests.simulation.troubles import TROUBLES
+from tests.simulation.troubles import TROUBLES, ends_its_run
 
 TOPIC = "persistent://public/default/t"
 SUBSCRIPTION = "s"
@@ -262,7 +262,9 @@ class World(Lots):
             self.publish()
         elif happens < 0.80:
             self.time_passes()
-        elif happens < 0.86 and not (self.setting.alone and self.sources):
+        elif happens < 0.86 and self.setting.alone and self.sources:
+            ends_its_run(self)
+        elif happens < 0.86:
             self.join()
         else:
             self.draw_from(TROUBLES)(self)
