@@ -10,9 +10,8 @@ import numpy as np
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.due_messages import NOTHING
 from pulsar_spark.subscriptions.managed_cursor import ManagedCursor
 
 
