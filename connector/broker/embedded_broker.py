@@ -3,7 +3,7 @@
 Invariants: a batch is named in the checkpoint before it runs, so that a broker that was killed
 repeats it; what took effect once is not done again, since the sink knows it by (broker, batch);
 the brokers' states are what `__dispatch` says, which is where one begins that has no checkpoint.
-Time moves it only as the root's clock does. Stands where `connector/broker/broker_query.py` has Spark.
+Time moves it only as the root's clock does. Stands where `broker_query` has Spark.
 """
 
 from __future__ import annotations
