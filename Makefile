@@ -40,6 +40,9 @@ flips: ## Flip every third bit, and cut every file everywhere: a named error or 
 simulate: ## Simulate a million schedules of the broker: make simulate SEED=1
 	./run python -m tests.simulation --schedules 1000000 $(if $(SEED),--seed $(SEED))
 
+torture: ## Run 20,000 schedules of real readers, sinks and broker: make torture SEED=1
+	./run python -m tests.torture --schedules 20000 $(if $(SEED),--seed $(SEED))
+
 models: ## Check the models of docs/models within their large bounds
 	./run python -m docs.models.check --large
 

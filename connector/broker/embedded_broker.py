@@ -14,7 +14,6 @@ from typing import Final
 from pulsar_spark.connector.broker.broker_input import rows_of
 from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
 from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
-from pulsar_spark.connector.storage.object_store import Versioned
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, last_shards, stale_checkpoint
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -48,7 +47,8 @@ class EmbeddedBroker:
         """
         self.root = root
         self._checkpoint = checkpoint
-        self._token: str | None = None
+        self._named: bytes | None = None
+        """What the checkpoint says, as far as this broker knows."""
         self._term = claim_term(root) if term is None else term
         self._source = BrokerStreamReader(root)
         self.brokers: Brokers = {}
@@ -59,7 +59,7 @@ class EmbeddedBroker:
         self._batch_id = -1
         self.offset = BrokerOffset()
         """Where the last batch ended."""
-        if checkpoint is not None and (held := root.store.get_versioned(checkpoint)) is not None:
+        if checkpoint is not None and (held := root.store.get(checkpoint)) is not None:
             self._resume(checkpoint, held)
 
     def turn(self) -> bool:
@@ -119,21 +119,26 @@ class EmbeddedBroker:
             "end": end.to_json_value(),
         }
         data = CHECKPOINT_FORMAT.encode(value)
-        store = self.root.store
-        if not store.compare_and_swap(self._checkpoint, self._token, data):
-            raise stale_checkpoint(self.root)
-        held = store.get_versioned(self._checkpoint)
-        self._token = None if held is None else held.token
 
-    def _resume(self, name: str, held: Versioned) -> None:
+        def change(there: bytes | None) -> bytes | None:
+            if there == data:  # said by a request of which only the answer was lost
+                return None
+            if there != self._named:
+                raise stale_checkpoint(self.root)
+            return data
+
+        self.root.store.replace(self._checkpoint, change)
+        self._named = data
+
+    def _resume(self, name: str, held: bytes) -> None:
         """Go on behind the batch that is named there, having repeated it.
 
         A batch that wrote a snapshot, and took effect, is not repeated: what it began with may be
         gone, and what it trimmed a later one trims.
         """
-        value = CHECKPOINT_FORMAT.decode(held.data, name)
+        value = CHECKPOINT_FORMAT.decode(held, name)
         try:
-            self._token, self._id, number = held.token, value["broker"], value["batch"]
+            self._named, self._id, number = held, value["broker"], value["batch"]
             start, end = (BrokerOffset.from_json_value(value[each]) for each in ("start", "end"))
         except KeyError as error:
             raise CHECKPOINT_FORMAT.damaged(name, f"it lacks {error}") from error

@@ -37,8 +37,8 @@ class MemoryStore(ObjectStore):
         self._folders: dict[str, dict[str, None]] = {}
         self._lock = threading.Lock()
 
-    @staticmethod
-    def named(name: str, clock: Clock | None = None) -> MemoryStore:
+    @classmethod
+    def named(cls, name: str, clock: Clock | None = None) -> MemoryStore:
         """The process's store of that name; made now, with that clock, if there was none.
 
         StorageError if there is one, and a clock is given that is not its own.
@@ -46,7 +46,7 @@ class MemoryStore(ObjectStore):
         with _lock:
             store = _stores.get(name)
             if store is None:
-                store = _stores[name] = MemoryStore(MEMORY + name, clock or SYSTEM_CLOCK)
+                store = _stores[name] = cls(MEMORY + name, clock or SYSTEM_CLOCK)
             elif clock is not None and clock is not store.clock:
                 raise StorageError(
                     f"{store.root} has a clock already: give it before the store is used, or "

@@ -1,0 +1,433 @@
+"""What was promised, held against what users saw; it asks the code under test for nothing else.
+
+It knows what was published and confirmed, what each sink was given and when, what was acknowledged
+or given back, who showed life when. A message that comes twice needs something that explains it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.connector.system.lease import Lease
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.subscriptions.dead_letter import ORIGIN_MESSAGE_ID, REAL_TOPIC
+from pulsar_spark.topic_name import TopicName
+from tests.connector.reading import Message, Run
+from tests.torture.place import ADMIN
+
+if TYPE_CHECKING:
+    from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+    from tests.torture.queries import Checkpoint, Consumer, Rows
+    from tests.torture.world import World
+
+Id = tuple[str, int, int, int, int]
+"""Topic, partition, ledger, entry, batch index."""
+MOST_BEGUN = 3
+"""A batch that was begun so often may be withheld: its messages are tried apart."""
+FOREVER = 1 << 60
+
+
+class ViolationError(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass
+class Stored:
+    """A message as a Reader found it."""
+
+    id: Id
+    value: str
+    key: str | None
+    deliver_at_ms: int | None
+    origin: tuple[str, str] | None
+    at: int
+    trimmed: bool = False
+
+
+@dataclass
+class Delivery:
+    """A message in a sink. Moments count what happened, `_ms` is time."""
+
+    consumer: str
+    batch: tuple[str, int]
+    planned: int
+    at: int
+    at_ms: int
+    attempt: int
+
+
+@dataclass
+class Sought:
+    """A seek, from when it was asked for until the broker had done it."""
+
+    at: int
+    commands: int
+    done: int = FOREVER
+
+
+@dataclass
+class Followed:
+    """What is known of one subscription."""
+
+    name: str
+    topics: tuple[str, ...]
+    shared: bool
+    ordered: bool
+    ack_timeout_ms: int = 0
+    max_redeliver_count: int | None = None
+    delays: bool = True
+    skipped: bool = False
+    deliveries: dict[Id, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
+    claimed: set[Id] = field(default_factory=set)
+    rejected: dict[Id, list[int]] = field(default_factory=lambda: defaultdict(list))
+    sought: list[Sought] = field(default_factory=list)
+    first_of_key: dict[tuple[str, int, str], Id] = field(default_factory=dict)
+    letters: dict[Id, str] = field(default_factory=dict)
+
+
+class Oracle:
+    """Watches one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.followed: dict[str, Followed] = {}
+        self.stored: dict[Id, Stored] = {}
+        self.by_value: dict[str, Stored] = {}
+        self.values_sent: set[str] = set()
+        self.values_confirmed: set[str] = set()
+        self.batches: dict[tuple[str, int], dict[Id, Message]] = {}
+        self.begun_times: dict[tuple[str, int], int] = defaultdict(int)
+        self.gone_at: dict[str, list[int]] = defaultdict(list)
+        self.known: dict[tuple[str, int, str, str], int] = {}
+        """(topic, partition, subscription, consumer) -> the incarnation that the broker knows."""
+        self.reports_lost: dict[str, int] = defaultdict(int)
+        """Subscription -> how often somebody died who may have reported a batch."""
+        self.unlogged_ms: dict[str, list[int]] = defaultdict(list)
+        self._readers: dict[str, Run] = {}
+        self._moment = 0
+
+    def now(self) -> int:
+        """A new moment, behind all that were."""
+        self._moment += 1
+        return self._moment
+
+    def fail(self, text: str) -> None:
+        raise ViolationError(text)
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def sent(self, rows: Rows) -> None:
+        self.values_sent |= {row["value"].decode() for row in rows}
+
+    def confirmed(self, rows: Rows) -> None:
+        self.look()
+        for row in rows:
+            value = row["value"].decode()
+            if value not in self.by_value:
+                self.fail(f"{value} was published and confirmed, and is not there")
+            self.values_confirmed.add(value)
+
+    def look(self) -> None:
+        """Read what is new in all topics, as nobody who could be in trouble."""
+        with self.world.clock.acting(ADMIN):
+            self._look()
+
+    def _look(self) -> None:
+        for topic in self.world.all_topics():
+            reader = self._readers.get(topic)
+            if reader is None:
+                reader = self._readers[topic] = Run(
+                    self.world.root.service_url, topic=topic, startingOffsets="earliest",
+                    includeProperties=True, failOnDataLoss=False, topicDiscoveryInterval="0",
+                )  # fmt: skip
+            while (batch := reader.next()) is not None:
+                for row in batch.messages:
+                    self._store(row)
+
+    def _store(self, row: Message) -> None:
+        properties = dict(row["properties"] or ())
+        origin = None
+        if ORIGIN_MESSAGE_ID in properties:
+            origin = (properties[REAL_TOPIC], properties[ORIGIN_MESSAGE_ID])
+        at = row["deliver_at"]
+        stored = Stored(
+            id_of(row), row["value"].decode(), row["key"],
+            None if at is None else int(at.timestamp() * 1000), origin, self.now(),
+        )  # fmt: skip
+        self.stored[stored.id] = stored
+        if stored.value not in self.values_sent:
+            self.fail(f"{stored.value} was published by nobody")
+        if is_dead_letter(stored.id[0]):
+            self._bury(stored)
+        elif not is_retry(stored.id[0]):
+            if stored.value in self.by_value:
+                self.fail(f"{stored.value} is there twice: {self.by_value[stored.value]}, {stored}")
+            self.by_value[stored.value] = stored
+
+    def _bury(self, letter: Stored) -> None:
+        followed = self.followed["s"]
+        assert followed.max_redeliver_count is not None
+        original = self._original(letter)
+        if original.id in followed.letters:
+            self.fail(f"{original} became a dead letter twice")
+        followed.letters[original.id] = letter.value
+        followed.claimed.add(original.id)
+        given = len(followed.deliveries[original.id])
+        if not given + self.reports_lost["s"]:
+            self.fail(f"{original} became a dead letter, and nobody was given it")
+
+    def _original(self, letter: Stored) -> Stored:
+        """The message of a subscribed topic that was copied last: perhaps itself a retry."""
+        assert letter.origin is not None
+        topic, text = letter.origin
+        origin = MessageId.parse(text)
+        place = (topic, origin.partition, origin.ledger_id, origin.entry_id)
+        for each in self.stored.values():
+            if each.value == letter.value and each.id[:4] == place:
+                return each
+        self.fail(f"{letter} is a copy of nothing that was published")
+        raise AssertionError
+
+    # -- consuming ---------------------------------------------------------------------------------
+
+    def begun(self, consumer: Consumer, number: int) -> None:
+        self.begun_times[consumer.checkpoint.query_id, number] += 1
+
+    def settled(self, consumer: Consumer, last: int) -> None:
+        """Spark asks for the batch behind `last`: all up to it is committed."""
+        if not consumer.manual:
+            followed = self.followed[consumer.subscription]
+            for number in consumer.checkpoint.committed:
+                if number <= last:
+                    followed.claimed |= set(
+                        self.batches.get((consumer.checkpoint.query_id, number), ())
+                    )
+
+    def acknowledging(self, subscription: str, rows: Rows) -> None:
+        """From now on these may be taken in, whether or not that is confirmed."""
+        followed = self.followed[subscription]
+        for row in rows:
+            which = id_of(row)
+            if row["ack_type"] in ("Individual", "ReconsumeLater"):
+                followed.claimed.add(which)
+            if row["ack_type"] != "Individual":
+                followed.rejected[which].append(self.now())
+                followed.ordered = False
+
+    def gone(self, consumer: Consumer) -> None:
+        """What it had may be delivered again."""
+        self.gone_at[consumer.name].append(self.now())
+
+    def restored(self, old: Checkpoint, new: Checkpoint) -> None:
+        """What was committed is committed under another name."""
+        for number in new.committed:
+            self.batches[new.query_id, number] = self.batches.get((old.query_id, number), {})
+
+    def unlogged(self, consumer: Consumer) -> None:
+        """It died, and may have said of a batch that it would deliver it."""
+        self.reports_lost[consumer.subscription] += 1
+        self.unlogged_ms[consumer.name].append(self.world.clock.elapsed_ms)
+
+    def sought(self, subscription: str, commands: int, *, forward: bool) -> None:
+        followed = self.followed[subscription]
+        followed.sought.append(Sought(self.now(), commands))
+        followed.ordered = False
+        followed.skipped |= forward
+
+    def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message], run: Run) -> None:
+        """A sink gets a micro-batch; one that it has had it leaves alone."""
+        batch = (consumer.checkpoint.query_id, number)
+        followed = self.followed[consumer.subscription]
+        found: dict[Id, Message] = {}
+        for row in rows:
+            which = id_of(row)
+            if which in found:
+                self.fail(f"{which} is twice in batch {batch}")
+            found[which] = row
+        before = self.batches.get(batch)
+        if before is not None:
+            self._check_repeated(followed, batch, before, found)
+            return
+        self.batches[batch] = found
+        if found.keys() - self.stored.keys():
+            self.look()
+        at = self.now()
+        for which, row in found.items():
+            stored = self.stored.get(which)
+            if stored is None or stored.value != row["value"].decode():
+                self.fail(f"{row} was delivered, and {stored} was published")
+                return
+            delivery = Delivery(
+                consumer.name, batch, consumer.planned_at[number], at,
+                self.world.clock.elapsed_ms, row["attempt"],
+            )  # fmt: skip
+            self._check_time(followed, stored)
+            for earlier in followed.deliveries[which]:
+                if not self._is_explained(followed, which, earlier, delivery):
+                    self.fail(f"{stored} was delivered twice:\n  {earlier}\n  {delivery}")
+        self._check_keys(followed, batch, found)
+        for which, row in found.items():
+            followed.deliveries[which].append(
+                Delivery(
+                    consumer.name, batch, consumer.planned_at[number], at,
+                    self.world.clock.elapsed_ms, row["attempt"],
+                )
+            )  # fmt: skip
+
+    def _check_repeated(
+        self, followed: Followed, batch: tuple[str, int], before: dict[Id, Message],
+        again: dict[Id, Message],
+    ) -> None:  # fmt: skip
+        if more := again.keys() - before.keys():
+            self.fail(f"batch {batch} is repeated with more than it had: {more}")
+        withheld = not again and self.begun_times[batch] >= MOST_BEGUN
+        for which in before.keys() - again.keys():
+            if not withheld and which not in followed.claimed:
+                self.fail(f"{which} is not in batch {batch} any more, and nobody is done with it")
+
+    def _is_explained(
+        self, followed: Followed, which: Id, earlier: Delivery, later: Delivery
+    ) -> bool:
+        for each in (earlier, later):
+            if any(each.planned <= at <= later.at for at in self.gone_at[each.consumer]):
+                return True
+            if self.begun_times[each.batch] >= MOST_BEGUN:
+                return True
+        since = min(earlier.planned, later.planned)
+        if any(since <= at <= later.at for at in followed.rejected[which]):
+            return True
+        if any(each.at <= later.at and each.done >= since for each in followed.sought):
+            return True
+        # A timeout runs from when a delivery was announced, also by who died before it was made.
+        announced_ms = [self._planned_ms(earlier), *self.unlogged_ms[earlier.consumer]]
+        waited_ms = later.at_ms - min(announced_ms)
+        return 0 < followed.ack_timeout_ms <= waited_ms
+
+    def _planned_ms(self, delivery: Delivery) -> int:
+        return self.world.moments_ms.get(delivery.batch, delivery.at_ms)
+
+    def _check_time(self, followed: Followed, stored: Stored) -> None:
+        if stored.deliver_at_ms is None or not followed.delays:
+            return
+        latest_ms = self.world.clock.elapsed_ms + self.world.most_ahead_ms
+        if stored.deliver_at_ms > latest_ms:
+            self.fail(f"{stored} was delivered {stored.deliver_at_ms - latest_ms} ms early")
+
+    def _check_keys(
+        self, followed: Followed, batch: tuple[str, int], found: dict[Id, Message]
+    ) -> None:
+        last: dict[tuple[str, int, str], Id] = {}
+        for which in sorted(found):
+            stored = self.stored[which]
+            if stored.key is None or stored.deliver_at_ms or followed.deliveries[which]:
+                continue
+            key = (*which[:2], stored.key)
+            before = followed.first_of_key.get(key)
+            if followed.ordered and before is not None and which < before:
+                self.fail(f"{stored} came first in {batch}, behind {self.stored[before]}")
+            last[key] = max(which, last.get(key, which))
+        for key, each in last.items():
+            followed.first_of_key[key] = max(each, followed.first_of_key.get(key, each))
+
+    # -- the broker ----------------------------------------------------------------------------------
+
+    def turned(self, broker: EmbeddedBroker) -> None:
+        """The broker has made a batch."""
+        self._check_states(broker)
+        self._follow_consumers(broker)
+        for followed in self.followed.values():
+            for each in followed.sought:
+                if each.done == FOREVER and broker.offset.commands >= each.commands:
+                    each.done = self.now()
+        self.look()
+        self._check_trimmed()
+
+    def _check_states(self, broker: EmbeddedBroker) -> None:
+        for key, hosted in broker.brokers.items():
+            if hosted.state is not None:
+                try:
+                    hosted.state.check()
+                except AssertionError as error:
+                    self.fail(f"the broker of {key} holds {error}")
+        for row in broker.done:
+            if row.kind == "aside" and b"schedule" not in row.data:
+                self.fail(f"{row.topic}-{row.partition} was set aside: {row.data.decode()}")
+
+    def _follow_consumers(self, broker: EmbeddedBroker) -> None:
+        there = {key for key, hosted in broker.brokers.items() if hosted.state is not None}
+        now = {key: each for key, each in self.known.items() if key[:2] not in there}
+        for topic, partition in there:
+            hosted = broker.brokers[topic, partition]
+            assert hosted.state is not None
+            for subscription in hosted.state.subscriptions.values():
+                for each in subscription.consumers.values():
+                    now[topic, partition, subscription.name, each.name] = each.incarnation
+        for key, incarnation in self.known.items():
+            if now.get(key) != incarnation:
+                self._changed(key, incarnation, gone=key not in now)
+        self.known = now
+
+    def _changed(self, key: tuple[str, int, str, str], incarnation: int, *, gone: bool) -> None:
+        subscription, name = key[2:]
+        consumer = self.world.consumers[name]
+        touched_ms = self.world.store.touched[Lease(subscription, name, incarnation).path]
+        quiet_ms = self.world.clock.elapsed_ms - touched_ms
+        if quiet_ms >= self.world.lease_ms:
+            self.gone_at[name].append(self.now())
+            if consumer.is_running:
+                self.followed[subscription].ordered = False
+        elif gone and name not in self.world.leaving:
+            self.fail(f"{name} was given up on {key[:2]}, having shown life {quiet_ms} ms ago")
+
+    def _check_trimmed(self) -> None:
+        for topic in self.world.topics:
+            state = self.world.root.open(TopicName.parse(topic)).state
+            there = {
+                (partition, ledger.ledger_id)
+                for partition in range(state.partitions)
+                for ledger in state.ledgers(partition)
+            }
+            for each in self.stored.values():
+                if each.id[0] != topic or each.trimmed or each.id[1:3] in there:
+                    continue
+                each.trimmed = True
+                for followed in self.followed.values():
+                    if topic not in followed.topics or followed.skipped:
+                        continue
+                    if each.id not in followed.claimed:
+                        self.fail(f"{each} was trimmed, and {followed.name} is not done with it")
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def missing(self) -> list[tuple[str, Stored]]:
+        """What no sink of a subscription has seen, or that nobody is done with."""
+        self.look()
+        found = []
+        for followed in self.followed.values():
+            for each in self.stored.values():
+                mine = each.id[0] in followed.topics or (
+                    followed.name == "s" and is_retry(each.id[0])
+                )
+                done = each.id in followed.claimed
+                seen = bool(followed.deliveries[each.id]) or each.id in followed.letters
+                if mine and not (done and seen) and not followed.skipped:
+                    found.append((followed.name, each))
+        return found
+
+
+def id_of(row: Any) -> Id:
+    """Of a message, or of a row that acknowledges one."""
+    return (
+        row["topic"], row["partition"], row["ledger_id"], row["entry_id"], row["batch_index"],
+    )  # fmt: skip
+
+
+def is_dead_letter(topic: str) -> bool:
+    return topic.endswith("-DLQ")
+
+
+def is_retry(topic: str) -> bool:
+    return topic.endswith("-RETRY")

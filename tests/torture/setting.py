@@ -1,0 +1,103 @@
+"""What is drawn once for a schedule: who there is, with which options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.lots import Lots
+
+TYPES = ("Exclusive", "Failover", "Shared", "Key_Shared")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Of one schedule."""
+
+    kind: str
+    topics: tuple[str, ...]
+    partitions: int
+    consumers: int
+    has_witness: bool
+    calm: bool
+    """Little goes wrong."""
+    manual: bool
+    verdicts: tuple[str, ...]
+    """What a sink says of a message, drawn for each."""
+    with_attempts: bool
+    options: dict[str, Any]
+    policies: dict[str, Any]
+    lease_ms: int
+    delays: bool
+    chunks: bool
+    rivals: bool
+    """A broker may have a rival, or an old copy of its checkpoint."""
+
+    def consumer_options(self, number: int) -> dict[str, Any]:
+        """`number` tells them apart."""
+        return self.options | {"subscriptionType": self.kind, "priorityLevel": number % 2}
+
+    def witness_options(self) -> dict[str, Any]:
+        return {
+            "subscriptionType": "Failover", "leaseTimeout": self.lease_ms,
+            "maxMessagesPerTrigger": 7,
+        }  # fmt: skip
+
+    def publisher_options(self, lots: Lots) -> dict[str, Any]:
+        if self.chunks and lots.one_in(2):
+            return {"batchingEnabled": "false", "chunkingEnabled": "true", "maxMessageSize": 25}
+        return {"batchingMaxMessages": lots.draw_from((1, 2, 3, 1000))}
+
+
+def drawn_setting(lots: Lots) -> Setting:
+    kind, manual = lots.draw_from(TYPES), lots.one_in(2)
+    lease_ms = lots.draw_from((5_000, 10_000, 30_000))
+    options: dict[str, Any] = {
+        "leaseTimeout": lease_ms,
+        "subscriptionInitialPosition": "Earliest",
+        "drainTimeout": 5_000,
+    }
+    verdicts: tuple[str, ...] = ("Individual",)
+    if manual:
+        options["ackMode"] = "manual"
+        options["negativeAckRedeliveryDelay"] = lots.draw_from((0, 1_000))
+        verdicts = lots.draw_from((
+            ("Individual",),
+            ("Individual", "Individual", "Negative"),
+            ("Individual", "Individual", "Individual", "forget"),
+            ("Individual", "Negative", "forget"),
+            ("Individual", "Individual", "Negative", "ReconsumeLater", "forget"),
+        ))  # fmt: skip
+        if lots.one_in(4):
+            options["ackTimeout"] = lots.draw_from((1_000, 6_000))
+    chunks = lots.one_in(4)  # each counts, so many have to be granted at once
+    if chunks:
+        options["maxMessagesPerTrigger"] = 20
+    elif lots.one_in(2):
+        options["maxMessagesPerTrigger"] = lots.draw_from((1, 3, 8))
+    if lots.one_in(3):
+        options["maxRedeliverCount"] = lots.draw(1, 3)
+        if lots.one_in(3):
+            options["enableRetry"] = "true"
+    if not chunks and lots.one_in(4):
+        options["receiverQueueSize"] = lots.draw_from((2, 5, 20))
+    if kind == "Key_Shared" and lots.one_in(6):
+        options["allowOutOfOrderDelivery"] = "true"
+    return Setting(
+        kind, ("t", "u") if lots.one_in(3) else ("t",), lots.draw_from((1, 1, 2, 3)),
+        1 if kind == "Exclusive" and not lots.one_in(3) else lots.draw(1, 3),
+        lots.one_in(3), lots.one_in(4), manual, verdicts, lots.one_in(2), options,
+        _policies(lots, chunks), lease_ms, lots.one_in(2), chunks, lots.one_in(4),
+    )  # fmt: skip
+
+
+def _policies(lots: Lots, chunks: bool) -> dict[str, Any]:
+    policies: dict[str, Any] = {}
+    if lots.one_in(3):
+        policies["retention_time_ms"] = lots.draw_from((-1, 5_000))
+        policies["retention_size_bytes"] = -1
+    if not chunks and lots.one_in(5):
+        policies["max_unacked_messages_per_consumer"] = 4
+    if lots.one_in(4):
+        policies["key_shared_consistent_hashing"] = False
+    return policies

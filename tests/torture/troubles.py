@@ -1,0 +1,215 @@
+"""What may happen to a schedule besides that everybody does his work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.positions.position import EARLIEST, LATEST
+from pulsar_spark.protocol.commands import Seek
+from pulsar_spark.topic_name import TopicName, TopicPartition
+from tests.torture.queries import Checkpoint
+
+if TYPE_CHECKING:
+    from tests.torture.queries import Consumer
+    from tests.torture.world import World
+
+Trouble = Callable[["World"], None]
+
+
+def a_process_is_killed(world: World) -> None:
+    """Between two steps; it starts again when it is its turn."""
+    query = world.lots.draw_from(world.actors())
+    if query.is_running:
+        world.kill(query)
+
+
+def a_process_will_be_killed(world: World) -> None:
+    """At a change of the store, before it or behind it."""
+    actor = world.lots.draw_from([*world.consumers, *world.publishers, "broker", "broker"])
+    world.store.fuses[actor] = world.lots.draw(0, 6)
+    world.note(f"{actor} is to be killed in {world.store.fuses[actor]} changes")
+
+
+def a_process_stands_still(world: World) -> None:
+    """With all that it repeats; when it goes on, it does not know."""
+    actor = world.lots.draw_from([*world.consumers, "broker"])
+    until_ms = world.clock.elapsed_ms + world.lots.draw(1, 2 * world.lease_ms)
+    world.asleep_until_ms[actor] = until_ms
+    world.clock.stopped.add(actor)
+    world.note(f"{actor} stands still")
+
+
+def a_lease_is_not_renewed(world: World) -> None:
+    """Its consumer works on."""
+    actor = world.lots.draw_from(list(world.consumers))
+    world.clock.stopped.add(actor)
+    world.note(f"{actor} renews no more")
+
+
+def a_process_stays_away(world: World) -> None:
+    """It is killed, and stays away for longer than its lease."""
+    query = world.lots.draw_from(list(world.consumers.values()))
+    if query.is_running:
+        world.kill(query)
+    away_ms = world.lots.draw(world.lease_ms, 2 * world.lease_ms)
+    world.asleep_until_ms[query.name] = world.clock.elapsed_ms + away_ms
+    world.note(f"{query.name} stays away for {away_ms} ms")
+
+
+def much_time_passes(world: World) -> None:
+    """In one go, or with the broker looking."""
+    rest_ms = world.lots.draw(1, 2 * world.lease_ms)
+    pace_ms = world.lots.draw_from((500, 1_000, 4_000, rest_ms))
+    world.note(f"{rest_ms} ms pass, by {pace_ms}")
+    while rest_ms > 0:
+        world.clock.advance(min(pace_ms, rest_ms))
+        rest_ms -= pace_ms
+        if "broker" not in world.asleep_until_ms:
+            world.turn()
+
+
+def a_checkpoint_is_lost(world: World) -> None:
+    consumer = _any(world)
+    world.kill(consumer)
+    world.oracle.gone(consumer)
+    consumer.lost += 1
+    consumer.checkpoint = Checkpoint(f"{consumer.name}-query-{consumer.lost}")
+    consumer.copies = []
+    world.note(f"{consumer.name} loses its checkpoint")
+
+
+def an_old_copy_is_restored(world: World) -> None:
+    """Of a checkpoint. What its sink had from there on, the sink has forgotten too."""
+    consumer = _any(world)
+    if consumer.copies:
+        world.kill(consumer)
+        world.oracle.gone(consumer)
+        copy = world.lots.draw_from(consumer.copies).copy()
+        consumer.lost += 1
+        copy.query_id = f"{consumer.name}-query-{consumer.lost}"
+        world.oracle.restored(consumer.checkpoint, copy)
+        consumer.checkpoint = copy
+        consumer.copies = []
+        world.note(f"{consumer.name} has an old copy of its checkpoint, of batch {copy.last}")
+
+
+def it_runs_available_now(world: World) -> None:
+    """From its next start on, until it is at its end; or no more."""
+    consumer = _any(world)
+    if consumer.is_running:
+        world.kill(consumer)
+    consumer.available_now = not consumer.available_now
+    world.leaving.add(consumer.name)
+    world.note(f"{consumer.name} runs AvailableNow: {consumer.available_now}")
+
+
+def the_broker_is_killed(world: World) -> None:
+    world.note("the broker is killed")
+    world.end_broker()
+
+
+def the_brokers_checkpoint_is_lost(world: World) -> None:
+    world.note("the broker's checkpoint is lost")
+    world.end_broker()
+    world.store.delete("_broker/broker")
+
+
+def a_rival_begins(world: World) -> None:
+    """It takes over, and the broker that was there finds out."""
+    if world.setting.rivals and not world.store.one_fails_in:
+        world.note("a rival of the broker begins")
+        EmbeddedBroker(world.root)
+
+
+def a_topic_grows(world: World) -> None:
+    topic = world.lots.draw_from(world.topics)
+    ledger = world.root.open(TopicName.parse(topic))
+    if ledger.state.partitions < 5:
+        ledger.grow(ledger.state.partitions + 1)
+        world.note(f"{topic} grows to {ledger.state.partitions}")
+
+
+def an_admin_seeks(world: World) -> None:
+    """Back to the beginning, mostly."""
+    forward = world.lots.one_in(6)
+    seek = Seek("s", LATEST if forward else EARLIEST)
+    if world.lots.one_in(3):
+        seek = Seek("s", timestamp_ms=world.clock.wall_ms() - world.lots.draw(0, 20_000))
+        forward = True
+    commands = {
+        (TopicPartition(topic, number), "s"): seek
+        for topic in world.topics
+        for number in range(world.root.open(TopicName.parse(topic)).state.partitions)
+    }
+    world.oracle.sought("s", world.say(commands), forward=forward)
+    world.note(f"{seek}")
+
+
+def files_are_tidied(world: World) -> None:
+    ledger = world.root.open(TopicName.parse(world.lots.draw_from(world.topics)))
+    store = LedgerStore(ledger, grace_ms=world.lots.draw_from((5_000, 600_000)))
+    store.merge_small_files()
+    store.reclaim_orphans(older_than_ms=120_000)
+    store.sweep()
+    world.note("files are tidied")
+
+
+def a_clock_is_set(world: World) -> None:
+    """Of one machine, by minutes."""
+    actor = world.lots.draw_from([*world.consumers, *world.publishers, "broker"])
+    ahead_ms = world.lots.draw(-120_000, 120_000)
+    if world.clock.ahead_ms.get(actor):
+        ahead_ms = 0
+    world.clock.ahead_ms[actor] = ahead_ms
+    world.most_ahead_ms = max(world.most_ahead_ms, ahead_ms, -ahead_ms)
+    world.note(f"the clock of {actor} is set by {ahead_ms} ms")
+
+
+def the_store_fails(world: World) -> None:
+    world.store.one_fails_in = 0 if world.store.one_fails_in else world.lots.draw_from((10, 40))
+    world.note(f"one change in {world.store.one_fails_in} fails")
+
+
+def the_store_is_slow(world: World) -> None:
+    slow = world.store.one_is_slow_in
+    world.store.one_is_slow_in = 0 if slow else world.lots.draw_from((10, 100))
+    world.note(f"one call in {world.store.one_is_slow_in} is slow")
+
+
+def the_disk_is_full(world: World) -> None:
+    world.store.full_until_ms = world.clock.elapsed_ms + world.lots.draw(1, 20_000)
+    world.note("the disk is full")
+
+
+def _any(world: World) -> Consumer:
+    return world.lots.draw_from(list(world.consumers.values()))
+
+
+TROUBLES: tuple[Trouble, ...] = (
+    a_process_is_killed,
+    a_process_is_killed,
+    a_process_is_killed,
+    a_process_will_be_killed,
+    a_process_will_be_killed,
+    a_process_stands_still,
+    a_lease_is_not_renewed,
+    a_process_stays_away,
+    much_time_passes,
+    much_time_passes,
+    a_checkpoint_is_lost,
+    an_old_copy_is_restored,
+    it_runs_available_now,
+    the_broker_is_killed,
+    the_brokers_checkpoint_is_lost,
+    a_rival_begins,
+    a_topic_grows,
+    an_admin_seeks,
+    files_are_tidied,
+    a_clock_is_set,
+    the_store_fails,
+    the_store_is_slow,
+    the_disk_is_full,
+)
