@@ -35,7 +35,7 @@ Init ==
   /\ ghost = [given |-> [m \in Messages |-> {}], since |-> {}, planned |-> {}, lost |-> FALSE,
               other |-> FALSE, missed |-> FALSE]
 subscribe(c) ==  \* A run begins; one that comes back within its lease is told all that it holds.
-  /\ ~run[c].up /\ run[c].number < Runs /\ UNCHANGED <<topic, disk, way, ghost>>
+  /\ ~run[c].up /\ run[c].number < Runs /\ said[c] = <<>> /\ UNCHANGED <<topic, disk, way, ghost>>
   /\ run' = [run EXCEPT ![c] = [NoRun(@.number + 1) EXCEPT !.up = TRUE]]
   /\ sub' = [sub EXCEPT ![c].connected = TRUE, ![c].incarnation = run[c].number + 1,
        ![c].lease = TRUE, ![c].told = IF sub[c].asked THEN {} ELSE Held(c),
@@ -74,7 +74,7 @@ Leaves(c, lapsed) ==
      /\ ghost' = [ghost EXCEPT !.given = [m \in Messages |-> @[m] \ {c}],
                        !.missed = @ \/ \E g \in Held(c) \ seen : c \in ghost.given[g[1]]]
      /\ disk' = [disk EXCEPT ![c].late = UnderWay(c)]
-close(c) ==  \* Its lease lapsed, and all that it said was heard; one that only slept notices later.
+close(c) ==  \* Its lease lapsed; a run that only slept notices later.
   c \in Connected /\ sub[c].lease /\ Leaves(c, TRUE) /\ Tells(c)
 seek ==
   /\ topic.epoch <= Seeks /\ ghost' = [ghost EXCEPT !.since = {}, !.given = [m \in Messages |-> {}]]

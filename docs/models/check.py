@@ -82,7 +82,7 @@ def _log(writers: int, tidies: int, places: int, *, runs: int = 1, readers: int 
 COMMITS = Model(
     "Commits",
     small=_log(2, 0, 2, readers=1),
-    large=_log(2, 1, 3, runs=2),
+    large=_log(2, 1, 2, runs=2, readers=1),
     mutants=(
         Mutant("PutsIfAbsent", "LogIsWhole", _log(2, 0, 1)),
         Mutant("LooksWhetherEmptied", "ConfirmedIsPublished", _log(2, 1, 2)),

@@ -1,0 +1,380 @@
+"""Pulsarlite broken on purpose, each time in one place: `python -m tests.mutants [NAME ...]`.
+
+Each mutant names the invariant that it breaks and the tests that hold it, every one of which has
+to fail. `docs/reliability.md` names all three. The brokers of the simulation are broken in
+`tests/simulation/mutants.py`, the protocols in `docs/models`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.connector.ack_sink import acknowledgment_rows, acknowledgment_writer
+from pulsar_spark.connector.broker import broker_sink
+from pulsar_spark.connector.functions import processing
+from pulsar_spark.connector.ledger_files import ledger_file
+from pulsar_spark.connector.sink import message_routing
+from pulsar_spark.connector.source import (
+    chunk_reading,
+    compacted_reading,
+    message_reader,
+    start_positions,
+    stream_reader,
+    typed_values,
+)
+from pulsar_spark.connector.storage import local_store
+from pulsar_spark.connector.subscription import withheld
+from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.planning import partition_consumer
+from pulsar_spark.positions import cursor
+from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_log import publication as publications
+
+TESTS = Path(__file__).resolve().parent
+INVARIANTS = {
+    "NoDuplicateIsSeen": "Of messages with one producer name and sequence id, readers get one.",
+    "FencedNeverLands": "No commit of a producer that was fenced out is ever seen.",
+    "AllOrNothing": "Of what belongs together a reader sees all, or nothing.",
+    "KeysKeepTheirOrder": "Messages of one task with one key are read in their order.",
+    "ConfirmedIsDurable": "What was confirmed is on the disk before, file and folder.",
+    "LatestIsPinned": "Where «latest» was is decided once.",
+    "OrderOfAPartition": "A task reads the messages of a partition by their ids.",
+    "LossIsTold": "A message that was trimmed before it was read is an error.",
+    "NewIsReadFromItsBeginning": "No message of a new partition or topic is left out.",
+    "NothingIsKept": "A non-persistent topic keeps nothing for those who were away.",
+    "DamageIsNamed": "Damaged bytes are an error that names the file, never rows.",
+    "NothingIsLost": "Every message is acknowledged in the end, or was delivered.",
+    "AcknowledgedStays": "What the broker took in as acknowledged it has for ever.",
+    "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
+    "LettersFirst": "A letter is published before its original is seen as acknowledged.",
+    "OneConsumerAKey": "Two consumers never have messages of one key at a time.",
+    "GrantsOutliveTheBroker": "What was granted is read while no broker runs.",
+    "KeptIsDelivered": "Every message that compaction has kept is delivered once.",
+    "OneBroker": "A broker whose term is over writes nothing.",
+    "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
+    "AcknowledgingIsAUnion": "What is said late or twice changes nothing that was said since.",
+    "OnlyWhatIsThere": "An acknowledgement of what never was fails, and stores nothing.",
+    "EachHasAnOutcome": "Every message that was processed has exactly one outcome.",
+}
+"""Of what no model has."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`tests` are of the form FOLDER/FILE.py::NAME; each has to fail once `patch` was applied."""
+
+    patch: Callable[[Any], None]
+    invariant: str
+    tests: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.patch.__name__
+
+
+MUTANTS: list[Mutant] = []
+
+
+def breaks(invariant: str, *tests: str) -> Callable[[Callable[[Any], None]], None]:
+    """Register what the decorated function, given pytest's monkeypatch, breaks."""
+
+    def register(patch: Callable[[Any], None]) -> None:
+        MUTANTS.append(Mutant(patch, invariant, tests))
+
+    return register
+
+
+# -- publishing --------------------------------------------------------------------------------
+
+
+@breaks(
+    "PublishedOnce",
+    "connector/test_sink.py::test_the_same_query_and_batch_is_published_once",
+    "store/test_log_protocol.py::test_an_application_version_is_published_once",
+    "connector/test_sink.py"
+    "::test_committing_the_same_files_again_without_an_application_is_harmless",
+    "connector/test_acknowledging.py::test_a_repeated_micro_batch_or_write_is_told_once",
+)
+def forgets_what_was_published(patch: Any) -> None:
+    patch.setattr(publications.Publication, "_was_published", lambda *_: False)
+
+
+@breaks(
+    "NoDuplicateIsSeen",
+    "store/test_deduplication.py::test_what_was_published_before_is_hidden_and_the_rest_is_seen",
+)
+def hides_no_duplicate(patch: Any) -> None:
+    patch.setattr(publications.Publication, "_duplicates", lambda *_: {})
+
+
+@breaks(
+    "FencedNeverLands",
+    "connector/test_access_modes.py"
+    "::test_a_sink_that_is_fenced_between_its_look_and_its_commit_loses_the_race",
+)
+def checks_no_producer(patch: Any) -> None:
+    patch.setattr(publications.Publication, "_producers", lambda *_: None)
+
+
+@breaks(
+    "AllOrNothing",
+    "connector/test_transactions.py::test_nothing_is_visible_before_the_decision",
+    "connector/test_transactions.py::test_an_exception_aborts",
+)
+def shows_what_is_not_decided(patch: Any) -> None:
+    patch.setattr(managed_ledger.ManagedLedger, "_decided", lambda _, commit: commit)
+
+
+@breaks(
+    "KeysKeepTheirOrder",
+    "connector/test_routing.py::test_a_key_goes_to_the_partition_of_its_hash_in_order",
+)
+def spreads_keys(patch: Any) -> None:
+    patch.setattr(
+        message_routing,
+        "partitions_of_keys",
+        lambda hashes, count: (hashes + range(len(hashes))).astype("int32") % count,
+    )
+
+
+@breaks(
+    "ConfirmedIsDurable", "connector/test_non_persistent.py::test_nothing_of_it_waits_for_the_disk"
+)
+def syncs_nothing(patch: Any) -> None:
+    patch.setattr(local_store, "_is_durable", lambda _: False)
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+@breaks(
+    "RepeatsTheSame",
+    "connector/test_stream_reader.py"
+    "::test_a_replayed_batch_has_the_same_messages_in_the_same_tasks",
+    "connector/test_stream_reader.py::test_a_restart_goes_on_at_the_message",
+)
+def forgets_where_a_batch_began(patch: Any) -> None:
+    original = cursor.Cursor.difference
+
+    def difference(self: Any, other: Any, ledgers: Any) -> Any:
+        return original(self, cursor.Cursor(), ledgers) if other else original(self, other, ledgers)
+
+    patch.setattr(cursor.Cursor, "difference", difference)
+
+
+@breaks(
+    "LatestIsPinned",
+    "connector/test_stream_reader.py::test_latest_is_pinned_at_once_by_an_empty_batch",
+)
+def takes_the_earliest_for_the_latest(patch: Any) -> None:
+    patch.setattr(start_positions, "last_position", lambda *_: EARLIEST)
+
+
+@breaks(
+    "OrderOfAPartition",
+    "connector/test_batch_reader.py"
+    "::test_both_ends_may_lie_inside_an_entry_and_are_themselves_read",
+)
+def reads_backwards(patch: Any) -> None:
+    original = message_reader.read_messages
+
+    def read_messages(*arguments: Any) -> Any:
+        for batch in reversed(list(original(*arguments))):
+            yield batch.take(pa.array(range(batch.num_rows - 1, -1, -1)))
+
+    patch.setattr(message_reader, "read_messages", read_messages)
+    patch.setattr(typed_values, "read_messages", read_messages)
+
+
+@breaks(
+    "AllOrNothing",
+    "connector/test_chunked_messages.py::test_a_restart_between_the_chunks_loses_nothing",
+)
+def takes_each_chunk_for_a_message(patch: Any) -> None:
+    patch.setattr(chunk_reading.TopicChunks, "of", lambda *_: None)
+
+
+@breaks(
+    "NewIsReadFromItsBeginning",
+    "connector/test_subscribed_topics.py::test_new_partitions_are_read_from_their_first_message",
+    "connector/test_subscribed_topics.py"
+    "::test_new_topics_that_match_are_read_from_their_first_message",
+)
+def begins_new_partitions_at_their_end(patch: Any) -> None:
+    original = start_positions.StartPosition
+    patch.setattr(stream_reader, "StartPosition", lambda _: original("latest"))
+
+
+@breaks(
+    "LossIsTold",
+    "connector/test_stream_reader.py::test_messages_trimmed_behind_a_stopped_query_are_a_loss",
+)
+def is_silent_about_losses(patch: Any) -> None:
+    patch.setattr(
+        compacted_reading.ReadView, "check_present", lambda _self, _ledger, _about, start: start
+    )
+
+
+@breaks(
+    "NothingIsKept",
+    "connector/test_non_persistent.py::test_what_was_published_while_it_was_away_is_not_for_it",
+)
+def keeps_what_nobody_was_there_for(patch: Any) -> None:
+    patch.setattr(stream_reader, "is_persistent", lambda _: True)
+
+
+@breaks(
+    "DamageIsNamed",
+    "store/test_ledger_file.py::test_a_flipped_byte_is_found_by_the_checksums",
+    "store/test_ledger_file.py::test_a_truncated_file_is_named_with_its_topic",
+)
+def names_no_damage(patch: Any) -> None:
+    patch.setattr(
+        ledger_file.LedgerFileReader, "_damage_named", lambda *_: contextlib.nullcontext()
+    )
+
+
+# -- subscriptions -----------------------------------------------------------------------------
+
+
+@breaks(
+    "LettersFirst",
+    "connector/test_broker_loop.py"
+    "::test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic",
+)
+def buries_without_a_letter(patch: Any) -> None:
+    patch.setattr(broker_sink, "_publish_letters", lambda *_: None)
+
+
+@breaks(
+    "GrantsOutliveTheBroker",
+    "connector/test_subscription_reader.py::test_an_open_grant_is_read_on_while_no_broker_runs",
+)
+def reads_what_is_granted_one_by_one_only(patch: Any) -> None:
+    original = partition_consumer.PartitionConsumer.offered
+    patch.setattr(
+        partition_consumer.PartitionConsumer,
+        "offered",
+        lambda *arguments: replace(original(*arguments), openly=None),
+    )
+
+
+@breaks(
+    "KeptIsDelivered",
+    "connector/test_compacted_subscriptions.py"
+    "::test_what_is_compacted_while_it_waits_is_passed_over",
+)
+def delivers_what_compaction_removed(patch: Any) -> None:
+    patch.setattr(compacted_reading.ConsumerView, "removed", lambda *_: PositionSet())
+
+
+@breaks(
+    "OneBroker", "connector/test_broker_loop.py::test_a_broker_whose_term_is_over_writes_nothing"
+)
+def takes_every_term_for_the_newest(patch: Any) -> None:
+    original = broker_sink.commit_batch
+    patch.setattr(
+        broker_sink, "commit_batch", lambda root, tasks, batch, _: original(root, tasks, batch, 99)
+    )
+
+
+@breaks(
+    "PoisonIsSetApart",
+    "connector/test_withheld.py::test_a_batch_is_withheld_once_it_was_begun_too_often_and_stays_so",
+)
+def counts_no_failures(patch: Any) -> None:
+    patch.setattr(withheld.WithheldBatches, "_count", lambda *_: 0)
+
+
+# -- acknowledging by sink ---------------------------------------------------------------------
+
+
+@breaks(
+    "OnlyWhatIsThere",
+    "connector/test_acknowledging.py::test_what_can_not_be_right_is_an_error_and_nothing_is_stored",
+)
+def believes_in_every_id(patch: Any) -> None:
+    patch.setattr(
+        acknowledgment_rows,
+        "_batch_sizes",
+        lambda rows, *_: np.ones(len(rows.numbers["ledger_id"]), np.int64),
+    )
+
+
+@breaks(
+    "OnlyWhatIsThere",
+    "connector/test_acknowledging.py"
+    "::test_what_a_topic_has_not_or_a_subscription_does_not_allow_is_refused",
+)
+def asks_for_no_subscription(patch: Any) -> None:
+    patch.setattr(acknowledgment_writer, "check_subscription", lambda *_: None)
+
+
+@breaks(
+    "EachHasAnOutcome",
+    "connector/test_processing.py"
+    "::test_a_message_that_kills_its_process_is_known_and_the_others_go_on",
+)
+def gives_a_message_the_outcome_of_another(patch: Any) -> None:
+    original = processing._in_order
+
+    def in_order(*arguments: Any) -> Any:
+        outcomes = original(*arguments)
+        return outcomes[1:] + outcomes[:1]
+
+    patch.setattr(processing, "_in_order", in_order)
+
+
+def main(names: Sequence[str]) -> int:
+    """Run the tests of all mutants, or of those; 1 if one of them does not fail."""
+    wrong = 0
+    for mutant in MUTANTS:
+        if names and mutant.name not in names:
+            continue
+        for test in mutant.tests:
+            began = time.monotonic()
+            caught = fails(mutant, test)
+            wrong += not caught
+            print(
+                f"{mutant.name}: {test}: {'caught' if caught else 'NOBODY NOTICED'}"
+                f" ({time.monotonic() - began:.1f} s)",
+                flush=True,
+            )
+    return 1 if wrong else 0
+
+
+def fails(mutant: Mutant, test: str) -> bool:
+    """Whether the test runs, and fails, in a process in which the mutant was applied."""
+    child = os.fork()
+    if child == 0:
+        status = int(pytest.ExitCode.INTERNAL_ERROR)
+        try:
+            status = _run(mutant, test)
+        except Exception:  # noqa: BLE001 - whatever it is, the test did not run
+            traceback.print_exc()
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == pytest.ExitCode.TESTS_FAILED
+
+
+def _run(mutant: Mutant, test: str) -> int:
+    mutant.patch(pytest.MonkeyPatch())
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(TESTS / test)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
