@@ -35,7 +35,7 @@ soak: ## Kill publishers, readers, brokers and consumers 1,200 times: every flig
 	./run python -m tests.soak.subscriptions --kills 1000
 
 flips: ## Flip every third bit, and cut every file everywhere: a named error or the same rows
-	./run python -m tests.store.flips
+	./run python -m tests.connector.topic_log.flips
 
 simulate: ## Simulate a million schedules of the broker: make simulate SEED=1
 	./run python -m tests.simulation --schedules 1000000 $(if $(SEED),--seed $(SEED))

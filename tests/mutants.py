@@ -103,11 +103,11 @@ def breaks(invariant: str, *tests: str) -> Callable[[Callable[[Any], None]], Non
 
 @breaks(
     "PublishedOnce",
-    "connector/test_sink.py::test_the_same_query_and_batch_is_published_once",
-    "store/test_log_protocol.py::test_an_application_version_is_published_once",
-    "connector/test_sink.py"
+    "connector/sink/test_sink.py::test_the_same_query_and_batch_is_published_once",
+    "connector/topic_log/test_log_protocol.py::test_an_application_version_is_published_once",
+    "connector/sink/test_sink.py"
     "::test_committing_the_same_files_again_without_an_application_is_harmless",
-    "connector/test_acknowledging.py::test_a_repeated_micro_batch_or_write_is_told_once",
+    "connector/ack_sink/test_acknowledging.py::test_a_repeated_micro_batch_or_write_is_told_once",
 )
 def forgets_what_was_published(patch: Any) -> None:
     patch.setattr(publications.Publication, "_was_published", lambda *_: False)
@@ -115,7 +115,7 @@ def forgets_what_was_published(patch: Any) -> None:
 
 @breaks(
     "NoDuplicateIsSeen",
-    "store/test_deduplication.py::test_what_was_published_before_is_hidden_and_the_rest_is_seen",
+    "connector/topic_log/test_deduplication.py::test_what_was_published_before_is_hidden_and_the_rest_is_seen",
 )
 def hides_no_duplicate(patch: Any) -> None:
     patch.setattr(publications.Publication, "_duplicates", lambda *_: {})
@@ -123,7 +123,7 @@ def hides_no_duplicate(patch: Any) -> None:
 
 @breaks(
     "FencedNeverLands",
-    "connector/test_access_modes.py"
+    "connector/sink/test_access_modes.py"
     "::test_a_sink_that_is_fenced_between_its_look_and_its_commit_loses_the_race",
 )
 def checks_no_producer(patch: Any) -> None:
@@ -132,8 +132,8 @@ def checks_no_producer(patch: Any) -> None:
 
 @breaks(
     "AllOrNothing",
-    "connector/test_transactions.py::test_nothing_is_visible_before_the_decision",
-    "connector/test_transactions.py::test_an_exception_aborts",
+    "connector/topic_log/test_transactions.py::test_nothing_is_visible_before_the_decision",
+    "connector/topic_log/test_transactions.py::test_an_exception_aborts",
 )
 def shows_what_is_not_decided(patch: Any) -> None:
     patch.setattr(managed_ledger.ManagedLedger, "_decided", lambda _, commit: commit)
@@ -141,7 +141,7 @@ def shows_what_is_not_decided(patch: Any) -> None:
 
 @breaks(
     "KeysKeepTheirOrder",
-    "connector/test_routing.py::test_a_key_goes_to_the_partition_of_its_hash_in_order",
+    "connector/sink/test_routing.py::test_a_key_goes_to_the_partition_of_its_hash_in_order",
 )
 def spreads_keys(patch: Any) -> None:
     patch.setattr(
@@ -152,7 +152,8 @@ def spreads_keys(patch: Any) -> None:
 
 
 @breaks(
-    "ConfirmedIsDurable", "connector/test_non_persistent.py::test_nothing_of_it_waits_for_the_disk"
+    "ConfirmedIsDurable",
+    "connector/topic_log/test_non_persistent.py::test_nothing_of_it_waits_for_the_disk",
 )
 def syncs_nothing(patch: Any) -> None:
     patch.setattr(local_store, "_is_durable", lambda _: False)
@@ -163,9 +164,9 @@ def syncs_nothing(patch: Any) -> None:
 
 @breaks(
     "RepeatsTheSame",
-    "connector/test_stream_reader.py"
+    "connector/source/test_stream_reader.py"
     "::test_a_replayed_batch_has_the_same_messages_in_the_same_tasks",
-    "connector/test_stream_reader.py::test_a_restart_goes_on_at_the_message",
+    "connector/source/test_stream_reader.py::test_a_restart_goes_on_at_the_message",
 )
 def forgets_where_a_batch_began(patch: Any) -> None:
     original = cursor.Cursor.difference
@@ -178,7 +179,7 @@ def forgets_where_a_batch_began(patch: Any) -> None:
 
 @breaks(
     "LatestIsPinned",
-    "connector/test_stream_reader.py::test_latest_is_pinned_at_once_by_an_empty_batch",
+    "connector/source/test_stream_reader.py::test_latest_is_pinned_at_once_by_an_empty_batch",
 )
 def takes_the_earliest_for_the_latest(patch: Any) -> None:
     patch.setattr(start_positions, "last_position", lambda *_: EARLIEST)
@@ -186,7 +187,7 @@ def takes_the_earliest_for_the_latest(patch: Any) -> None:
 
 @breaks(
     "OrderOfAPartition",
-    "connector/test_batch_reader.py"
+    "connector/source/test_batch_reader.py"
     "::test_both_ends_may_lie_inside_an_entry_and_are_themselves_read",
 )
 def reads_backwards(patch: Any) -> None:
@@ -202,7 +203,7 @@ def reads_backwards(patch: Any) -> None:
 
 @breaks(
     "AllOrNothing",
-    "connector/test_chunked_messages.py::test_a_restart_between_the_chunks_loses_nothing",
+    "connector/sink/test_chunked_messages.py::test_a_restart_between_the_chunks_loses_nothing",
 )
 def takes_each_chunk_for_a_message(patch: Any) -> None:
     patch.setattr(chunk_reading.TopicChunks, "of", lambda *_: None)
@@ -210,8 +211,8 @@ def takes_each_chunk_for_a_message(patch: Any) -> None:
 
 @breaks(
     "NewIsReadFromItsBeginning",
-    "connector/test_subscribed_topics.py::test_new_partitions_are_read_from_their_first_message",
-    "connector/test_subscribed_topics.py"
+    "connector/source/test_subscribed_topics.py::test_new_partitions_are_read_from_their_first_message",
+    "connector/source/test_subscribed_topics.py"
     "::test_new_topics_that_match_are_read_from_their_first_message",
 )
 def begins_new_partitions_at_their_end(patch: Any) -> None:
@@ -221,7 +222,7 @@ def begins_new_partitions_at_their_end(patch: Any) -> None:
 
 @breaks(
     "LossIsTold",
-    "connector/test_stream_reader.py::test_messages_trimmed_behind_a_stopped_query_are_a_loss",
+    "connector/source/test_stream_reader.py::test_messages_trimmed_behind_a_stopped_query_are_a_loss",
 )
 def is_silent_about_losses(patch: Any) -> None:
     patch.setattr(
@@ -231,7 +232,7 @@ def is_silent_about_losses(patch: Any) -> None:
 
 @breaks(
     "NothingIsKept",
-    "connector/test_non_persistent.py::test_what_was_published_while_it_was_away_is_not_for_it",
+    "connector/topic_log/test_non_persistent.py::test_what_was_published_while_it_was_away_is_not_for_it",
 )
 def keeps_what_nobody_was_there_for(patch: Any) -> None:
     patch.setattr(stream_reader, "is_persistent", lambda _: True)
@@ -239,8 +240,8 @@ def keeps_what_nobody_was_there_for(patch: Any) -> None:
 
 @breaks(
     "DamageIsNamed",
-    "store/test_ledger_file.py::test_a_flipped_byte_is_found_by_the_checksums",
-    "store/test_ledger_file.py::test_a_truncated_file_is_named_with_its_topic",
+    "connector/ledger_files/test_ledger_file.py::test_a_flipped_byte_is_found_by_the_checksums",
+    "connector/ledger_files/test_ledger_file.py::test_a_truncated_file_is_named_with_its_topic",
 )
 def names_no_damage(patch: Any) -> None:
     patch.setattr(
@@ -262,7 +263,7 @@ def buries_without_a_letter(patch: Any) -> None:
 
 @breaks(
     "GrantsOutliveTheBroker",
-    "connector/test_subscription_reader.py::test_an_open_grant_is_read_on_while_no_broker_runs",
+    "connector/subscription/test_subscription_reader.py::test_an_open_grant_is_read_on_while_no_broker_runs",
 )
 def reads_what_is_granted_one_by_one_only(patch: Any) -> None:
     original = partition_consumer.PartitionConsumer.offered
@@ -275,7 +276,7 @@ def reads_what_is_granted_one_by_one_only(patch: Any) -> None:
 
 @breaks(
     "KeptIsDelivered",
-    "connector/test_compacted_subscriptions.py"
+    "connector/subscription/test_compacted_subscriptions.py"
     "::test_what_is_compacted_while_it_waits_is_passed_over",
 )
 def delivers_what_compaction_removed(patch: Any) -> None:
@@ -294,7 +295,7 @@ def takes_every_term_for_the_newest(patch: Any) -> None:
 
 @breaks(
     "PoisonIsSetApart",
-    "connector/test_withheld.py::test_a_batch_is_withheld_once_it_was_begun_too_often_and_stays_so",
+    "connector/subscription/test_withheld.py::test_a_batch_is_withheld_once_it_was_begun_too_often_and_stays_so",
 )
 def counts_no_failures(patch: Any) -> None:
     patch.setattr(withheld.WithheldBatches, "_count", lambda *_: 0)
@@ -305,7 +306,7 @@ def counts_no_failures(patch: Any) -> None:
 
 @breaks(
     "OnlyWhatIsThere",
-    "connector/test_acknowledging.py::test_what_can_not_be_right_is_an_error_and_nothing_is_stored",
+    "connector/ack_sink/test_acknowledging.py::test_what_can_not_be_right_is_an_error_and_nothing_is_stored",
 )
 def believes_in_every_id(patch: Any) -> None:
     patch.setattr(
@@ -317,7 +318,7 @@ def believes_in_every_id(patch: Any) -> None:
 
 @breaks(
     "OnlyWhatIsThere",
-    "connector/test_acknowledging.py"
+    "connector/ack_sink/test_acknowledging.py"
     "::test_what_a_topic_has_not_or_a_subscription_does_not_allow_is_refused",
 )
 def asks_for_no_subscription(patch: Any) -> None:
@@ -326,7 +327,7 @@ def asks_for_no_subscription(patch: Any) -> None:
 
 @breaks(
     "EachHasAnOutcome",
-    "connector/test_processing.py"
+    "connector/functions/test_processing.py"
     "::test_a_message_that_kills_its_process_is_known_and_the_others_go_on",
 )
 def gives_a_message_the_outcome_of_another(patch: Any) -> None:

@@ -14,10 +14,10 @@ from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.system.subscription_admin import ask, request_id
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicPartition
+from tests.connector.s3_server import s3_root, s3_server
 from tests.connector.spark_query import SparkQuery
 from tests.connector.subscriber import Handle, MakeSubscriber, Subscriber
 from tests.connector.topics import send
-from tests.store.conftest import s3_root, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,9 +33,9 @@ from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.killed_queries import KilledAtChange
+from tests.connector.topic_log.killed_writers import fork
+from tests.connector.topic_log.stores import values_of
 from tests.connector.topics import send
-from tests.store.killed_writers import fork
-from tests.store.stores import values_of
 
 ABOUT = TopicPartition("persistent://public/default/t", 0)
 DEAD_LETTERS = "persistent://public/default/t-s-DLQ"

@@ -28,8 +28,8 @@ from pulsar_spark.topic_name import TopicPartition
 from tests.connector.killed_queries import KilledAtChange, Log
 from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Batch, Message, Run
+from tests.connector.topic_log.killed_writers import fork
 from tests.connector.topics import send
-from tests.store.killed_writers import fork
 
 ABOUT = TopicPartition("persistent://public/default/t", 0)
 VALUES = list("abcdefgh")

@@ -26,8 +26,8 @@ from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.options import Scope
 from tests.connector.reading import Batch, Run
+from tests.connector.topic_log.killed_writers import KilledAt, fork
 from tests.connector.topics import options_of, written
-from tests.store.killed_writers import KilledAt, fork
 
 BATCHES = 2
 TOPICS = ("a", "b")

@@ -31,9 +31,9 @@ from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.killed_queries import KilledAtChange, Log
+from tests.connector.topic_log.killed_writers import fork
+from tests.connector.topic_log.stores import values_of
 from tests.connector.topics import options_of, written
-from tests.store.killed_writers import fork
-from tests.store.stores import values_of
 
 BATCHES = 5
 TOPICS = ("a", "b")

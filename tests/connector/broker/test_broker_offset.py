@@ -1,0 +1,68 @@
+"""Offsets of the broker query, and leases: golden files, versions, damage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pulsar_spark.connector.system.broker_offset import Aside, BrokerOffset
+from pulsar_spark.connector.system.lease import Lease
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
+from pulsar_spark.topic_name import TopicPartition
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+FLIGHTS = "persistent://public/default/flights"
+BOTH = (TopicPartition(FLIGHTS, 0), TopicPartition(FLIGHTS, 1))
+OFFSET_V1 = BrokerOffset(
+    7, {BOTH[1]: 12, BOTH[0]: -1}, 1_700_000_000_000, BOTH[1:], ("_leases/s~c~5",), snapshot=True,
+    restored=3,
+)  # fmt: skip
+OFFSET = replace(
+    OFFSET_V1,
+    lapsed=(Lease("s", "c", 5, partitions=BOTH),),
+    dispatched=4,
+    partitions={FLIGHTS: 3},
+    created={TopicPartition(FLIGHTS, 2): ("s", "r")},
+    aside={BOTH[0]: Aside(6, "why", ("s",)), BOTH[1]: Aside(7, "so")},
+)
+LEASE = Lease("a/b", "c~d", 5, 60_000)
+
+
+def test_an_offset_that_was_written_once_is_still_read() -> None:
+    first = json.loads((GOLDEN / "broker-offset-v1.json").read_text())
+    assert BrokerOffset.from_json_value(first) == OFFSET_V1
+    text = (GOLDEN / "broker-offset-v2.json").read_text()
+    assert BrokerOffset.from_json_value(json.loads(text)) == OFFSET
+    assert json.dumps(OFFSET.to_json_value(), indent=1, sort_keys=True) + "\n" == text
+
+
+def test_an_offset_in_dispatch_that_was_written_once_is_still_read() -> None:
+    first = (GOLDEN / "broker-offset-v1.json").read_bytes()
+    assert BrokerOffset.from_json(first) == OFFSET_V1
+    data = (GOLDEN / "broker-offset-record-v2.json").read_bytes()
+    assert BrokerOffset.from_json(data) == OFFSET
+    assert OFFSET.to_json() == data
+
+
+def test_an_offset_of_the_future_is_refused_and_a_damaged_one_says_what_to_do() -> None:
+    with pytest.raises(FutureVersionError, match="has format version 3"):
+        BrokerOffset.from_json_value({**OFFSET.to_json_value(), "version": 3})
+    with pytest.raises(CorruptFileError, match="Delete the broker's checkpoint folder"):
+        BrokerOffset.from_json_value({"version": 1})
+
+
+def test_a_lease_that_was_written_once_is_still_read() -> None:
+    first = (GOLDEN / "lease-v1.json").read_bytes()
+    assert Lease.from_json(first) == replace(LEASE, lease_ms=30_000, partitions=BOTH)
+    data = (GOLDEN / "lease-v2.json").read_bytes()
+    assert Lease.from_json(data) == LEASE
+    assert LEASE.to_json() == data
+    assert LEASE.path == "_leases/a%2Fb~c~d~5"
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"partitions": 3}'])
+def test_what_is_no_lease_gives_nobody_up(data: bytes) -> None:
+    assert Lease.from_json(data) is None

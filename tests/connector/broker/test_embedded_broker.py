@@ -1,0 +1,361 @@
+"""The broker query's source, brokers and sink in Spark's order, without Spark."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
+from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT_FORMAT, EmbeddedBroker
+from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.producer_connection import connect
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import (
+    BrokerFencedError,
+    CorruptFileError,
+    FutureVersionError,
+    ServerError,
+    StaleCheckpointError,
+)
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    InitialPosition,
+    Rejection,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
+from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply
+from pulsar_spark.topic_log.producer_access import ProducerAccessMode
+from pulsar_spark.topic_log.producer_registry import ProducerClaim
+from pulsar_spark.topic_name import TopicName, TopicPartition
+from tests.connector.reading import Run
+from tests.connector.topics import send
+from tests.waiting import eventually
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+ABOUT = TopicPartition("persistent://public/default/t", 0)
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def place(root: Path) -> Root:
+    return Root(str(root), {})
+
+
+def subscribe(name: str = "c", **given: Any) -> Subscribe:
+    kind = given.pop("kind", SubscriptionType.SHARED)
+    return Subscribe(
+        "s", name, 1, kind, initial_position=InitialPosition.EARLIEST, permits=100, **given
+    )
+
+
+def tell(place: Root, *commands: Any) -> None:
+    SystemTopic(place, COMMANDS).append([Record.of(ABOUT, "s", each) for each in commands])
+
+
+def told(place: Root, kind: type) -> list[Any]:
+    """All that the broker has said of that kind, in order."""
+    dispatch = SystemTopic(place, DISPATCH)
+    stop = dispatch.refresh()
+    found = dispatch.read(0, stop, keep=lambda _, name: not name.startswith("\x00"))
+    return [item for each in found if isinstance(item := each.record.item(), kind)]
+
+
+def messages(*entries: int, ledger_id: int = 0) -> PositionSet:
+    return PositionSet.of((ledger_id, entry) for entry in entries)
+
+
+def test_a_consumer_is_granted_what_is_published_before_and_after_it_came(
+    place: Root, tmp_path: Path
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    send(place.service_url, "t", "ab", batchingEnabled=False)
+    tell(place, subscribe())
+    loop.until_quiet()
+    assert [each.messages for each in told(place, Grant)] == [messages(0, 1)]
+    send(place.service_url, "t", "c")
+    loop.until_quiet()
+    assert told(place, Grant)[1].messages == messages(0, ledger_id=1)
+    assert told(place, Stepped)[-1].backlogs == (("s", 3),)
+
+
+def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
+    place: Root, tmp_path: Path
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    send(place.service_url, "t", "a")
+    tell(place, subscribe(options=ConsumerOptions(negative_ack_redelivery_delay_ms=2_000)))
+    loop.until_quiet()
+    tell(place, Report("s", "c", 1, delivered={0: messages(0)}, permits=100,
+                       rejected=(Rejection(0, messages(0)),)))  # fmt: skip
+    loop.until_quiet()
+    due_ms = told(place, Stepped)[-1].next_due_ms
+    assert not loop.turn()
+    eventually(loop.turn, 10, "the rejected message comes due")
+    again = told(place, Grant)[-1]
+    assert (again.attempt, again.messages, again.redelivery_count) == (1, messages(0), 1)
+    assert told(place, Stepped)[-1].now_ms >= due_ms, "early"
+
+
+def test_a_lost_checkpoint_is_rebuilt_from_what_was_dispatched(place: Root, tmp_path: Path) -> None:
+    send(place.service_url, "t", "abc", batchingEnabled=False)
+    tell(place, subscribe())
+    first = EmbeddedBroker(place, "_broker/first")
+    first.until_quiet()
+    tell(place, Report("s", "c", 1, acknowledged=Cursor().acknowledge(messages(0)), permits=100))
+    first.until_quiet()
+    tell(place, Report("s", "c", 1, sequence=1, delivered={0: messages(1)}, permits=100,
+                       rejected=(Rejection(0, messages(1), delay_ms=0),)))  # fmt: skip
+    second = EmbeddedBroker(place, "_broker/second")
+    second.until_quiet()
+    assert [(each.attempt, each.messages) for each in told(place, Grant)] == [
+        (0, messages(0, 1, 2)), (1, messages(1)),
+    ]  # fmt: skip
+    assert told(place, Stepped)[-1].backlogs == (("s", 2),)
+
+
+def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 6)
+    monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
+    loop = EmbeddedBroker(place, "_broker/first")
+    tell(place, subscribe())
+    for each in range(12):
+        send(place.service_url, "t", [str(each)])
+        loop.until_quiet()
+    dispatch, commands = SystemTopic(place, DISPATCH), SystemTopic(place, COMMANDS)
+    assert dispatch.refresh() > 12
+    assert dispatch.first_ledger() > 3
+    assert commands.refresh() == 1
+    second = EmbeddedBroker(place, "_broker/second")
+    second.until_quiet()
+    send(place.service_url, "t", ["last"])
+    second.until_quiet()
+    assert told(place, Grant)[-1].messages == messages(0, ledger_id=12)
+    assert told(place, Stepped)[-1].backlogs == (("s", 13),)
+
+
+def test_a_consumer_whose_lease_lapsed_gives_way_to_another(place: Root, tmp_path: Path) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    send(place.service_url, "t", "a")
+    keeper = LeaseKeeper(place.store)
+    keeper.keep(Lease("s", "c", 1, 1_000))
+    tell(place, subscribe(kind=SubscriptionType.FAILOVER))
+    loop.until_quiet()
+    tell(place, subscribe("d", kind=SubscriptionType.FAILOVER))
+    loop.until_quiet()
+    assert [each.consumer for each in told(place, OpenGrant)] == ["c"]
+    assert not loop.turn()
+    keeper.stop()
+    eventually(loop.turn, 20, "the lease lapses")
+    loop.until_quiet()
+    assert [each.consumer for each in told(place, OpenGrant)] == ["c", "d"]
+    replaced = [each for each in told(place, Reply) if each.error is not None]
+    assert [(each.consumer, each.error) for each in replaced] == [
+        ("c", ServerError.CONSUMER_REPLACED)
+    ]
+    assert not list(place.store.files("_leases"))
+
+
+def test_while_commands_wait_the_time_is_theirs(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "COMMANDS_AT_ONCE", 1)
+    for number in range(3):
+        tell(place, subscribe(f"c{number}"))
+    sent = [each.publish_time_ms for each in _commands(place)]
+    loop = EmbeddedBroker(place, "_broker/c")
+    loop.turn()
+    for wait_until in sent[1:]:
+        loop.turn()
+        assert loop.offset.now_ms <= max(wait_until, told(place, Stepped)[0].now_ms)
+    assert loop.offset.commands == 2
+
+
+def _commands(place: Root) -> Iterator[Any]:
+    commands = SystemTopic(place, COMMANDS)
+    return commands.read(0, commands.refresh())
+
+
+def test_a_batch_that_is_repeated_takes_in_no_more_than_it_did(place: Root, tmp_path: Path) -> None:
+    send(place.service_url, "t", "a")
+    tell(place, subscribe())
+    loop = EmbeddedBroker(place, "_broker/c")
+    loop.turn()
+    loop.turn()  # and is killed behind the sink
+    send(place.service_url, "t", "b")
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    assert [each.messages for each in told(place, Grant)] == [
+        messages(0), messages(0, ledger_id=1),
+    ]  # fmt: skip
+
+
+def test_a_broker_whose_term_is_over_writes_nothing(place: Root, tmp_path: Path) -> None:
+    loop = EmbeddedBroker(place, "_broker/first", term=1)
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    loop.until_quiet()
+    newer = EmbeddedBroker(place, "_broker/second", term=2)
+    newer.until_quiet()
+    before = SystemTopic(place, DISPATCH).refresh()
+    send(place.service_url, "t", "b")
+    with pytest.raises(BrokerFencedError, match="has taken over"):
+        loop.until_quiet()
+    assert SystemTopic(place, DISPATCH).refresh() == before
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
+    place: Root, monkeypatch: pytest.MonkeyPatch, *, planned: bool
+) -> None:
+    first = EmbeddedBroker(place, "_broker/first")
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    first.until_quiet()
+    if planned:  # killed before its last batch did anything
+        send(place.service_url, "t", "b")
+        with monkeypatch.context() as patch:
+            patch.setattr(embedded_broker, "write_rows", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                first.turn()
+    EmbeddedBroker(place, "_broker/second", term=2).until_quiet()
+    send(place.service_url, "t", "c")
+    before = SystemTopic(place, DISPATCH).refresh()
+    with pytest.raises(StaleCheckpointError, match="or with a new checkpoint folder"):
+        EmbeddedBroker(place, "_broker/first", term=3).until_quiet()
+    assert SystemTopic(place, DISPATCH).refresh() == before
+    EmbeddedBroker(place, "_broker/second", term=4).until_quiet()
+    last = messages(0, ledger_id=2 if planned else 1)
+    assert told(place, Grant)[-1].messages == last
+
+
+def test_a_checkpoint_of_version_1_is_still_read_and_a_newer_one_refused(place: Root) -> None:
+    golden = (GOLDEN / "broker-checkpoint-v1.json").read_bytes()
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    value = CHECKPOINT_FORMAT.decode(golden)
+    written = CHECKPOINT_FORMAT.decode(place.store.get("_broker/c") or b"")
+    assert written.keys() == value.keys()
+    assert CHECKPOINT_FORMAT.encode(value) == golden
+    place.store.put_if_absent("_broker/old", golden)
+    with pytest.raises(StaleCheckpointError):  # read, and of another root
+        EmbeddedBroker(place, "_broker/old").until_quiet()
+    for data, error in ((b"{}", CorruptFileError), (b'{"version": 2}', FutureVersionError)):
+        place.store.delete("_broker/new")
+        place.store.put_if_absent("_broker/new", data)
+        with pytest.raises(error, match="_broker/new"):
+            EmbeddedBroker(place, "_broker/new")
+
+
+def _killed(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_checkpoint_of_another_root_is_refused(place: Root, tmp_path: Path) -> None:
+    tell(place, subscribe())
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    other = Root(str(tmp_path / "other"), {})
+    tell(other, subscribe())
+    other.store.put_if_absent("_broker/c", place.store.get("_broker/c") or b"")
+    with pytest.raises(StaleCheckpointError, match="of another root"):
+        EmbeddedBroker(other, "_broker/c").until_quiet()
+
+
+def test_of_two_brokers_that_begin_at_one_moment_each_has_a_term_of_its_own(
+    place: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, terms = ManagedLedger.append, []
+
+    def beaten(self: ManagedLedger, *given: Any, **options: Any) -> Any:
+        monkeypatch.setattr(ManagedLedger, "append", append)
+        terms.append(broker_sink.claim_term(place))
+        return append(self, *given, **options)
+
+    broker_sink.claim_term(place)
+    monkeypatch.setattr(ManagedLedger, "append", beaten)
+    terms.append(broker_sink.claim_term(place))
+    assert terms == [2, 3]
+
+
+def test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic(
+    place: Root, tmp_path: Path
+) -> None:
+    claim = ProducerClaim("owner", ProducerAccessMode.EXCLUSIVE, "run", 60_000)
+    connect(place.open_or_create(TopicName.parse("dead"), 1), claim)
+    send(place.service_url, "t", "a")
+    tell(place, subscribe(options=ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1, "dead"))))
+    loop = EmbeddedBroker(place, "_broker/c")
+    loop.until_quiet()
+    hopeless = Rejection(0, messages(0), bury=True)
+    tell(place, Report("s", "c", 1, delivered={0: messages(0)}, rejected=(hopeless,)))
+    loop.until_quiet()
+    assert Run(place.service_url, topic="dead", startingOffsets="earliest").values() == ["a"]
+
+
+def test_a_command_that_is_damaged_stops_nobody(place: Root, tmp_path: Path) -> None:
+    SystemTopic(place, COMMANDS).append([Record(ABOUT, "s", b"{}")])
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    assert [each.messages for each in told(place, Grant)] == [messages(0)]
+
+
+def test_a_topic_that_comes_later_is_found(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "MISSING_EVERY_S", 0.0)
+    loop = EmbeddedBroker(place, "_broker/c")
+    tell(place, subscribe())
+    loop.until_quiet()
+    send(place.service_url, "t", "a")
+    loop.until_quiet()
+    assert [each.messages for each in told(place, Grant)] == [messages(0)]
+
+
+def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
+    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(place.service_url, "t", "a")
+    tell(place, subscribe())
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    monkeypatch.setattr(
+        "pulsar_spark.connector.topic_log.managed_ledger.ManagedLedger.commits", lambda *_: None
+    )
+    for value in "bc":
+        send(place.service_url, "t", value)
+    topic = place.open(TopicName.parse("t"))
+    broker_sink._trim(topic, 0, [0])
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    assert [each.messages for each in told(place, Grant)][1] == messages(0, ledger_id=1).union(
+        messages(0, ledger_id=2)
+    )
+    assert told(place, Stepped)[-1].backlogs == (("s", 2),)
+
+
+@pytest.mark.slow
+def test_a_broker_killed_at_a_change_of_the_disk_does_everything_once(tmp_path: Path) -> None:
+    # Every change takes minutes; each run of this test takes others, all do so in the end.
+    every = 12
+    first = random.randrange(every)
+    command = ["tests.connector.killed_broker", str(tmp_path), str(every), str(first)]
+    print("again: python -m", *command)
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "ok: killed the broker" in done.stdout

@@ -1,0 +1,129 @@
+"""Applications and producers that publish no more are forgotten, when a commit says so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.connector.storage.service_url import open_store
+from pulsar_spark.connector.topic_log.ledger_store import INACTIVE_AGE_MS, LedgerStore
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import ProducerFencedError
+from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.publication import AlreadyCommitted
+from tests.connector.topic_log.make_golden_producers import CLAIMS
+from tests.connector.topic_log.stores import FOLDER, Clock, messages, publish, values_of, write
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "inactive-v2"
+COMMITS = sorted((GOLDEN / FOLDER / "_log").glob("0*[0-9].json"))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def topic(tmp_path: Path, clock: Clock) -> ManagedLedger:
+    store = open_store(str(tmp_path))
+    return ManagedLedger.create(store, FOLDER, 1, {"deduplication": True}, clock=clock)
+
+
+def other(topic: ManagedLedger, clock: Clock) -> ManagedLedger:
+    return ManagedLedger.open(topic.store, FOLDER, cached=False, clock=clock)
+
+
+def send(topic: ManagedLedger, value: str, number: int, producer: str = "p", **how: Any) -> Any:
+    return topic.append(write(topic, {0: messages([value], producer, number)}), **how)
+
+
+@pytest.mark.parametrize("from_snapshot", [True, False])
+def test_an_application_that_was_away_is_forgotten_and_not_before(
+    topic: ManagedLedger, clock: Clock, *, from_snapshot: bool
+) -> None:
+    for number in range(50):
+        publish(topic, f"old {number}", application=(f"query-{number}", 3))
+    if from_snapshot:
+        topic.write_snapshot()
+        topic = other(topic, clock)
+    clock.now_ms += INACTIVE_AGE_MS
+    publish(topic, "new", application=("busy", 0))
+    assert LedgerStore(topic).forget_inactive() is None
+    assert isinstance(publish(topic, "old", application=("query-0", 3)), AlreadyCommitted)
+    clock.now_ms += 1
+    publish(topic, "newer", application=("query-1", 4))
+    assert LedgerStore(topic).forget_inactive() is not None
+    assert LedgerStore(topic).forget_inactive() is None
+    for state in (topic.state, other(topic, clock).state):
+        assert state.applications == {"busy": 0, "query-1": 4}
+        assert state.last_seen.applications.keys() == state.applications.keys()
+    assert isinstance(publish(topic, "again", application=("query-0", 3)), Commit)
+
+
+def test_a_producer_is_remembered_as_long_as_the_topic_has_a_message_of_it(
+    topic: ManagedLedger, clock: Clock
+) -> None:
+    send(topic, "a", 5)
+    clock.now_ms += INACTIVE_AGE_MS + 1
+    send(topic, "b", 1, producer="q")
+    keeper = LedgerStore(topic)
+    assert keeper.forget_inactive() is None
+    assert isinstance(send(topic, "a", 5), AlreadyCommitted)
+    keeper.trim({0: 1})
+    assert isinstance(send(topic, "a", 4), AlreadyCommitted), "by the highest id"
+    commit = keeper.forget_inactive()
+    assert commit is not None
+    assert commit.inactive_producers == ("p",)
+    for state in (topic.state, other(topic, clock).state):
+        assert state.sequence_ids == {0: {"q": 1}}
+        assert state.sequences(0).floors == {}
+    assert isinstance(send(topic, "a", 5), Commit)
+    assert isinstance(send(topic, "b", 1, producer="q"), AlreadyCommitted)
+    assert values_of(topic) == ["b", "a"]
+
+
+@pytest.mark.parametrize("whose", ["keeper", "one writer"])
+def test_one_clock_that_is_wrong_makes_nobody_forgotten(
+    topic: ManagedLedger, clock: Clock, whose: str
+) -> None:
+    if whose == "one writer":
+        behind = other(topic, Clock(clock() - 2 * INACTIVE_AGE_MS))
+        publish(topic, "0", application=("first", 0))
+        publish(behind, "a", application=("query", 3))
+        ahead = other(topic, Clock(clock() + 2 * INACTIVE_AGE_MS))
+        publish(ahead, "b", application=("other", 3))
+        topic.refresh()
+        assert LedgerStore(topic).forget_inactive() is None
+    else:
+        publish(topic, "a", application=("query", 3))
+        ahead_ms = clock() + 2 * INACTIVE_AGE_MS
+        assert LedgerStore(topic).forget_inactive(now_ms=ahead_ms) is None
+    assert isinstance(publish(topic, "a", application=("query", 3)), AlreadyCommitted)
+
+
+# -- as it is stored -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", COMMITS, ids=lambda path: path.stem.lstrip("0") or "0")
+def test_a_commit_is_written_as_it_was(path: Path) -> None:
+    data = path.read_bytes()
+    assert Commit.from_json(data, path.name, int(path.stem)).to_json() == data
+
+
+@pytest.mark.parametrize("from_snapshot", [True, False])
+def test_what_was_forgotten_is_read(tmp_path: Path, *, from_snapshot: bool) -> None:
+    golden = shutil.copytree(GOLDEN, tmp_path / "golden")
+    if not from_snapshot:
+        (golden / FOLDER / "_log" / "pointer.json").unlink()
+    topic = ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+    topic.state.check()
+    assert topic.state.applications == {"app-here": 4}
+    assert topic.state.sequence_ids == {0: {"here": 8}}
+    assert values_of(topic) == ["again", "last"]
+    with pytest.raises(ProducerFencedError):
+        publish(topic, "late", producer=CLAIMS[0])
+    assert topic.state.producers is not None
+    assert topic.state.producers["fenced_names"] == ["old"]
