@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def run(*arguments: str, script: str = "killed_writers") -> None:
-    command = [sys.executable, "-m", f"tests.store.{script}", *arguments]
+def run(*arguments: str, script: str = "topic_log.killed_writers") -> None:
+    command = [sys.executable, "-m", f"tests.connector.{script}", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
@@ -37,4 +37,4 @@ def test_writers_killed_at_random_lose_nothing_and_leave_no_gap(tmp_path: Path) 
 def test_compactions_killed_at_random_keep_what_a_plain_fold_keeps(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"again: python -m tests.connector.housekeeping.killed_compactions FOLDER {seed} 4")
-    run(str(tmp_path), str(seed), "4", script="killed_compactions")
+    run(str(tmp_path), str(seed), "4", script="housekeeping.killed_compactions")

@@ -6,9 +6,9 @@ import pytest
 
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from tests.connector.topic_log import schedules
 from tests.connector.topic_log.faulty_store import Disk, FaultyStore
 from tests.connector.topic_log.stores import FOLDER, Clock, publish, values_of
-from tests.store import schedules
 
 SEEDS = 40
 
