@@ -4,6 +4,7 @@ Invariants: revokes stand before grants, and the answer to a request behind all 
 consumer that has read its answer has read them too; a step ends with its `Stepped`. Letters, trims
 and the like are done by the host, and are not written.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
