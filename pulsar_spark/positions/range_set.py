@@ -18,7 +18,7 @@ from pulsar_spark.positions.position_set import PositionSet
 
 
 class Range(NamedTuple):
-    """(lower, upper]: after the one, up to and including the other."""
+    """(lower, upper]: the entries after the one, up to and including the other."""
 
     lower: Position
     upper: Position
@@ -60,7 +60,7 @@ class RangeSet:
 
     @property
     def span(self) -> Range | None:
-        """From before the first entry to the last; None if there is none."""
+        """The range from before the first entry to the last; None if there is none."""
         first, last = self.first, self.last
         return Range(first.lower, last.upper) if first and last else None
 
@@ -68,11 +68,11 @@ class RangeSet:
         return self.positions.contains(position)
 
     def add_open_closed(self, lower: Position, upper: Position) -> RangeSet:
-        """With (lower, upper].
+        """The set with (lower, upper].
 
-        Where the two lie in different ledgers, the upper one's entries from 0 on are added, and
-        of the lower one's only those before entries that it has already, since nobody knows here
-        how many there are. An end at -1 or at the greatest number of its half adds nothing.
+        If the two lie in different ledgers, the upper one's entries from 0 on are added, and of the
+        lower one's only those before entries that it has already: its length is not known here. An
+        end at -1 or at the greatest number of its half adds nothing.
         """
         if lower.ledger_id == upper.ledger_id:
             return _with(self, lower.ledger_id, lower.entry_id + 1, upper.entry_id)
@@ -87,7 +87,7 @@ class RangeSet:
         return result
 
     def remove_at_most(self, position: Position) -> RangeSet:
-        """Without anything up to and including that position."""
+        """The set without anything up to and including that position."""
         return RangeSet(self.positions.after(position))
 
 
