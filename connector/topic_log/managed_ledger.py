@@ -353,7 +353,7 @@ class ManagedLedger:
                 return
 
     def _decided(self, commit: Commit) -> Commit | None:
-        """The commit, or what it counts as if aborted; None while its transaction is open."""
+        """The commit, without effects if it was aborted; None while its transaction is open."""
         if commit.transaction is None:
             return commit
         decisions = TransactionDecisions(self.store, commit.transaction.id)

@@ -38,7 +38,7 @@ class PartitionConsumer:
     automatic: bool = True
     connected: bool = False
     was_connected: bool = False
-    """Whether any run was let in: then epoch, origin and floor are those heard last."""
+    """Whether it was ever let in: then epoch, origin and floor are those heard last."""
     refusal: Reply | None = None
     """The error with which the broker refused it, or ended its connection."""
     epoch: int = 0

@@ -22,7 +22,7 @@ from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
 
 TRIMMED_KEPT: Final = 64
-"""Ledger ids are compacted when they exceed twice the present ledgers, and this number."""
+"""Ledger ids are rebuilt when they exceed twice the present ledgers plus this number."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 SequenceIds = NDArray[np.int64]
 TRIMMED_KEPT: Final = 64
-"""A producer's ranges are compacted when they exceed twice the ledgers, and this number."""
+"""A producer's ranges are rebuilt when they exceed twice the ledgers plus this number."""
 
 
 @dataclass(frozen=True, slots=True)
