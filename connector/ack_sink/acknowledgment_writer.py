@@ -150,7 +150,7 @@ def tell(
 
 
 def records_of(root: Root, subscription: str, found: Iterable[FoldedRows]) -> list[Record]:
-    """What to tell the brokers. BrokerRefusedError as `check_subscription`."""
+    """The commands to the brokers. BrokerRefusedError as `check_subscription`."""
     joined = join_all(each.folded for each in found)
     check_subscription(root, subscription, joined)
     return [

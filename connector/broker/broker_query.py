@@ -431,7 +431,7 @@ class _Sign:
 
 
 class _SignOfLife:
-    """What a broker writes while it lives, so that a second one is refused."""
+    """A file that a broker writes while it lives, so that a second one is refused."""
 
     def __init__(self, store: ObjectStore, service_url: str) -> None:
         self._store, self._service_url = store, service_url

@@ -72,7 +72,7 @@ class ConsumerRun:
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._delivered: dict[TopicPartition, PositionSet] = {}
-        """What this run delivered by hand under AvailableNow: rejections wait for the next run."""
+        """This run's deliveries by hand under AvailableNow: rejections wait for the next run."""
         self._said: dict[TopicPartition, Report] = {}
         self._said_s = 0.0
         self._last_batch_s = self.news_s
@@ -223,7 +223,7 @@ class ConsumerRun:
     def _offered(
         self, partition: TopicPartition, start: PartitionOffset | None, client: SubscriptionClient
     ) -> Offered:
-        """What may be planned of one partition. DataLossError if granted messages were trimmed."""
+        """The messages of one partition to plan. DataLossError if granted messages were trimmed."""
         consumer, ledger = client.consumers[partition], self.topics.ledger(partition.topic)
         number = partition.partition
         while True:

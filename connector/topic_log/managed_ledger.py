@@ -137,7 +137,7 @@ class ManagedLedger:
 
     @property
     def state(self) -> TopicState:
-        """As of the last `refresh` or commit. Ask again after each: it may be another object."""
+        """The state at the last `refresh` or commit. Ask anew after each: it may be another one."""
         return self._state
 
     def ledgers(self, partition: int) -> LedgerList:

@@ -24,7 +24,7 @@ from pulsar_spark.subscriptions.subscription import Subscription
 
 
 class Role(str, Enum):
-    """What a consumer is just now."""
+    """The present role of a consumer."""
 
     STANDBY = "standby"
     ACTIVE = "active"
@@ -33,7 +33,7 @@ class Role(str, Enum):
 
 
 class Event(str, Enum):
-    """What happens to a consumer."""
+    """An event that may change a consumer's role."""
 
     ELECTED = "elected, and nobody holds the grant"
     DEPOSED = "another was elected"

@@ -80,7 +80,7 @@ class Cursor:
         )
 
     def not_acknowledged(self, messages: PositionSet) -> PositionSet:
-        """Those of the messages that it lacks; the same object if it lacks all."""
+        """The messages without its own; the same object if it has none of them."""
         if not messages:
             return messages
         rest = messages

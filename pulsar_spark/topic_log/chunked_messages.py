@@ -199,7 +199,7 @@ class ChunkedMessages:
         return self.chunks.difference(PositionSet(used))
 
     def needed(self, gone: Collection[int], begun_since_ms: int = 0) -> frozenset[int]:
-        """Those of the ledgers to be dropped that have chunks of a message which stays.
+        """The ledgers among `gone` that have chunks of a message which stays.
 
         An incomplete message stays if it was begun at `begun_since_ms` or later.
         """

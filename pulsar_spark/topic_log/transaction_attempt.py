@@ -32,7 +32,7 @@ TRANSACTION_FIELDS = {"id", "attempt", "timeout_ms", "complete"}
 
 
 class TxnStatus(Enum):
-    """What is known of one try at a transaction (Pulsar's `TxnStatus`).
+    """The status of one try at a transaction (Pulsar's `TxnStatus`).
 
     FORGOTTEN: another try, or this one, was committed so long ago that no log refers to it.
     """
