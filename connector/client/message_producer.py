@@ -1,8 +1,8 @@
 """A producer in this process: it gathers messages, and publishes them as a sink does.
 
-Invariants: what waits is published in its order, as one commit; a message that can't be one is
-refused when it is sent, and changes nothing; sequence ids go on behind the last that the topic
-knows of this producer. Entries, routing, chunks, delays and duplicates are the sink's
+Invariants: waiting messages are published in their order, as one commit; a message that can't be
+published is refused when it is sent, and changes nothing; sequence ids go on behind the last that
+the topic knows of this producer. Entries, routing, chunks, delays and duplicates are the sink's
 (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
 """
 
@@ -29,7 +29,7 @@ from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 MOST_WAITING: Final = 1000
-"""So many messages are published at once, however short they have waited (Pulsar's default)."""
+"""Messages that are published at once, however short they have waited (Pulsar's default)."""
 _COLUMNS: Final = pa.schema(
     [
         ("value", pa.binary()), ("key", pa.string()), ("ordering_key", pa.binary()),
@@ -44,11 +44,11 @@ class MessageProducer:
     """One producer of one topic. Also a context manager, which closes it at its end."""
 
     def __init__(self, options: Mapping[str, str], *, publish_delay_ms: int = 0) -> None:
-        """Connects, as its `accessMode` says; the topic is made if it is not there.
+        """Connects in its `accessMode`; the topic is made if it does not exist.
 
         `options` are those of a sink with a `topic`. Messages wait for `publish_delay_ms`, so that
         others share their commit. ProducerFencedError or ProducerBusyError if the topic is
-        another's, InvalidOptionError if an option can't be.
+        another's, InvalidOptionError if an option is wrong.
         """
         given = {"producerName": f"producer-{uuid.uuid4().hex[:10]}", **options}
         self.options: Options = options_of(given, Scope.STREAM_WRITE)
@@ -82,9 +82,9 @@ class MessageProducer:
         deliver_at: datetime | None = None,
         deliver_after: timedelta | None = None,
     ) -> int:
-        """Publish a message, now or with those that it waits for; its sequence id.
+        """Publish a message, now or with others that wait; its sequence id.
 
-        InvalidMessageError if it can't be one; of the others nothing is lost.
+        InvalidMessageError if it can't be published; waiting messages are not lost.
         """
         with self._lock:
             self._check_open()
@@ -106,7 +106,7 @@ class MessageProducer:
             return number
 
     def flush(self) -> list[MessageId]:
-        """Publish what waits; the ids that it got, partition by partition, as they are stored."""
+        """Publish waiting messages; their ids, partition by partition, as they are stored."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             if not waiting:
@@ -116,7 +116,7 @@ class MessageProducer:
         return [each for commit in done if isinstance(commit, Commit) for each in _ids(commit)]
 
     def close(self) -> None:
-        """Publish what waits, and go: others may have the topic."""
+        """Publish waiting messages, and leave the topic to others."""
         self._flush_due()
         with self._lock:
             if not self._is_closed and self._claim is not None:
@@ -147,7 +147,7 @@ class MessageProducer:
 
 
 def _batch(messages: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Without the columns that no message has: an option may say what they lack."""
+    """The messages as rows; a column that none has is left out, for an option to fill in."""
     names = [
         each.name
         for each in _COLUMNS
