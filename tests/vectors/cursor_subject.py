@@ -21,7 +21,7 @@ from pulsar_spark.errors import InvalidCursorPositionError, ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
 from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
@@ -174,7 +174,7 @@ class CursorSubject:
         return self._state.subscriptions[_NAME].cursor
 
     @property
-    def _ledgers(self) -> Any:
+    def _ledgers(self) -> LedgerList:
         return self._state.ledgers
 
     def _tell(self, command: Command) -> None:

@@ -95,7 +95,7 @@ class PlainCursor:
         self._moved(persist=True)
 
     def after_skipping(self, count: int, *, include_deleted: bool) -> Position:
-        """The last of so many entries that are next; those already deleted count, or they do not."""
+        """The last of the next so many entries; those already deleted count, or they do not."""
         rest = [p for p in self.entries if p > self.mark_delete]
         if not include_deleted:
             rest = [p for p in rest if not self.is_done(p)]
