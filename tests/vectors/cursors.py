@@ -251,7 +251,7 @@ class _Walk:
 
     def _seek(self, position: Position, words: list[int] | None) -> None:
         self.before_seek |= self.plain.acknowledged()
-        self.subject.seek(position, words, min(self.ledgers.sizes))
+        self.subject.seek(position, words)
         self.plain.seek(position, words)
 
     def _do_trim(self, step: Case) -> None:

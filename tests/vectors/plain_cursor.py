@@ -77,17 +77,21 @@ class PlainCursor:
 
     def acknowledge_cumulative(self, position: Position, words: list[int] | None = None) -> None:
         part: set[Message] = set()
-        target = position
+        target, earlier = position, []
         if words:
+            if position > self.last:
+                raise InvalidCursorPositionError("beyond the last entry")
             part = self._acked_by(position, words)
             earlier = [p for p in self.entries if p < position]
-            target = earlier[-1] if earlier else Position(min(self.sizes), -1)
+            target = earlier[-1] if earlier else Position(min(*self.sizes, position.ledger_id), -1)
         if target.entry_id < 0 and target > self.mark_delete >= self.last:
             target = self.mark_delete
         if target > self.last:
             raise InvalidCursorPositionError("beyond the last entry")
         if target < self.mark_delete:
             raise InvalidCursorPositionError("below the mark-delete position")
+        if words and not earlier:
+            self.start = target  # before the first entry that is left
         for entry in self.entries:
             if entry <= target:
                 self.acked |= self._messages(entry)
