@@ -1,7 +1,7 @@
-"""How the messages of a partition form entries, and in which order they are stored for that.
+"""How the messages of a partition form entries, and the order in which they are stored.
 
 Invariants: a message with a delivery time is an entry of its own; the default container keeps the
-order of the rows, the key-based one that within each key. Follows Pulsar's
+order of the rows, the key-based one the order within each key. Follows Pulsar's
 `BatchMessageContainerImpl` and `BatchMessageKeyBasedContainer`.
 """
 
@@ -21,7 +21,7 @@ from pulsar_spark.producing.batch_message_container import BatchLimits, key_base
 
 
 def batch_limits(options: Options) -> BatchLimits:
-    """When an entry is full."""
+    """The limits at which an entry is full."""
     return BatchLimits(
         options["batchingMaxMessages"] if options["batchingEnabled"] else 1,
         options["batchingMaxBytes"],
@@ -30,7 +30,7 @@ def batch_limits(options: Options) -> BatchLimits:
 
 
 def in_entries(messages: pa.Table, options: Options) -> tuple[pa.Table, BatchSizes]:
-    """The messages in the order in which they are stored, and how they form entries."""
+    """The messages in the order in which they are stored, and the sizes of their entries."""
     sizes = _containers(messages, batch_limits(options))
     if options["batcherBuilder"] == "KEY_BASED":
         order, sizes = key_based_order(_key_codes(messages), _sequence_ids(messages), sizes)
@@ -39,7 +39,7 @@ def in_entries(messages: pa.Table, options: Options) -> tuple[pa.Table, BatchSiz
 
 
 def _containers(messages: pa.Table, limits: BatchLimits) -> NDArray[np.int64]:
-    """How many consecutive messages share a container; a delayed one has it to itself."""
+    """The sizes of containers of consecutive messages; a delayed message has one to itself."""
     sizes = payload_sizes(messages["value"])
     deliver_at = messages["deliver_at"] if "deliver_at" in messages.column_names else None
     if deliver_at is None or deliver_at.null_count == len(deliver_at):
@@ -71,7 +71,7 @@ def _key_codes(messages: pa.Table) -> NDArray[np.int64]:
 
 
 def _sequence_ids(messages: pa.Table) -> NDArray[np.int64]:
-    """The messages' own sequence ids; where one has none, their order stands for them."""
+    """The messages' own sequence ids; a message without one gets its row number."""
     given = messages["sequence_id"] if "sequence_id" in messages.column_names else None
     if given is None or given.null_count:
         return np.arange(len(messages), dtype=np.int64)

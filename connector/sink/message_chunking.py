@@ -75,7 +75,7 @@ def chunk_runs(messages: pa.Table) -> tuple[ChunkRun, ...]:
 
 
 def _cut(values: pa.ChunkedArray, counts: NDArray[np.int64], limit: int) -> pa.Array:
-    """Each value cut into so many; the same bytes, with more offsets into them."""
+    """Each value cut into so many parts; the same bytes, with more offsets into them."""
     array = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
     _, offsets_buffer, data = array.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + len(array) + 1]
@@ -90,7 +90,7 @@ def _cut(values: pa.ChunkedArray, counts: NDArray[np.int64], limit: int) -> pa.A
 
 
 def _uuid(messages: pa.Table, row: int) -> str:
-    """What a message's chunks have in common: its producer and sequence id, or a new one."""
+    """The uuid of a message's chunks: its producer and sequence id, or a new one."""
     if {"producer_name", "sequence_id"} <= set(messages.column_names):
         producer, number = (messages[n][row].as_py() for n in ("producer_name", "sequence_id"))
         if producer is not None and number is not None:

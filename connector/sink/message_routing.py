@@ -1,8 +1,8 @@
-"""Which partition each row of a sink goes to, as the sink's options say.
+"""The partition of each row of a sink, as the sink's options say.
 
-Invariants: rows of one key go to one partition while their number stays, unless the user's own
-router decides; rows without a key stay in a partition for as many as fill an entry; a partition
-that is not there is an error before anything of the batch is kept. Follows Pulsar's
+Invariants: rows of one key go to one partition while the number of partitions stays, unless the
+user's own router decides; rows without a key stay in a partition for as many as fill an entry; a
+partition that does not exist is an error before anything of the batch is kept. Follows Pulsar's
 `PartitionedProducerImpl` and `MessageRouter`.
 """
 
@@ -47,9 +47,9 @@ class MessageRouting:
         self._by_batch = RoundRobinByBatch(self._start, batch_limits(options))
 
     def partitions(self, messages: pa.Table) -> NDArray[np.int32] | int:
-        """One partition a row, shape (rows,); a number alone if all go to the same one.
+        """One partition a row, shape (rows,); one number if all rows go to the same.
 
-        InvalidMessageError if the user's router names a partition that is not there.
+        InvalidMessageError if the user's router names a partition that does not exist.
         """
         if self._partitions == 1:
             return 0
@@ -102,7 +102,7 @@ class MessageRouting:
 
 
 def message_router(options: Options) -> MessageRouter | None:
-    """The user's router, imported; None without one. InvalidOptionError if it can't be had."""
+    """The user's router, imported; None without one. InvalidOptionError if it can't be imported."""
     path = options["messageRouter"]
     if path is None:
         return None

@@ -37,7 +37,7 @@ from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 BUFFERED_BYTES = 64 << 20
-"""A task that holds so many bytes of messages of one topic writes them to a file."""
+"""The buffered bytes of one topic at which a task writes a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ def write_messages(
     *,
     enforced: bool = True,
 ) -> list[WrittenTopic]:
-    """Write the rows of one task; what the driver then commits.
+    """Write the rows of one task; returns the files for the driver to commit.
 
     InvalidMessageError if a row can't be a message, IncompatibleSchemaError if its topic refuses
-    the values' `schema`: nothing of its batch is kept, and what the task has written before is left
-    to the clean-up of orphans. Unless `enforced`, as for messages that were published before, texts
-    may be none, and a topic may not demand a schema.
+    the values' `schema`: nothing of its batch is kept, and files that the task has written before
+    are left to the clean-up of orphans. Not `enforced`, as for messages that were published before,
+    texts need not be UTF-8, and no topic demands a schema.
     """
     writers: dict[str, _TopicWriter] = {}
     encode = encoder(schema.info) if schema and not schema.encoded else None
@@ -96,7 +96,7 @@ def check_messages_fit(batch: pa.RecordBatch, options: Options, root: Root) -> N
 
 
 class _TopicWriter:
-    """The messages of one task for one topic."""
+    """Buffers and writes one task's messages for one topic."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _TopicWriter:
         self._written: list[NewLedger] = []
 
     def add(self, messages: pa.Table, partition: int = -1) -> None:
-        """Take in messages; `partition` is where they go, -1 lets the router choose."""
+        """Take in messages for a partition; -1 lets the router choose."""
         if partition >= self._partitions:
             raise InvalidMessageError(
                 f"A row names {self._topic}-partition-{partition}, and the topic has "
@@ -146,7 +146,7 @@ class _TopicWriter:
         return WrittenTopic(str(self._topic), tuple(self._written), self._deduplicate)
 
     def abort(self) -> None:
-        """Files that were written stay for the clean-up of orphans: a commit may name them yet."""
+        """Leave written files to the clean-up of orphans: a commit may name them yet."""
         self._buffers.clear()
 
     def _flush(self) -> None:
@@ -196,7 +196,7 @@ class _TopicWriter:
 
 
 def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in order; all names are checked before the first is handed on."""
+    """The rows of each topic, in order; all names are checked before the first is yielded."""
     if "topic" not in batch.schema.names:
         assert default is not None
         check_user_topic(TopicName.parse(default), "written")
@@ -224,12 +224,12 @@ def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str,
 def _split(
     messages: pa.Table, partitions: NDArray[np.int32] | int
 ) -> Iterator[tuple[int, pa.Table]]:
-    """(partition, its rows in order), for each partition that has some."""
+    """(partition, its rows in order), for each partition that has any."""
     if isinstance(partitions, int):
         yield partitions, messages
         return
     narrow = partitions.astype(np.uint16) if partitions.max() < 1 << 16 else partitions
-    order = np.argsort(narrow, kind="stable")  # a radix sort, where numbers are narrow
+    order = np.argsort(narrow, kind="stable")  # a radix sort, as the numbers are narrow
     ordered = messages.take(pa.array(order))
     numbers, firsts = np.unique(partitions[order], return_index=True)
     ends = [*firsts[1:].tolist(), len(messages)]

@@ -1,9 +1,9 @@
 """Rows of a DataFrame as messages: columns and types of the data files, checked.
 
-Invariants: a message is checked before anything of its batch is kept; which columns there are
-follows from the rows' columns and the options, never from what is null in them, so that all tables
-of a task fit together; what a row leaves open the options fill in; the publish time is taken once
-for each batch of rows, and a delay counts from it.
+Invariants: a message is checked before anything of its batch is kept; the columns follow from the
+rows' columns and the options, never from nulls in them, so that all tables of a task fit together;
+options fill in what a row leaves open; the publish time is taken once for each batch of rows, and
+a delay counts from it.
 Follows Pulsar's `TypedMessageBuilderImpl` and `ProducerImpl`.
 """
 
@@ -28,8 +28,8 @@ _TEXTS = ("topic", "key", "properties", "producer_name")
 def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int) -> pa.Table:
     """The rows with the columns and types of the data files. InvalidMessageError names a bad one.
 
-    `rows` have the columns of a sink but `topic`, which is the name in errors. They are published
-    at `now_ms`.
+    `rows` have a sink's columns without `topic`, whose argument is the name in errors. They are
+    published at `now_ms`.
     """
     now_us = now_ms * 1000
     columns: dict[str, pa.Array] = {}
@@ -85,9 +85,9 @@ def _check_sizes(value: pa.Array, options: Options, topic: str) -> None:
 def _delivery_times(
     rows: pa.RecordBatch, deliver_at: pa.Array | None, options: Options, topic: str, now_us: int
 ) -> pa.Array | None:
-    """When each message is to be delivered: as its row says, else as the options; None if no row.
+    """Each message's delivery time, from its row, else from the options; None if no row has one.
 
-    InvalidMessageError if a row says it in two ways, or wants a delay below zero.
+    InvalidMessageError if a row gives it in two ways, or a delay below zero.
     """
     if "deliver_after" in rows.schema.names:
         delays = rows.column("deliver_after")
@@ -145,7 +145,7 @@ def _too_far(topic: str) -> InvalidMessageError:
 
 
 def _sticky_keys(ordering_key: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
-    """What Key_Shared hashes: the ordering key, else the key; None without such columns."""
+    """The keys that Key_Shared hashes: ordering key, else key; None without such columns."""
     if ordering_key is None or key is None:
         return key if ordering_key is None else ordering_key
     if ordering_key.null_count == len(ordering_key):

@@ -1,6 +1,6 @@
-"""Files that are written become messages that all can see: one commit a topic, or all at once.
+"""Written files become messages that all can see: one commit a topic, or all at once.
 
-Invariants: what a task wrote is visible only through its topic's commit, and the commit of one
+Invariants: a task's files are visible only through their topic's commit, and the commit of one
 (query, micro-batch), or of one (txnAppId, txnVersion), takes effect once, however often it is
 tried; with a transaction all topics take effect together, by one decision on all of them.
 Follows Delta's `DeltaSink` (application id and version).
@@ -36,11 +36,11 @@ def publish(
 ) -> list[Commit | AlreadyCommitted]:
     """Make the files' messages visible, topic by topic, or all of them in one `transaction`.
 
-    Returns what each topic's log says of it; nothing with a transaction.
+    Returns the answer of each topic's log; nothing with a transaction.
 
-    A `producer` gets each topic first, as its access mode says, and `leaves` it again if it is
-    done. ProducerFencedError or ProducerBusyError if it may not have it; so that nothing at all
-    is published then, its topics always get theirs in one transaction.
+    A `producer` gets each topic first, in its access mode, and `leaves` it again if it is done.
+    ProducerFencedError or ProducerBusyError if it may not have one; its topics are always in one
+    transaction, so that nothing at all is published then.
     """
     parts = list(_parts(root, written, application, producer, leaves=leaves))
     if transaction is None and (producer is None or len(parts) == 1):
@@ -66,7 +66,7 @@ def prepares_of(
 
 @dataclass(frozen=True, slots=True)
 class _TopicPart:
-    """What goes into one topic."""
+    """One topic's ledgers, and how they are published."""
 
     ledger: ManagedLedger
     new: Sequence[NewLedger]
@@ -77,7 +77,7 @@ class _TopicPart:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """As long as the producer has the topic, which it need not for what was published."""
+        """A context in which the producer has the topic, if there is anything to publish."""
         published = self.application and self.ledger.state.was_published(*self.application)
         producer = None if published else self.producer
         if producer is not None:

@@ -1,8 +1,8 @@
 """The sinks as Spark calls them: tasks write files, and the driver publishes them.
 
-Invariants: what is published belongs to one (query, micro-batch), or to one (txnAppId,
-txnVersion), however often Spark repeats it; `abort` removes nothing, since it may come after a
-commit that took effect. Spark's shell around `message_writer` and `publishing`.
+Invariants: a publication belongs to one (query, micro-batch), or to one (txnAppId, txnVersion),
+however often Spark repeats it; `abort` removes nothing, since it may come after a commit that took
+effect. Spark's shell around `message_writer` and `publishing`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from pulsar_spark.topic_name import TopicName, check_user_topic
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 RUN_ID_PROPERTY = "spark.jobGroup.id"
-"""Spark runs a query's jobs in a group that is called after the run."""
+"""The property that names the run: Spark runs a query's jobs in a group of that name."""
 
 
 @dataclass(frozen=True)
 class WrittenFiles(WriterCommitMessage):
-    """What one task wrote, and for which query (None outside of one)."""
+    """The files that one task wrote, and their query (None outside of one)."""
 
     topics: tuple[WrittenTopic, ...]
     query_id: str | None = None
@@ -108,7 +108,7 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
 
 
 def query_of(query_ids: Iterable[str | None], batch_id: int) -> str:
-    """The one query that a micro-batch's tasks name. InvalidOptionError if it is not one."""
+    """The one query that a micro-batch's tasks name. InvalidOptionError if there are several."""
     known = {each for each in query_ids if each}
     if len(known) != 1:
         raise InvalidOptionError(
@@ -132,14 +132,14 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFile
 
 
 def topics_of(written: Iterable[WrittenFiles]) -> list[WrittenTopic]:
-    """What all tasks wrote."""
+    """The topics' files of all tasks."""
     return [topic for task in written for topic in task.topics]
 
 
 def check_messages(
     options: Options, root: Root, schema: StructType, *, overwrite: bool
 ) -> SinkSchema | None:
-    """The schema of the values, if they have one.
+    """The schema of the values; None for bytes.
 
     InvalidOptionError, InvalidMessageError, IncompatibleSchemaError or BucketNotFoundError if rows
     of this type can't be published, as far as can be seen before anything runs.

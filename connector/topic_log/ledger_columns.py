@@ -1,7 +1,7 @@
-"""What is looked at of a ledger's messages when it is decided who gets them, and when.
+"""The columns of a ledger that decide who gets its messages, and when.
 
-Invariants: payloads are never read; a ledger that was merged into another file meanwhile is read
-where it lies now, and one that was trimmed has no columns.
+Invariants: payloads are never read; a ledger that was merged into another file is read there; a
+ledger that was trimmed has no columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PUBLISH_TIMES = "publish_time"
 def columns_of(
     ledger: ManagedLedger, info: LedgerInfo, reader: LedgerFileReader
 ) -> dict[str, bytes]:
-    """The bytes of those arrays of a ledger that say something, by column; none if it is gone."""
+    """The bytes of the columns that have a value, by name; none if the ledger is gone."""
     names = [HASHES]
     if info.max_deliver_at_ms is not None:
         names.append(DELIVERY_TIMES)
@@ -47,7 +47,7 @@ def columns_of(
 def delivery_times_of(
     ledger: ManagedLedger, info: LedgerInfo, reader: LedgerFileReader
 ) -> NDArray[np.int64] | None:
-    """When each message is to be delivered, in milliseconds, 0 for at once; None if it is gone."""
+    """The time at which each message is due, in ms, 0 for at once; None if the ledger is gone."""
     table = _read(ledger, info, reader, [DELIVERY_TIMES])
     return None if table is None else _milliseconds(table[DELIVERY_TIMES])
 
@@ -61,7 +61,7 @@ def _read(
         try:
             table = reader.read_table(place, list(names))
             break
-        except ObjectNotFoundError:  # merged away, or trimmed: then nobody asks for them
+        except ObjectNotFoundError:  # merged away, or trimmed: nobody asks for its times
             ledger.refresh()
             found = ledger.ledgers(info.partition).get(info.ledger_id)
             place = found if found != place else None
@@ -77,6 +77,6 @@ def _hashes(hashes: pa.ChunkedArray, ledger_id: int) -> bytes:
 
 
 def _milliseconds(times: pa.ChunkedArray) -> NDArray[np.int64]:
-    """0 where there is none."""
+    """Milliseconds; 0 for a null."""
     micros = pc.fill_null(pc.cast(times, pa.int64()), 0).to_numpy()
     return np.asarray(micros // 1000, np.int64)

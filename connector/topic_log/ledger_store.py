@@ -2,8 +2,8 @@
 
 Invariants: a file is deleted only after a commit has given it up and a grace period has passed,
 so a reader with an older view has time to finish, or finds it gone, refreshes and reads again;
-a late commit that names a file given up is refused; merging changes no message id. Each of these
-may be stopped at any point and run again, by several processes at once.
+a late commit that names such a file is refused; merging changes no message id. Every method may
+stop at any point and run again, in several processes at once.
 
 Follows Pulsar's ledger trimming; merging has no counterpart there.
 """
@@ -41,7 +41,7 @@ INACTIVE_AGE_MS = 7 * 24 * 60 * 60 * 1000
 SMALL_FILE_BYTES = 1 << 20
 """Files up to this length are merged."""
 MERGED_FILE_BYTES = 64 << 20
-"""A merged file is made of files of about so many bytes together."""
+"""The size at which the rows of small files fill a merged one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class LedgerStore:
     def __init__(
         self, ledger: ManagedLedger, *, grace_ms: int = FILE_GRACE_MS, waits: bool = True
     ) -> None:
-        """`waits`: for an open transaction; else what it holds up is left for another time."""
+        """`waits`: for an open transaction; without it a method does nothing behind one."""
         self.ledger = ledger
         self.grace_ms = grace_ms
         self.waits = waits
@@ -65,10 +65,10 @@ class LedgerStore:
     def trim(
         self, before: Mapping[int, int], *, term: int | None = None, now_ms: int | None = None
     ) -> Commit | None:
-        """Drop each partition's ledgers with an id below `before[partition]`; None if none is.
+        """Drop each partition's ledgers with an id below `before[partition]`; None if none are.
 
-        Of a partition that was ever compacted, what is not compacted yet stays all the same.
-        A file that no ledger refers to any more is given up by the same commit.
+        In a partition that was ever compacted, ledgers behind the horizon stay all the same. A file
+        to which no ledger refers any more is given up by the same commit.
         """
 
         def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
@@ -95,7 +95,7 @@ class LedgerStore:
     ) -> Commit | None:
         """Give up the data files that no commit names and that are older; None if there are none.
 
-        They are left by tasks that failed, or whose commit found all messages to be duplicates.
+        Tasks leave them that failed, or whose commit found all messages to be duplicates.
         """
         self.ledger.refresh()
         now = _or(now_ms, self.ledger.clock())
@@ -121,7 +121,7 @@ class LedgerStore:
     ) -> list[str]:
         """Delete the files that were given up before the grace period; their paths.
 
-        Temporary files that killed writers left behind go too, once they are that old.
+        Temporary files of killed writers go too, once they are that old.
         """
         self.ledger.refresh()
         now = _or(now_ms, self.ledger.clock())
@@ -149,8 +149,8 @@ class LedgerStore:
     ) -> Commit | None:
         """Forget the applications and producers that publish no more; None if there are none.
 
-        Both clocks have to say so, the one here and that of the log's latest commit, so that one
-        that is ahead makes nobody forgotten.
+        Both clocks have to say so, the one here and that of the log's latest commit: one that is
+        ahead forgets nobody.
         """
 
         def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
@@ -196,7 +196,7 @@ class LedgerStore:
         try:
             merged, moved = self._copy(ledgers, compression)
         except ObjectNotFoundError:
-            return None  # Somebody else merged or trimmed it; the next run sees what is left.
+            return None  # merged or trimmed by another: the next run sees the rest
         old = {(each.partition, each.ledger_id): each for each in ledgers}
 
         def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
@@ -214,12 +214,12 @@ class LedgerStore:
         try:
             return self._commit(build)
         except FileReclaimedError:
-            return None  # Asleep for so long that it was taken for an orphan; the next run merges.
+            return None  # taken for an orphan while this process slept: the next run merges
 
     def _copy(
         self, ledgers: Sequence[LedgerInfo], compression: str
     ) -> tuple[str, list[MovedLedger]]:
-        """Write the ledgers' rows into a new file; its path, and where each ledger lies in it."""
+        """Write the ledgers' rows into a new file; its path, and each ledger's place in it."""
         ledger = self.ledger
         reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
         try:
@@ -281,7 +281,7 @@ def _rows(reader: LedgerFileReader, ledger: LedgerInfo) -> pa.Table:
 
 
 def delete_temporaries(store: ObjectStore, folder: str, before_ms: int) -> None:
-    """Delete what writers that were killed have left in the folder, if it is that old."""
+    """Delete the temporary files of killed writers in the folder, if they are that old."""
     for item in list(store.files(folder)):
         if _is_temporary(item) and item.modified_ms <= before_ms:
             store.delete(item.path)

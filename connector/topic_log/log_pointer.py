@@ -1,9 +1,9 @@
 """The log's pointer: which snapshot is the newest, and up to where the log may be gone.
 
 Invariants: both numbers only rise, moved by compare-and-swap; no log file is removed before
-`removed` is at or beyond it. So whoever has read or created the file of commit N, and afterwards
-reads a pointer with `removed` below N, knows that this place of the log was never emptied before,
-and that the file is the one that everybody sees.
+`removed` is at or beyond it. So a process that has read or created the file of commit N, and then
+reads a pointer with `removed` below N, knows that this file is the one that everybody sees: its
+place was never emptied.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _NUMBERED = re.compile(r"(\d{20})\.(json|snapshot\.parquet)")
 class LogPointer:
     """`snapshot`: its commit's number. `removed`: log files up to it may be gone; -1: none.
 
-    `marks` are (snapshot, since when) of earlier moves, oldest first: what lets the log files
-    up to a snapshot be removed once it has stood for the grace period.
+    `marks` are (snapshot, time) of earlier moves, oldest first: once a snapshot has stood for the
+    grace period, the log files up to it are removed.
     """
 
     snapshot: int
@@ -65,7 +65,7 @@ class LogPointer:
             raise POINTER_FORMAT.damaged(name, repr(error)) from error
 
     def moved(self, snapshot: int, now_ms: int, grace_ms: int) -> LogPointer:
-        """At a newer snapshot; what has been superfluous for the grace period is given up.
+        """The pointer at a newer snapshot; log files that it made superfluous in time are given up.
 
         A mark of the future, from a writer whose clock is ahead, counts from now on.
         """
@@ -94,7 +94,7 @@ class PointerFile:
         self._seen: tuple[bytes | None, LogPointer] = (None, NO_POINTER)
 
     def read(self) -> LogPointer:
-        """As it stands; NO_POINTER before the first snapshot."""
+        """The pointer as of now; NO_POINTER before the first snapshot."""
         return self._parse(self._store.get(self._path))
 
     def move(self, snapshot: int, now_ms: int) -> LogPointer:
@@ -116,7 +116,7 @@ class PointerFile:
         return after
 
     def _remove(self, removed: int) -> None:
-        """Delete commits and snapshots up to a number that the pointer says is given up."""
+        """Delete commits and snapshots up to a number that the pointer has given up."""
         for item in list(self._store.files(join(self._folder, LOG_FOLDER))):
             numbered = _NUMBERED.fullmatch(item.path.rsplit("/", 1)[-1])
             if numbered and int(numbered[1]) <= removed:

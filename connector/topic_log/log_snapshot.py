@@ -1,9 +1,9 @@
 """A topic's state as one Parquet file: a row for each ledger, the small rest as JSON beside it.
 
-Invariants: reading costs a few milliseconds for ten thousand ledgers, since no ledger is built
-before somebody asks for it; a checksum of the whole file, which stands where Parquet leaves room,
-behind its first four bytes, is verified before Arrow sees any of it; a snapshot of a newer version,
-or a damaged one, is refused.
+Invariants: reading costs a few milliseconds for ten thousand ledgers, since a ledger is built when
+it is asked for; a checksum of the whole file, which stands where Parquet leaves room, behind its
+first four bytes, is verified before Arrow sees any of it; a snapshot of a newer version, or a
+damaged one, is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SNAPSHOT_FORMAT: Final = StoredFormat("Snapshot", version=4, checked_since=4)
 REST_KEY: Final = "pulsarlite.topic"
 _MAGIC: Final = b"PLSN"
 _PLACE: Final = 4
-"""Where the magic stands, and behind it the CRC-32 of all other bytes of the file."""
+"""The length of the magic; behind it stands the CRC-32 of all other bytes of the file."""
 _CHECKSUM: Final = struct.Struct("<I")
 _BEHIND: Final = _PLACE + len(_MAGIC) + _CHECKSUM.size
 
@@ -108,7 +108,7 @@ def decode_snapshot(data: bytes, topic: str, name: str, number: int) -> TopicSta
 
 
 def _checksum(data: bytes | bytearray) -> int:
-    """Of the file, but for the four bytes in which it stands."""
+    """The CRC-32 of the file without the four bytes in which it stands."""
     view = memoryview(data)
     before = zlib_ng.crc32(view[: _BEHIND - _CHECKSUM.size])
     return zlib_ng.crc32(view[_BEHIND:], before)

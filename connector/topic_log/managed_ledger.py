@@ -1,11 +1,11 @@
 """A topic on disk: its state, kept up with the log, and the one way to commit to it.
 
-Invariants: a commit takes effect at the instant its log file comes into being, and once; what was
-confirmed is durable; the state moves forward only; nothing is put that could not be read back and
-applied, or that names a file which is not there; a log file in a place that was emptied before
-(left by a writer that slept through a clean-up) is never applied. See `log_pointer` for how that
-is known. A commit of a transaction that is open ends the log: nobody sees it, and who wants to
-commit behind it waits until it is decided, or decides (`_settle`).
+Invariants: a commit takes effect at the instant its log file comes into being, and once; a commit
+that was confirmed is durable; the state moves forward only; a commit is put only if it can be read
+back and applied, and if the files that it names exist; a log file in a place that was emptied
+before (left by a writer that slept through a clean-up) is never applied: `log_pointer` says how
+that is known. A commit of an open transaction ends the log: nobody sees it, and a writer that comes
+behind it waits until it is decided, or decides (`_settle`).
 
 Follows Pulsar's `ManagedLedgerImpl`; the log stands where Pulsar has ZooKeeper and a bookie quorum.
 """
@@ -51,18 +51,18 @@ from pulsar_spark.topic_log.transaction_attempt import (
 from pulsar_spark.topic_name import MAX_PARTITIONS, is_persistent
 
 BROKERS_PATIENCE_MS = 10_000
-"""How long the broker waits at most for a transaction that is open where it publishes letters: it
-serves all topics, and whoever is aborted publishes again."""
+"""How long the broker waits for an open transaction of a topic to which it publishes letters. It
+serves all topics; the transaction, then aborted, is published again by its owner."""
 SNAPSHOT_EVERY = 64
 """Commits between snapshots, at least."""
 SNAPSHOT_LEDGERS = 64
-"""Beyond that, a commit between snapshots for each so many ledgers: a snapshot costs by ledger."""
+"""One more commit between snapshots for each so many ledgers: a snapshot costs by ledger."""
 IDLE_POINTER_LOOK_S = 1.0
 """How often a reader that finds no news looks at the pointer too."""
 TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
 POLL_S = 0.02
-"""Between two looks at an open transaction, on a local disk, ..."""
+"""The pause between two looks at an open transaction, on a local disk, ..."""
 REMOTE_POLL_S = 0.5
 """... and on an object store."""
 
@@ -82,14 +82,14 @@ class ManagedLedger:
         clock: Callable[[], int] | None = None,
         log_grace_ms: int = LOG_GRACE_MS,
     ) -> None:
-        """Of no use before `open` or `create`, which make it. `clock`: the store's."""
+        """Empty: `open` and `create` make a ledger of use. `clock`: the store's by default."""
         self.store, self.folder, self.topic = store, folder, topic or folder
         self.clock = clock or store.clock.wall_ms
         self._state = TopicState(self.topic)
         self._pointer_file = PointerFile(store, folder, log_grace_ms)
         self._pointer_looked_s = 0.0
         self._snapshot = -1
-        self._undecided: tuple[Commit, int] | None = None  # and since when it is known here
+        self._undecided: tuple[Commit, int] | None = None  # (commit, when it was first seen)
         self._lock = threading.RLock()
 
     @classmethod
@@ -137,14 +137,14 @@ class ManagedLedger:
 
     @property
     def state(self) -> TopicState:
-        """As of the last `refresh` or commit. Ask anew after each: it may be another object."""
+        """As of the last `refresh` or commit. Ask again after each: it may be another object."""
         return self._state
 
     def ledgers(self, partition: int) -> LedgerList:
         return self._state.ledgers(partition)
 
     def refresh(self) -> bool:
-        """Take in what was committed since; whether there was anything."""
+        """Apply the commits since the last look; False if there were none."""
         with self._lock:
             before = self._state.number
             self._follow()
@@ -178,11 +178,11 @@ class ManagedLedger:
 
         `application` is (id, version): published once, however often it is tried. With
         `deduplicate` (the topic's setting `deduplication` by default) a message whose sequence id
-        its producer has used before is hidden. `producer` is registered already, and `leaves` with
-        this if it is done; what is the broker's own no producer excludes. FencedError if a higher
+        its producer has used before is hidden. `producer` is registered already; `leaves`: this
+        commit ends its registration. `is_brokers`: no producer excludes it. FencedError if a higher
         term has committed, ProducerFencedError or ProducerBusyError if the producer may not
-        publish, FileReclaimedError if a file was given up meanwhile. With `transaction` they are
-        only prepared: visible once that is committed.
+        publish, FileReclaimedError if a file was given up meanwhile. With `transaction` the ledgers
+        are only prepared: visible once it is committed.
         """
         if isinstance(application, tuple):
             application = Application(*application)
@@ -208,7 +208,7 @@ class ManagedLedger:
         return committed
 
     def grow(self, partitions: int, *, term: int | None = None) -> Commit | None:
-        """Have at least so many partitions; None if it has them."""
+        """Grow to so many partitions; None if it has as many."""
         _check_partitions(partitions)
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
@@ -221,7 +221,7 @@ class ManagedLedger:
         return grown if isinstance(grown, Commit) else None
 
     def change_settings(self, settings: Mapping[str, Any]) -> Commit | None:
-        """Set these settings and keep the others; None if they are so already."""
+        """Change these settings and keep the others; None if they are so already."""
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             wanted = {**state.settings, **settings}
@@ -235,13 +235,13 @@ class ManagedLedger:
     def commit(
         self, build: Build, *, waits: bool = True, patience_ms: int | None = None
     ) -> Commit | AlreadyCommitted | None:
-        """Commit what `build(state, commit_id, now_ms)` proposes, on the state as it is by then.
+        """Commit what `build(state, commit_id, now_ms)` proposes, on the latest state.
 
-        `build` is called again after every lost race. What it returns other than a Commit is
-        returned as it is: there is nothing to do. Behind an open transaction it waits until that
-        is decided, or its time is over, or `patience_ms` if that is less; or if it `waits` not, it
-        does nothing and returns None. FileReclaimedError if a file that the commit names is gone,
-        UnreadableRecordError if it could not be read back: then nothing was stored.
+        `build` is called again after every lost race. If it proposes no Commit, there is nothing
+        to do: its answer is returned. Behind an open transaction the call waits until that is
+        decided, or its time is over, or `patience_ms` if that is less; with `waits` False it
+        returns None. FileReclaimedError if a file that the commit names is gone,
+        UnreadableRecordError if the commit could not be read back: then nothing was stored.
         """
         commit_id = uuid.uuid4().hex
         lost = 0
@@ -269,7 +269,7 @@ class ManagedLedger:
             self._settle(None)
 
     def commits(self, first: int, last: int) -> list[Commit] | None:
-        """The commits of these numbers, both included; None if some are not there any more."""
+        """The commits from `first` to `last`, both included; None if some are gone."""
         numbers = range(first, last + 1)
         found = self.store.get_many(self._path(number) for number in numbers)
         commits = []
@@ -288,7 +288,7 @@ class ManagedLedger:
         return commits
 
     def write_snapshot(self) -> None:
-        """Store the state as of now, and let the pointer name it."""
+        """Store the present state, and let the pointer name it."""
         with self._lock:
             number = self._state.number
             path = join(self.folder, snapshot_file(number))
@@ -301,7 +301,7 @@ class ManagedLedger:
             self._note(self._pointer_file.move(number, self.clock()))
 
     def _try(self, proposal: Commit) -> bool:
-        """Whether the proposal was committed. If not, the state has gone on."""
+        """Whether the proposal was committed. If not, the state has moved on."""
         path = self._path(proposal.number)
         data = readable(
             proposal.to_json,
@@ -314,7 +314,7 @@ class ManagedLedger:
         if not self.store.put_if_absent(path, data) and self.store.get(path) != data:
             self._follow()
             return False
-        # It is ours, perhaps by a request that seemed to fail. Had the place been emptied before?
+        # Ours, though its request may have seemed to fail. Was the place emptied before?
         if self._pointer().removed >= proposal.number:
             self._load()
             if self.store.get(path) == data:
@@ -347,28 +347,28 @@ class ManagedLedger:
                 except CorruptFileError:
                     if is_persistent(self.topic):
                         raise
-                    # A machine that stopped has lost it, or one before it: it takes up its number.
+                    # Lost when a machine stopped, with others perhaps: it takes up its number.
                     self._state.apply(Commit(number, "", self._state.timestamp_ms))
             if len(found) < TAIL_AT_ONCE:
                 return
 
     def _decided(self, commit: Commit) -> Commit | None:
-        """The commit as it counts; None while its transaction is open."""
+        """The commit, or what it counts as if aborted; None while its transaction is open."""
         if commit.transaction is None:
             return commit
         decisions = TransactionDecisions(self.store, commit.transaction.id)
         status = decisions.status(commit.transaction.attempt)
         if status is TxnStatus.FORGOTTEN and self._pointer().removed >= commit.number:
-            return None  # So was the commit; what looks again finds it in a snapshot.
+            return None  # the commit is gone too: the next look finds it in a snapshot
         if status is TxnStatus.OPEN:
             return None
         return commit if status is TxnStatus.COMMITTED else commit.aborted()
 
     def _settle(self, mine: Transaction | None, patience_ms: int | None = None) -> bool:
-        """Whether nothing keeps a commit of the transaction `mine` from being tried again.
+        """Whether the transaction `mine` may try its commit again.
 
-        A transaction that only lacks the decision is committed; one that is out of time, or an
-        earlier try of the same application, is aborted; any other is left to its owner.
+        An open transaction that only lacks the decision is committed. One that is out of time, or
+        an earlier try of the same application, is aborted. Any other is left to its owner.
         """
         if self._undecided is None:
             return True
@@ -376,7 +376,7 @@ class ManagedLedger:
         open_ = commit.transaction
         assert open_ is not None
         if self._pointer().removed >= commit.number:
-            self._load()  # The log was cleaned up past it, and its decision with it.
+            self._load()  # the log was cleaned up past it
             return True
         decisions = TransactionDecisions(self.store, open_.id)
         timeout_ms = min(open_.timeout_ms, MAX_TRANSACTION_TIMEOUT_MS)
@@ -391,7 +391,7 @@ class ManagedLedger:
         return self._undecided is None
 
     def _tail(self, number: int) -> list[bytes]:
-        """The log files from `number` on, up to the first that is not there."""
+        """The log files from `number` on, up to the first gap."""
         found: list[bytes] = []
         ahead = 1
         while len(found) < TAIL_AT_ONCE:
@@ -431,7 +431,7 @@ class ManagedLedger:
                 )
 
     def _check_files(self, files: set[str]) -> None:
-        """Every file has to be there: one given up so long ago that nobody remembers is not."""
+        """Refuse a commit of a file that does not exist: it may have been given up long ago."""
         paths = {join(self.folder, file): file for file in files}
         for path, size in self.store.sizes(paths).items():
             if size is None:
@@ -446,7 +446,7 @@ class ManagedLedger:
                 )
 
     def _snapshot_if_due(self) -> None:
-        """A snapshot now and then; whatever goes wrong with it, the commit stands."""
+        """A snapshot now and then; if it fails, the commit stands all the same."""
         every = max(SNAPSHOT_EVERY, self._state.ledger_count // SNAPSHOT_LEDGERS)
         if self._state.number - max(self._snapshot, 0) < every:
             return

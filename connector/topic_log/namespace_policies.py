@@ -1,4 +1,4 @@
-"""What holds for all topics of a namespace that say nothing themselves: one small file.
+"""Settings for all topics of a namespace that have none of their own: one small file.
 
 Invariants: the file is replaced by compare-and-swap only; one of a newer version is refused; a
 sink's option comes before its topic's setting, and that before its namespace's policy. Follows
@@ -22,12 +22,12 @@ from pulsar_spark.schema.schema_registry import (
 from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName
 
 POLICIES_FILE = "~policies.json"
-"""Beside the namespace's topics, whose folders' names have no `~`."""
+"""The file beside the namespace's topics, whose folders' names have no `~`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
-    """None means that nothing was said."""
+    """A namespace's policies; None is unset."""
 
     deduplication: bool | None = None
     schema_compatibility_strategy: str | None = None
@@ -74,7 +74,7 @@ def read_policies(store: ObjectStore, namespace: NamespaceName) -> NamespacePoli
 def set_policy(
     store: ObjectStore, namespace: NamespaceName, **policy: str | bool | None
 ) -> NamespacePolicies:
-    """Say it, or (None) leave it unsaid, for topics that don't say; the policies then."""
+    """Set a policy, or (None) unset it; the policies then."""
     path = _path(namespace)
     wanted = NamespacePolicies()
 
@@ -91,7 +91,7 @@ def set_policy(
 
 
 def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
-    """Whether messages for that topic are deduplicated, as the sink's option, else it, says."""
+    """Whether the topic deduplicates: the sink's option says, else topic, else namespace."""
     if option is None:
         option = ledger.state.settings.get("deduplication")
     if option is None:
@@ -118,7 +118,7 @@ class SchemaPolicies:
 
 
 def schema_policies(ledger: ManagedLedger, topic: TopicName) -> SchemaPolicies:
-    """As the topic says, else its namespace, else Pulsar's defaults."""
+    """The topic's policies, else its namespace's, else Pulsar's defaults."""
     strategy = ledger.state.settings.get("schema_compatibility_strategy")
     allowed = ledger.state.settings.get("is_allow_auto_update_schema")
     if strategy is None or allowed is None:

@@ -1,8 +1,8 @@
-"""What differs of a `non-persistent://` topic for those who publish to it and read it.
+"""The differences of a `non-persistent://` topic, for those who publish to it and read it.
 
-Invariants: it delivers to who is connected, so reading begins where the topic ends at that instant,
-after a restart as well; what is older than it keeps messages is deleted, whether or not somebody
-still needed it; what needs messages to be kept is refused before anything is stored.
+Invariants: it delivers to connected readers, so reading begins where the topic ends at that
+instant, after a restart as well; messages older than its time are deleted, needed or not; an option
+that needs messages to be kept is refused before anything is stored.
 Follows Pulsar's `NonPersistentTopic`; why it has files all the same: decision 0066.
 """
 
@@ -29,12 +29,12 @@ _UNFIT_TO_READ: Final = {
 
 
 def check_publishing(topic: str, options: Options) -> None:
-    """InvalidOptionError if an option of a sink can't be had of a topic of that full name."""
+    """InvalidOptionError if a topic of that full name can't have one of a sink's options."""
     _check(topic, options, _UNFIT_TO_PUBLISH)
 
 
 def check_reading(topic: str, options: Options) -> None:
-    """InvalidOptionError if an option of a source can't be had of a topic of that full name."""
+    """InvalidOptionError if a topic of that full name can't have one of a source's options."""
     _check(topic, options, _UNFIT_TO_READ)
     start = options["startingOffsets"] if options.has("startingOffsets") else "latest"
     if not is_persistent(topic) and start.strip().lower() != "latest":
@@ -45,7 +45,7 @@ def check_reading(topic: str, options: Options) -> None:
 
 
 def check_kept(topic: str) -> None:
-    """InvalidOptionError if a topic of that full name has nothing for those who come later."""
+    """InvalidOptionError if a topic of that full name keeps nothing for later readers."""
     if not is_persistent(topic):
         raise InvalidOptionError(
             f"Topic {topic} is non-persistent: its messages are for who is connected when they are "
@@ -54,9 +54,9 @@ def check_kept(topic: str) -> None:
 
 
 def delete_old(ledger: ManagedLedger) -> None:
-    """Drop what the topic need not keep any more. A persistent topic stays as it is.
+    """Drop the ledgers that are out of the topic's time. A persistent topic stays as it is.
 
-    At most one commit for as long as the topic keeps messages, and one more for their files.
+    At most one commit in the time for which the topic keeps messages, and one for their files.
     """
     keep_ms = kept_ms(ledger.topic, hosted_policies(ledger.state.settings))
     if is_persistent(ledger.topic) or keep_ms == INFINITE:
@@ -75,7 +75,7 @@ def delete_old(ledger: ManagedLedger) -> None:
 
 
 def _first_kept(ledger: ManagedLedger, partition: int, keep_ms: int) -> int:
-    """The id of the first ledger that is not too old; of the newest, if all are."""
+    """The id of the first ledger that is young enough; of the newest, if none is."""
     ledgers = ledger.state.ledgers(partition)
     now_ms = ledger.clock()
     for each in ledgers:

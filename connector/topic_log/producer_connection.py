@@ -1,4 +1,4 @@
-"""How a sink gets to publish to a topic in its access mode, and how it says that it may not.
+"""A sink's way to publish to a topic in its access mode, and the error when it may not.
 
 Invariants: a producer is registered in the topic's log before its first commit there, and each
 commit is checked against the registry that it follows; waiting ends when the topic is free.
@@ -19,13 +19,13 @@ from pulsar_spark.topic_log.producer_access import ProducerAccessMode
 from pulsar_spark.topic_log.producer_registry import ProducerClaim, ProducerRegistry
 
 POLL_S = 0.05
-"""Between two looks of one who waits, on a local disk, ..."""
+"""The pause between two looks while waiting, on a local disk, ..."""
 REMOTE_POLL_S = 1.0
 """... and on an object store, where each look is a request that costs money."""
 
 
 def claim_of(options: Options, name: str, incarnation: str) -> ProducerClaim | None:
-    """What a sink claims; None if it does not say how it wants to share its topic."""
+    """The claim of a sink; None if no option says how it shares its topic."""
     if not options.has("accessMode"):
         return None
     mode = ProducerAccessMode(options["accessMode"])
@@ -33,9 +33,9 @@ def claim_of(options: Options, name: str, incarnation: str) -> ProducerClaim | N
 
 
 def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
-    """Have the producer registered; return when it may publish.
+    """Register the producer; return when it may publish.
 
-    ProducerFencedError or ProducerBusyError if it may not, and has not to wait for it.
+    ProducerFencedError or ProducerBusyError if it may not, and does not wait for it.
     """
     while True:
         granted: list[bool] = []
@@ -60,7 +60,7 @@ def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
 
 
 def disconnect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
-    """Have the producer leave, if it is there."""
+    """Take the producer out of the registry, if it is in it."""
 
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
         known = ProducerRegistry.from_json_value(state.producers)
@@ -75,7 +75,7 @@ def disconnect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
 
 @contextmanager
 def told(ledger: ManagedLedger, claim: ProducerClaim | None) -> Iterator[None]:
-    """Say in an error which topic it is, and what to do."""
+    """Add to an error of the body which topic it is about, and what to do."""
     try:
         yield
     except ProducerBusyError as error:

@@ -40,7 +40,7 @@ def options_of(given: Mapping[str, str], scope: Scope = Scope.ANY) -> Options:
 
 
 def service_url_of(given: str | None) -> str | None:
-    """The one that was given, else the environment's."""
+    """The given URL, else the environment's."""
     return given or os.environ.get(SERVICE_URL_VARIABLE)
 
 
@@ -61,12 +61,12 @@ class Root:
 
     @property
     def store(self) -> ObjectStore:
-        """This process's client of it."""
+        """This process's client of the root."""
         return open_store(self.service_url, self.storage)
 
     @property
     def clock(self) -> Clock:
-        """What tells the time there."""
+        """The store's clock."""
         return self.store.clock
 
     def open(self, topic: TopicName) -> ManagedLedger:
@@ -83,7 +83,7 @@ class Root:
             ) from error
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:
-        """A topic that `find` has found; None while it is being made, or if it never was made."""
+        """A topic that `find` has found; None if its first commit is missing."""
         try:
             return ManagedLedger.open(self.store, topic.storage_path, topic=str(topic))
         except TopicNotFoundError:
@@ -98,7 +98,7 @@ class Root:
                 self.store, topic.storage_path, topic=topic.partitioned_topic_name
             )
         except TopicNotFoundError:
-            with suppress(TopicExistsError):  # somebody else was as quick
+            with suppress(TopicExistsError):  # another process was quicker
                 self.create(topic, partitions, settings)
         return self.open(topic)
 
@@ -119,7 +119,7 @@ class Root:
     ) -> Iterator[TopicName]:
         """The topics of a tenant and namespace, or of all, of one domain, by name.
 
-        One that is being made is among them; a folder that no topic has is left out.
+        A topic that is being made is among them; a folder that can't be a topic's is left out.
         """
         store = self.store
         for found_tenant in store.folders(domain):
@@ -152,7 +152,7 @@ class Root:
 
 
 def _topic_in(folder: str) -> TopicName | None:
-    """The topic that has that folder below the root; None if there can't be one."""
+    """The topic that has that folder below the root; None if none can have it."""
     domain, tenant, namespace, encoded = folder.split("/")
     above = "/".join(part.replace("%2E", ".") for part in (tenant, namespace))
     with suppress(InvalidTopicNameError):

@@ -1,7 +1,7 @@
-"""What several topics get in one transaction: prepared in each of them, then decided once.
+"""Commits of several topics in one transaction: prepared in each of them, then decided once.
 
-Invariants: nothing is visible before the decision, and with it everything is; a repetition of what
-was committed changes nothing, whichever topics it has; whoever leaves by an exception has aborted.
+Invariants: nothing is visible before the decision, and everything with it; a repetition of a
+committed transaction changes nothing, whichever topics it has; an exception aborts.
 Follows Pulsar's `TransactionImpl`, whose coordinator is here the decision's file.
 """
 
@@ -29,7 +29,7 @@ def begin(
     application: tuple[str, int] | None,
     timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
 ) -> Transaction:
-    """A new try; without an application at what nobody else can try."""
+    """A new try; without an application nobody else can try the same."""
     attempt = uuid.uuid4().hex
     if application is None:
         return Transaction.anonymous(store.clock.wall_ms(), attempt, timeout_ms)
@@ -39,9 +39,9 @@ def begin(
 def commit_together(
     store: ObjectStore, transaction: Transaction, prepares: Sequence[Prepare]
 ) -> None:
-    """Have all of them committed, once. InvalidTxnStatusError if somebody has aborted meanwhile.
+    """Commit all of them, once. InvalidTxnStatusError if another process aborted meanwhile.
 
-    The order is the same for everybody who uses the topics, so that no two wait for each other.
+    Topics are prepared in an order that all users share, so that no two wait for each other.
     """
     decisions = TransactionDecisions(store, transaction.id)
     if decisions.committed():

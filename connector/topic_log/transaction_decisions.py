@@ -1,10 +1,10 @@
-"""What was decided on a transaction: numbered files, each put only if it is not there.
+"""The decisions on a transaction: numbered files, each put only if it is not there.
 
     _transactions/<application>/<version>.<20 digits>.json
 
 Invariants: the files of a transaction are numbered without gaps, and nothing follows the first
-that says `committed`; so one try at the most is committed, and creating that file is the instant
-at which all that the try has prepared becomes visible, in all its topics. A try is aborted once a
+that says `committed`; so at most one try is committed, and creating that file is the instant at
+which all that the try has prepared becomes visible, in all its topics. A try is aborted once a
 file says so, or another try is committed. Files are deleted after their version was closed (see
 `transaction_cleanup`). Follows Pulsar's `TransactionMetadataStore`.
 """
@@ -36,7 +36,7 @@ _DECIDED = (TxnStatus.COMMITTED, TxnStatus.ABORTED)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One file: COMMITTED or ABORTED, and which try that is about."""
+    """One file: COMMITTED or ABORTED, and the try that it is about."""
 
     status: TxnStatus
     attempt: str
@@ -58,7 +58,7 @@ class Decision:
 
 
 class TransactionDecisions:
-    """Those on one transaction, by its id."""
+    """The decisions on one transaction, by its id."""
 
     def __init__(self, store: ObjectStore, transaction_id: str) -> None:
         """Reads nothing."""
@@ -70,9 +70,9 @@ class TransactionDecisions:
         self._known: list[Decision] = []
 
     def status(self, attempt: str) -> TxnStatus:
-        """Of that try, as of now. FORGOTTEN if the decisions were deleted, or may have been."""
+        """The try's status as of now. FORGOTTEN if the decisions were deleted, or may have been."""
         self._read()
-        # Looked at after the decisions: what is read in an emptied place is void.
+        # After the decisions: a file in an emptied place is void.
         if self._closed.has(self._version):
             return TxnStatus.FORGOTTEN
         return self._status(attempt)
@@ -85,11 +85,11 @@ class TransactionDecisions:
         return not self._is_anonymous and self._closed.has(self._version)
 
     def commit(self, attempt: str) -> TxnStatus:
-        """Commit that try, unless it is aborted; what it is then."""
+        """Commit that try, unless it is aborted; its status then."""
         return self._decide(Decision(TxnStatus.COMMITTED, attempt))
 
     def abort(self, attempt: str) -> TxnStatus:
-        """Abort that try, unless it is committed; what it is then."""
+        """Abort that try, unless it is committed; its status then."""
         return self._decide(Decision(TxnStatus.ABORTED, attempt))
 
     def _decide(self, decision: Decision) -> TxnStatus:
@@ -99,7 +99,7 @@ class TransactionDecisions:
                 return status
             path = self._path(len(self._known))
             data = readable(decision.to_json, Decision.from_json, path)
-            # If it is there, somebody was quicker, or a request only seemed to fail: read again.
+            # Refused: another was quicker, or a request only seemed to fail. Read again.
             self._store.put_if_absent(path, data)
 
     def _read(self) -> None:
@@ -128,7 +128,7 @@ class TransactionDecisions:
 class ClosedVersions:
     """The versions of an application whose decisions may be gone: one try of each was committed.
 
-    Of those without an application, all that are as old are closed, whatever became of them.
+    Of transactions without an application all of some age are closed, committed or not.
     """
 
     def __init__(self, store: ObjectStore, application: str) -> None:
@@ -137,11 +137,11 @@ class ClosedVersions:
         self._path = join(TRANSACTIONS_FOLDER, application, CLOSED_FILE)
 
     def has(self, version: int) -> bool:
-        """Whether it is closed, as of now."""
+        """Whether the version is closed, as of now."""
         return any(first <= version <= last for first, last in self._parse(self._read()))
 
     def add(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Close these too: (first version, last version)."""
+        """Close these versions too: (first, last), both included."""
         more = list(ranges)
 
         def with_more(data: bytes | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What an older Pulsarlite has left goes on: its topics, its broker's state, its consumers' offsets.
+"""What an older Pulsarlite has left goes on: topics, the broker's state, consumers' offsets.
 
 `tests/golden/root-v1` was written by the last version whose records had no checksums: a root with
 ten messages, what its broker said, and four consumers in the middle of it with their offsets.

@@ -1,6 +1,6 @@
 """Flips bits and cuts ends of a topic's files, and reads it: a named error, or the same rows.
 
-python -m tests.connector.topic_log.flips [--every N] [--cuts N]     every N-th bit (3), every N-th byte (1)
+python -m tests.connector.topic_log.flips [--every N] [--cuts N]   every N-th bit (3), byte (1)
 """
 
 from __future__ import annotations
