@@ -109,12 +109,19 @@ class PositionSet:
 
     @staticmethod
     def union_of(sets: Iterable[PositionSet]) -> PositionSet:
-        """What any of them holds; one set alone is itself."""
-        result = NOTHING
-        for each in sets:
-            if each:
-                result = result.union(each) if result else each
-        return result
+        """What any of them holds, a ledger's bitmaps joined at once; one set alone is itself."""
+        there = [each for each in sets if each]
+        if len(there) < 2:
+            return there[0] if there else NOTHING
+        whole: dict[int, list[BitMap]] = {}
+        parts = NOTHING
+        for each in there:
+            for ledger_id in each.ledger_ids:
+                whole.setdefault(ledger_id, []).append(each.whole_entries(ledger_id))
+                if entries := each.partial_entries(ledger_id):
+                    parts = parts.union(PositionSet(parts={ledger_id: entries}))
+        joined = {ledger_id: BitMap.union(*bitmaps) for ledger_id, bitmaps in whole.items()}
+        return PositionSet(joined).union(parts)
 
     # -- looking -----------------------------------------------------------------------------
 
