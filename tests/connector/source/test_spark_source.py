@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -79,7 +79,7 @@ def test_a_user_schema_reads_only_its_columns(spark: SparkSession, root: Path) -
     # Large enough for blocks of the file, each with its checksum, that hold payloads alone.
     values = [f"payload-{number:06d}".ljust(200, ".") for number in range(2000)]
     keys = [f"key-{number % 7}" for number in range(2000)]
-    options = {"compressionType": "NONE", "batchingMaxBytes": 1 << 20}
+    options: dict[str, Any] = {"compressionType": "NONE", "batchingMaxBytes": 1 << 20}
     send(root, "t", values, columns={"key": keys}, **options)
     (file,) = (root / "persistent/public/default/t/data").iterdir()
     damaged = file.read_bytes().replace(b"payload-001234", b"payload-XXXXXX")
