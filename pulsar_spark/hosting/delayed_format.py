@@ -14,7 +14,7 @@ import numpy as np
 
 from pulsar_spark.hosting.shards import ShardReader, ShardWriter
 from pulsar_spark.positions.position_map import PositionMap
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.subscriptions.delayed_delivery import DelayedDeliveryTracker
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages, FarMessages
 
@@ -50,10 +50,10 @@ def delayed_value(writer: ShardWriter, delayed: DelayedMessages) -> dict[str, An
 
 def delayed_from(reader: ShardReader, value: Mapping[str, Any]) -> DelayedMessages:
     """Read `delayed_value`."""
-    buckets = sets_from(reader, "delayed", value["delayed"])
+    buckets = dict(sets_from(reader, "delayed", value["delayed"]))
     if "delayed_near" in value:
         for time, held in _get(reader, "delayed/near").by_time():
-            buckets = buckets.put(time, held)
+            buckets[time] = buckets.get(time, NOTHING).union(held)
     near = DelayedDeliveryTracker(
         value["policies"]["delayed_delivery_tick_ms"],
         buckets=buckets,

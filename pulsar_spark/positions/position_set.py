@@ -110,12 +110,19 @@ class PositionSet:
 
     @staticmethod
     def union_of(sets: Iterable[PositionSet]) -> PositionSet:
-        """The union of all; a single set is itself."""
-        result = NOTHING
-        for each in sets:
-            if each:
-                result = result.union(each) if result else each
-        return result
+        """The union of all, a ledger's bitmaps joined at once; a single set is itself."""
+        there = [each for each in sets if each]
+        if len(there) < 2:
+            return there[0] if there else NOTHING
+        whole: dict[int, list[BitMap]] = {}
+        parts = NOTHING
+        for each in there:
+            for ledger_id in each.ledger_ids:
+                whole.setdefault(ledger_id, []).append(each.whole_entries(ledger_id))
+                if entries := each.partial_entries(ledger_id):
+                    parts = parts.union(PositionSet(parts={ledger_id: entries}))
+        joined = {ledger_id: BitMap.union(*bitmaps) for ledger_id, bitmaps in whole.items()}
+        return PositionSet(joined).union(parts)
 
     # -- looking -----------------------------------------------------------------------------
 

@@ -11,23 +11,18 @@ NEVER_EARLY: there a bucket's time is that of its end.
 
 from __future__ import annotations
 
-import base64
-import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import islice, pairwise
-from typing import Any, Final
+from itertools import islice
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pyroaring import BitMap
 
-from pulsar_spark.positions import cursor_format
-from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.records.stored_data import inflate
 
 DEFAULT_TICK_MS: Final = 1000
 """Pulsar's `delayedDeliveryTickTimeMillis`."""
@@ -80,26 +75,6 @@ class DelayedDeliveryTracker:
         behind = deliver_at_ms < self.highest_delivery_time_ms - self.tick_ms
         return self._with({time: messages}, deliver_at_ms, fixed_delay=not behind), True
 
-    def add_many(
-        self,
-        ledger_id: int,
-        entry_ids: NDArray[np.integer[Any]],
-        deliver_at_ms: NDArray[np.int64],
-        now_ms: int,
-    ) -> tuple[DelayedDeliveryTracker, NDArray[np.bool_]]:
-        """`add` for entries of one ledger, both of shape (n,); the mask says which wait."""
-        waiting = (deliver_at_ms >= 0) & (deliver_at_ms > self._cutoff(now_ms))
-        fixed = bool(waiting.all())
-        if not waiting.any():
-            return replace(
-                self, messages_have_fixed_delay=fixed and self.messages_have_fixed_delay
-            ), waiting
-        late, entries = deliver_at_ms[waiting], entry_ids[waiting]
-        changed = dict(_by_time(ledger_id, entries, self._bucket_times(late)))
-        before = np.concatenate(([self.highest_delivery_time_ms], late[:-1]))
-        fixed &= not np.any(late < np.maximum.accumulate(before) - self.tick_ms)
-        return self._with(changed, int(late.max()), fixed_delay=fixed), waiting
-
     def has_message_available(self, now_ms: int) -> bool:
         """Whether something has come due."""
         return bool(self._times) and self._times[0] <= self._cutoff(now_ms)
@@ -111,7 +86,10 @@ class DelayedDeliveryTracker:
 
     def delivery_times_ms(self, deliver_at_ms: NDArray[np.int64]) -> NDArray[np.int64]:
         """When messages would come due that are to be delivered then."""
-        return self._bucket_times(deliver_at_ms)
+        bits = self._width_bits()
+        if self.punctuality is Punctuality.NEVER_EARLY:
+            deliver_at_ms = deliver_at_ms + ((1 << bits) - 1)
+        return deliver_at_ms >> bits << bits
 
     def add_buckets(
         self, buckets: Mapping[int, PositionSet], highest_ms: int
@@ -139,7 +117,7 @@ class DelayedDeliveryTracker:
             left -= size
         times = self._times[len(self.buckets) - len(buckets) :]
         count = self.number_of_delayed_messages - sum(map(_size, taken))
-        return self._left_with(buckets, times, count), _union_of(taken)
+        return self._left_with(buckets, times, count), PositionSet.union_of(taken)
 
     def should_pause_all_deliveries(self, now_ms: int) -> bool:
         """Whether reading on is of no use, since all that follows has to wait as well."""
@@ -158,53 +136,9 @@ class DelayedDeliveryTracker:
             return self
         return self._left_with(kept, tuple(sorted(kept)), sum(map(_size, kept.values())))
 
-    def clear(self) -> DelayedDeliveryTracker:
-        """Nothing waits any more."""
-        return self._left_with({}, (), 0)
-
     def messages(self) -> PositionSet:
         """All that waits."""
-        return _union_of(self.buckets.values())
-
-    def to_json_value(self) -> dict[str, Any]:
-        """The messages by time, and what is known of their delays; the options are not in it.
-
-        Whole entries are packed by ledger, at two or three bytes each; parts stay readable.
-        """
-        columns: dict[int, list[tuple[int, BitMap]]] = {}
-        parts = []
-        for time in self._times:
-            bucket = self.buckets[time]
-            for ledger_id in bucket.ledger_ids:
-                if entries := bucket.whole_entries(ledger_id):
-                    columns.setdefault(ledger_id, []).append((time, entries))
-                if partial := bucket.partial_entries(ledger_id):
-                    held = PositionSet(parts={ledger_id: partial})
-                    parts.append([time, cursor_format.to_json_value(EARLIEST, held)])
-        return {
-            "ledgers": {str(k): _pack(columns[k]) for k in sorted(columns)},
-            "parts": parts,
-            "highest": self.highest_delivery_time_ms,
-            "fixed_delay": self.messages_have_fixed_delay,
-        }
-
-    def from_json_value(self, value: Mapping[str, Any]) -> DelayedDeliveryTracker:
-        """What `to_json_value` wrote, with the options of this tracker."""
-        buckets: dict[int, PositionSet] = {}
-        for ledger_id, text in value["ledgers"].items():
-            for time, held in _by_time(int(ledger_id), *_unpack(text)):
-                buckets[time] = buckets[time].union(held) if time in buckets else held
-        for time, part in value["parts"]:
-            held = cursor_format.from_json_value(part)[1]
-            buckets[time] = buckets[time].union(held) if time in buckets else held
-        return replace(
-            self,
-            buckets=buckets,
-            _times=tuple(sorted(buckets)),
-            number_of_delayed_messages=sum(map(_size, buckets.values())),
-            highest_delivery_time_ms=value["highest"],
-            messages_have_fixed_delay=value["fixed_delay"],
-        )
+        return PositionSet.union_of(self.buckets.values())
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
@@ -227,12 +161,6 @@ class DelayedDeliveryTracker:
         bits = self._width_bits()
         if self.punctuality is Punctuality.NEVER_EARLY:
             deliver_at_ms += (1 << bits) - 1
-        return deliver_at_ms >> bits << bits
-
-    def _bucket_times(self, deliver_at_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-        bits = self._width_bits()
-        if self.punctuality is Punctuality.NEVER_EARLY:
-            deliver_at_ms = deliver_at_ms + ((1 << bits) - 1)
         return deliver_at_ms >> bits << bits
 
     def _with(
@@ -279,36 +207,6 @@ class DelayedDeliveryTracker:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedDeliveryTimer:
-    """When Pulsar's broker looks at a tracker again, for a host that has timers.
-
-    Pulsarlite needs none: it takes `next_delivery_time_ms` as the next instant that is due.
-    """
-
-    target_ms: int | None = None
-    last_run_ms: int = 0
-
-    def update(
-        self, next_delivery_time_ms: int | None, now_ms: int, tick_ms: int
-    ) -> tuple[DelayedDeliveryTimer, int | None]:
-        """After a change, or a look that found nothing: the delay to start a timer with, if any.
-
-        Not sooner than a tick after the last run; none if the target stays, or lies behind.
-        """
-        if next_delivery_time_ms is None:
-            return replace(self, target_ms=None), None
-        if next_delivery_time_ms == self.target_ms or next_delivery_time_ms < now_ms:
-            return self, None
-        earliest = self.last_run_ms + tick_ms - now_ms
-        timer = replace(self, target_ms=next_delivery_time_ms)
-        return timer, max(next_delivery_time_ms - now_ms, earliest)
-
-    def run(self, now_ms: int) -> DelayedDeliveryTimer:
-        """The timer went off."""
-        return DelayedDeliveryTimer(None, now_ms)
-
-
 def _size(messages: PositionSet) -> int:
     return messages.whole_entry_count() + messages.partial_entry_count()
 
@@ -317,50 +215,3 @@ def _first_entries(messages: PositionSet, count: int) -> PositionSet:
     """The first entries of a set, in order, which has as many."""
     last, _ = next(islice(messages.entries(), count - 1, None))
     return messages.up_to(last)
-
-
-def _union_of(sets: Iterable[PositionSet]) -> PositionSet:
-    """All of them in one: bitmaps of a ledger are joined at once."""
-    whole: dict[int, list[BitMap]] = {}
-    parts = PositionSet()
-    for each in sets:
-        for ledger_id in each.ledger_ids:
-            whole.setdefault(ledger_id, []).append(each.whole_entries(ledger_id))
-            if entries := each.partial_entries(ledger_id):
-                parts = parts.union(PositionSet(parts={ledger_id: entries}))
-    joined = {ledger_id: BitMap.union(*bitmaps) for ledger_id, bitmaps in whole.items()}
-    return PositionSet(joined).union(parts)
-
-
-def _by_time(
-    ledger_id: int, entry_ids: NDArray[np.integer[Any]], times: NDArray[np.int64]
-) -> Iterator[tuple[int, PositionSet]]:
-    """(time, its entries) for entries of one ledger."""
-    order = np.argsort(times, kind="stable")
-    distinct, first = np.unique(times[order], return_index=True)
-    edges = [*first.tolist(), len(order)]
-    entries = entry_ids[order].astype(np.uint32)
-    for time, (start, stop) in zip(distinct.tolist(), pairwise(edges), strict=True):
-        yield time, PositionSet({ledger_id: BitMap(entries[start:stop])})
-
-
-def _pack(columns: Sequence[tuple[int, BitMap]]) -> str:
-    """Entries and times of one ledger, in order of entries, as differences to those before.
-
-    The bytes of each order of magnitude stand together, which makes them small.
-    """
-    entries = np.concatenate([held.to_array() for _, held in columns]).astype(np.int64)
-    counts = [len(held) for _, held in columns]
-    times = np.repeat(np.array([time for time, _ in columns], np.int64), counts)
-    order = np.lexsort((times, entries))
-    rows = np.diff(np.stack((entries[order], times[order])), prepend=0, axis=1)
-    data = rows.astype("<i8").view(np.uint8).reshape(-1, 8).T.tobytes()
-    return base64.b85encode(zlib.compress(data)).decode()
-
-
-def _unpack(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The entries, and the time of each."""
-    data = np.frombuffer(inflate(base64.b85decode(text)), np.uint8)
-    rows = np.ascontiguousarray(data.reshape(8, -1).T).view("<i8").reshape(2, -1)
-    entries, times = np.cumsum(rows.astype(np.int64), axis=1)
-    return entries, times

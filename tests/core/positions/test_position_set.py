@@ -39,6 +39,14 @@ def test_a_set_holds_the_messages_it_was_made_of_in_order(messages: Messages) ->
 
 
 @repeatable
+@given(st.lists(message_sets, max_size=5))
+def test_the_union_of_many_is_that_of_plain_sets(sets: list[Messages]) -> None:
+    held = PositionSet.union_of(made(each) for each in sets)
+    held.check()
+    assert held == made(frozenset().union(*sets))
+
+
+@repeatable
 @given(message_sets, message_sets)
 def test_union_intersection_and_difference_are_those_of_plain_sets(
     one: Messages, other: Messages

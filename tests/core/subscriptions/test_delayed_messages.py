@@ -100,6 +100,26 @@ def test_many_delayed_messages_are_stored_by_group_and_a_tick_rewrites_the_first
     assert not any(key.startswith("delayed/far") for key in written)
 
 
+def test_what_reading_costs_grows_with_the_instants_and_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = np.arange(1, 1_001) * 1_000
+    late = ledger(0, [1] * len(times), deliver_at_ms=times)
+    state, _ = step(BrokerState(TOPIC), [late], 1)
+    shards = to_shards(state)
+    looks = []
+    original = PositionSet.difference
+
+    def difference(self: PositionSet, other: PositionSet) -> PositionSet:
+        looks.append(self)
+        return original(self, other)
+
+    monkeypatch.setattr(PositionSet, "difference", difference)
+    again = from_shards(shards)
+    assert len(looks) <= len(times)
+    assert again.delayed == state.delayed
+
+
 def test_another_tick_counts_for_what_has_not_come_near() -> None:
     far_ms = 10 * A_GROUP_MS + 1
     late = ledger(0, [1], deliver_at_ms=[far_ms])
