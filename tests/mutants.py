@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector.ack_sink import acknowledgment_rows, acknowledgment_writer
-from pulsar_spark.connector.broker import broker_sink
+from pulsar_spark.connector.broker import broker_query, broker_sink, broker_source
 from pulsar_spark.connector.functions import processing
 from pulsar_spark.connector.ledger_files import ledger_file
 from pulsar_spark.connector.sink import message_routing
@@ -36,33 +36,42 @@ from pulsar_spark.connector.source import (
     typed_values,
 )
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.subscription import withheld
-from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.subscription import subscription_client, withheld
+from pulsar_spark.connector.topic_log import ledger_store, managed_ledger
+from pulsar_spark.hosting import hosted_broker
 from pulsar_spark.planning import partition_consumer
 from pulsar_spark.positions import cursor
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_log import last_seen
 from pulsar_spark.topic_log import publication as publications
 
 TESTS = Path(__file__).resolve().parent
 INVARIANTS = {
+    "ForgottenInTime": "Who publishes no more is forgotten after its time, and not before.",
     "NoDuplicateIsSeen": "Of messages with one producer name and sequence id, readers get one.",
     "FencedNeverLands": "No commit of a producer that was fenced out is ever seen.",
     "AllOrNothing": "Of what belongs together a reader sees all, or nothing.",
     "KeysKeepTheirOrder": "Messages of one task with one key are read in their order.",
     "ConfirmedIsDurable": "What was confirmed is on the disk before, file and folder.",
+    "StoredIsReadable": "A record that nobody could read again is not stored.",
     "LatestIsPinned": "Where «latest» was is decided once.",
     "OrderOfAPartition": "A task reads the messages of a partition by their ids.",
     "LossIsTold": "A message that was trimmed before it was read is an error.",
     "NewIsReadFromItsBeginning": "No message of a new partition or topic is left out.",
     "NothingIsKept": "A non-persistent topic keeps nothing for those who were away.",
     "DamageIsNamed": "Damaged bytes are an error that names the file, never rows.",
+    "OneMismatchOneMessage": "A value that does not fit its schema changes no other message.",
     "NothingIsLost": "Every message is acknowledged in the end, or was delivered.",
     "AcknowledgedStays": "What the broker took in as acknowledged it has for ever.",
+    "SeekTakesAll": "What is said of a delivery before a seek counts for nothing after it.",
+    "GoesOnWhereItWas": "A consumer that is not durable goes on where its checkpoint says.",
     "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
     "LettersFirst": "A letter is published before its original is seen as acknowledged.",
     "OneConsumerAKey": "Two consumers never have messages of one key at a time.",
     "GrantsOutliveTheBroker": "What was granted is read while no broker runs.",
+    "TheBrokerComesBack": "A broker whose query failed serves again, unless that can't pass.",
+    "TroubleStaysApart": "A topic that can't be served ends no other topic's broker.",
     "KeptIsDelivered": "Every message that compaction has kept is delivered once.",
     "OneBroker": "A broker whose term is over writes nothing.",
     "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
@@ -114,6 +123,21 @@ def forgets_what_was_published(patch: Any) -> None:
 
 
 @breaks(
+    "ForgottenInTime",
+    "connector/topic_log/test_inactive.py"
+    "::test_an_application_that_was_away_is_forgotten_and_not_before",
+)
+def forgets_who_was_away_for_half_the_time(patch: Any) -> None:
+    original = last_seen.LastSeen.inactive
+    half_ms = ledger_store.INACTIVE_AGE_MS // 2
+    patch.setattr(
+        last_seen.LastSeen,
+        "inactive",
+        lambda self, since_ms, present: original(self, since_ms + half_ms, present),
+    )
+
+
+@breaks(
     "NoDuplicateIsSeen",
     "connector/topic_log/test_deduplication.py::test_what_was_published_before_is_hidden_and_the_rest_is_seen",
 )
@@ -157,6 +181,15 @@ def spreads_keys(patch: Any) -> None:
 )
 def syncs_nothing(patch: Any) -> None:
     patch.setattr(local_store, "_is_durable", lambda _: False)
+
+
+@breaks(
+    "StoredIsReadable",
+    "connector/sink/test_extreme_options.py"
+    "::test_what_could_not_be_read_back_is_not_put_wherever_it_comes_from",
+)
+def stores_what_nobody_can_read(patch: Any) -> None:
+    patch.setattr(managed_ledger, "readable", lambda write, _read, _name: write())
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -249,12 +282,29 @@ def names_no_damage(patch: Any) -> None:
     )
 
 
+@breaks(
+    "OneMismatchOneMessage",
+    "connector/source/test_poison_values.py"
+    "::test_poison_is_null_with_its_reason_and_its_neighbours_are_read",
+)
+def blames_the_neighbours_of_a_mismatch(patch: Any) -> None:
+    original = typed_values.ValueReader._values
+
+    def values(*arguments: Any) -> Any:
+        column, reasons = original(*arguments)
+        if not reasons:
+            return column, reasons
+        return pa.nulls(len(column), column.type), dict.fromkeys(range(len(column)), "a neighbour")
+
+    patch.setattr(typed_values.ValueReader, "_values", values)
+
+
 # -- subscriptions -----------------------------------------------------------------------------
 
 
 @breaks(
     "LettersFirst",
-    "connector/test_broker_loop.py"
+    "connector/broker/test_embedded_broker.py"
     "::test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic",
 )
 def buries_without_a_letter(patch: Any) -> None:
@@ -284,7 +334,8 @@ def delivers_what_compaction_removed(patch: Any) -> None:
 
 
 @breaks(
-    "OneBroker", "connector/test_broker_loop.py::test_a_broker_whose_term_is_over_writes_nothing"
+    "OneBroker",
+    "connector/broker/test_embedded_broker.py::test_a_broker_whose_term_is_over_writes_nothing",
 )
 def takes_every_term_for_the_newest(patch: Any) -> None:
     original = broker_sink.commit_batch
@@ -299,6 +350,47 @@ def takes_every_term_for_the_newest(patch: Any) -> None:
 )
 def counts_no_failures(patch: Any) -> None:
     patch.setattr(withheld.WithheldBatches, "_count", lambda *_: 0)
+
+
+@breaks(
+    "TheBrokerComesBack",
+    "connector/broker/test_broker_restarts.py::test_a_query_that_fails_is_begun_again_and_counted",
+)
+def takes_every_failure_for_the_last(patch: Any) -> None:
+    patch.setattr(broker_query.Broker, "_may_pass", lambda *_: False)
+
+
+@breaks(
+    "TroubleStaysApart",
+    "connector/broker/test_set_aside.py"
+    "::test_a_step_that_fails_ends_nobody_elses_and_is_tried_again",
+)
+def ends_all_brokers_with_one(patch: Any) -> None:
+    def described(error: Exception) -> str:
+        raise error
+
+    patch.setattr(hosted_broker, "described", described)
+
+
+@breaks(
+    "TheGoneAreNoticed",
+    "connector/subscription/test_subscription_reader.py"
+    "::test_a_consumer_that_is_refused_on_one_topic_leaves_the_others_to_the_next",
+)
+def stays_where_it_was_not_refused(patch: Any) -> None:
+    patch.setattr(subscription_client.SubscriptionClient, "_say_and_go", lambda *_: None)
+
+
+@breaks(
+    "NewIsReadFromItsBeginning",
+    "connector/subscription/test_growth.py"
+    "::test_the_first_consumer_of_a_new_partition_reads_it_from_the_beginning",
+)
+def subscribes_nobody_to_new_partitions(patch: Any) -> None:
+    original = broker_source.BrokerStreamReader._grown
+    patch.setattr(
+        broker_source.BrokerStreamReader, "_grown", lambda *arguments: (original(*arguments)[0], {})
+    )
 
 
 # -- acknowledging by sink ---------------------------------------------------------------------

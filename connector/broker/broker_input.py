@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -66,8 +66,12 @@ def rows_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[Inpu
     now_ms = end.now_ms
     offset = end.to_json()
     yield InputRow(OFFSET_KEY, 0, Phase.TICK, 0, 0, broker_rows.OFFSET, now_ms, data=offset)
+    ticked = end.hosted if end.snapshot or end.restored is not None else end.due
     if end.restored is not None:
         yield from _restored(root, end.restored, now_ms)
+    elif end.dispatched and (aside := {*start.aside, *end.aside} & {*ticked}):
+        # The store may hold a step of theirs that did not count, for want of its letters.
+        yield from _restored(root, end.dispatched, now_ms, aside)
     for about, number in end.hosted.items():
         before = start.hosted.get(about, NO_COMMIT)
         if number > before:
@@ -78,7 +82,6 @@ def rows_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[Inpu
             yield InputRow(*about, Phase.CREATED, 0, row, broker_rows.COMMAND, now_ms, data=data)
     yield from _command_rows(root, start, end)
     yield from _lapsed(root, end, now_ms)
-    ticked = end.hosted if end.snapshot or end.restored is not None else end.due
     for about in ticked:
         again = about in start.aside and about not in end.aside
         kind = broker_rows.SNAPSHOT if end.snapshot or again else broker_rows.TICK
@@ -122,10 +125,14 @@ def _read_log(
         return [InputRow(*about, Phase.LOG, 0, 0, broker_rows.FAILED, now_ms, failed)]
 
 
-def _restored(root: Root, stop_ledger: int, now_ms: int) -> Iterator[InputRow]:
+def _restored(
+    root: Root, stop_ledger: int, now_ms: int, only: Collection[TopicPartition] | None = None
+) -> Iterator[InputRow]:
     dispatch = SystemTopic(root, DISPATCH)
     dispatch.refresh()
     for about, shards in last_shards(dispatch, stop_ledger)[1].items():
+        if only is not None and about not in only:
+            continue
         for row, (key, data) in enumerate(shards.items()):
             yield InputRow(*about, Phase.RESTORED, 0, row, broker_rows.SHARD, now_ms, key, data)
 

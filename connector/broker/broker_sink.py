@@ -9,7 +9,7 @@ everybody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from pulsar_spark.connector.system.broker_offset import (
     OFFSET_RECORD,
     SHARD_PREFIX,
     BrokerOffset,
+    last_shards,
     stale_checkpoint,
 )
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
@@ -35,7 +36,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerFencedError, FencedError, PulsarliteError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
-from pulsar_spark.hosting.hosted_broker import OFFSET_KEY
+from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, described
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import CreateSubscription, Report
@@ -95,37 +96,80 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 
 
 def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> SteppedTask:
-    """The task's side: files that nobody sees yet."""
-    records: list[Record] = []
-    shards: list[Record] = []
-    letters: list[tuple[TopicPartition, Letter]] = []
+    """The task's side: files that nobody sees yet.
+
+    A topic partition whose letters can't be written is set aside, with all that its step said.
+    """
+    held = list(rows)
+    letters: dict[TopicPartition, list[Letter]] = {}
+    for row in held:
+        if row.kind == broker_rows.LETTER:
+            about = TopicPartition(row.topic, row.partition)
+            letters.setdefault(about, []).append(broker_rows.letter_of(row.data))
+    written, chunks, failed = _copied(root, letters)
+    records = [Record(about, ASIDE_RECORD, error.encode()) for about, error in failed.items()]
+    shards = _shards_of(root, failed.keys())
     trims: list[tuple[str, int, tuple[int, ...]]] = []
     offset = None
-    for row in rows:
+    for row in held:
         about = TopicPartition(row.topic, row.partition)
+        if about in failed:
+            continue
         if row.kind == broker_rows.DISPATCH:
             records.append(Record(about, row.text, row.data))
         elif row.kind == broker_rows.ASIDE:
             records.append(Record(about, ASIDE_RECORD, row.data))
         elif row.kind == broker_rows.SHARD:
             shards.append(Record(about, SHARD_PREFIX + row.text, row.data))
-        elif row.kind == broker_rows.LETTER:
-            letters.append((about, broker_rows.letter_of(row.data)))
         elif row.kind == broker_rows.TRIM:
             trims.append((*about, tuple(parse_json(row.data))))
         elif row.topic == OFFSET_KEY:
             records.append(Record(ABOUT_BATCHES, OFFSET_RECORD, row.data))
             offset = row.data
-    subscriptions = {(each.topic, each.initial_subscription) for _, each in letters}
+    sent = (each for about, those in letters.items() if about not in failed for each in those)
+    subscriptions = {(each.topic, each.initial_subscription) for each in sent}
     return SteppedTask(
         query_id,
         tuple(SystemTopic(root, DISPATCH).write(records, shards)),
-        tuple(write_letters(root, letters)),
+        tuple(written),
         tuple(sorted(each for each in subscriptions if each[1])),
         tuple(trims),
         offset,
-        tuple(_done_with(root, letters)),
+        tuple(chunks),
     )
+
+
+def _copied(
+    root: Root, letters: Mapping[TopicPartition, list[Letter]]
+) -> tuple[list[WrittenTopic], list[Record], dict[TopicPartition, str]]:
+    """(the letters' files, what acknowledges chunks before them, those that failed and why)."""
+    written: list[WrittenTopic] = []
+    chunks: list[Record] = []
+    failed: dict[TopicPartition, str] = {}
+    for about, mine in letters.items():
+        try:
+            copies = write_letters(root, about, mine)
+            done = list(_done_with(root, about, mine))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other topics go on
+            _log.exception("Letters of %s can't be written", about)
+            failed[about] = described(error)
+            continue
+        written += copies
+        chunks += done
+    return written, chunks, failed
+
+
+def _shards_of(root: Root, brokers: Collection[TopicPartition]) -> list[Record]:
+    """What `__dispatch` says of them, to be said again: a snapshot may be under way."""
+    if not brokers:
+        return []
+    dispatch = SystemTopic(root, DISPATCH)
+    known = last_shards(dispatch, dispatch.refresh())[1]
+    return [
+        Record(about, SHARD_PREFIX + key, data)
+        for about in brokers
+        for key, data in known.get(about, {}).items()
+    ]
 
 
 def commit_batch(
@@ -185,10 +229,10 @@ def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[st
         SystemTopic(root, COMMANDS).append(commands, application=application)
 
 
-def _done_with(root: Root, letters: Iterable[tuple[TopicPartition, Letter]]) -> Iterator[Record]:
+def _done_with(root: Root, about: TopicPartition, letters: Iterable[Letter]) -> Iterator[Record]:
     """Reports that acknowledge the other chunks of copied messages: a letter has the last."""
-    for about, letter in letters:
-        chunks = root.open(TopicName.parse(about.topic)).state.chunks(about.partition)
+    chunks = root.open(TopicName.parse(about.topic)).state.chunks(about.partition)
+    for letter in letters:
         done = ChunkedMessages.of(chunks).chunks_of(letter.messages) if chunks else PositionSet()
         if done:
             report = Report(

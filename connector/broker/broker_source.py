@@ -241,13 +241,14 @@ class BrokerStreamReader(DataSourceStreamReader):
     def _as_stepped(self, start: BrokerOffset) -> BrokerOffset:
         """The offset, with the brokers set aside that could not step in its batch."""
         self._failed |= self._hear()
-        if not self._failed:
+        failed = self._failed.keys() - start.aside.keys()  # these were not in it: a snapshot was
+        if not failed:
             return start
         hosted, aside = dict(start.hosted), dict(start.aside)
-        for about, error in self._failed.items():
+        for about in sorted(failed):
             hosted[about] = self._before.hosted.get(about, NO_COMMIT)
             made = start.created.get(about, ())
-            aside[about] = self._set_aside(about, self._before, error, made)
+            aside[about] = self._set_aside(about, self._before, self._failed[about], made)
         return replace(start, hosted=hosted, aside=aside)
 
     def _set_aside(

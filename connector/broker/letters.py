@@ -51,11 +51,11 @@ _TIME: Final = pa.timestamp("us", "UTC")
 
 
 def write_letters(
-    root: Root, letters: Iterable[tuple[TopicPartition, Letter]]
+    root: Root, about: TopicPartition, letters: Iterable[Letter]
 ) -> list[WrittenTopic]:
-    """Write the copies, which nobody sees before their commit."""
+    """Write the copies of a partition's messages, which nobody sees before their commit."""
     written: list[WrittenTopic] = []
-    for about, letter in letters:
+    for letter in letters:
         name = TopicName.parse(letter.topic)
         root.open_or_create(name, 1, SETTINGS)
         options = Options.parse(

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from pulsar_spark.connector.storage.clock import Clock, Repeated
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.errors import CorruptFileError, FutureVersionError, PulsarliteError
+from pulsar_spark.options.option_values import MOST_DURATION_MS
 from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.topic_name import TopicPartition
 
@@ -76,12 +77,14 @@ class Lease:
         try:
             value = LEASE_FORMAT.decode(data)
             where = value.get("partitions", ())
-            return Lease(
+            lease = Lease(
                 value["subscription"], value["consumer"], value["incarnation"], value["lease_ms"],
                 tuple(TopicPartition(topic, number) for topic, number in where),
             )  # fmt: skip
         except (CorruptFileError, FutureVersionError, KeyError, TypeError, ValueError):
             return None
+        whole = type(lease.incarnation) is int and type(lease.lease_ms) is int
+        return lease if whole and 0 < lease.lease_ms <= MOST_DURATION_MS else None
 
 
 def leases(store: ObjectStore) -> Iterator[tuple[str, int]]:

@@ -15,6 +15,7 @@ from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky
 from pulsar_spark.errors import ServerError
 from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import previous_position
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import (
@@ -28,7 +29,6 @@ from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.managed_cursor import previous_position
 from pulsar_spark.subscriptions.message_redelivery import (
     Burial,
     at_once,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerList, previous_position
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.managed_cursor import ManagedCursor
 
 
 def cursor_before(
@@ -26,7 +26,7 @@ def cursor_before(
     passed = NOTHING if compacted else state.only_compacted
     if not len(ledgers):
         return Cursor(EARLIEST).acknowledge(passed).advance(state.ledgers)
-    cursor = ManagedCursor.open(ledgers).seek(position).cursor
+    cursor = Cursor(_entry_before(ledgers, position))
     ledger = ledgers.get(position.ledger_id)
     if batch_index > 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
         size = ledger.batch_sizes.size_of(position.entry_id)
@@ -71,3 +71,11 @@ def message_after(state: BrokerState, position: Position, batch_index: int) -> t
         if batch_index + 1 < size:
             return position, batch_index + 1
     return entry_after(state, position), -1
+
+
+def _entry_before(ledgers: LedgerList, position: Position) -> Position:
+    """The last entry that lies before a position; before the first one if none does."""
+    ledger = ledgers.get(position.ledger_id)
+    entry_id = 0 if ledger is None else min(position.entry_id, ledger.entries)
+    before = previous_position(ledgers, Position(position.ledger_id, entry_id))
+    return max(before, Position(ledgers[0].ledger_id, -1))

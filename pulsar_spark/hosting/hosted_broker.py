@@ -61,13 +61,14 @@ class Batch:
 def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
     """Take in a batch's rows of one topic partition, in their order, and step once.
 
-    A broker that can't step is set aside: its shards stay, and a row says why.
+    A broker that can't step is set aside: its shards stay, and a row says why. Rows that restore it
+    take the place of the store's shards.
     """
     ordered = broker_rows.in_order(rows)
     first = ordered[0]
     held: Mapping[str, bytes] = {} if broker is None else broker.shards
-    if broker is None:
-        restored = {row.text: row.data for row in ordered if row.phase == Phase.RESTORED}
+    restored = {row.text: row.data for row in ordered if row.phase == Phase.RESTORED}
+    if broker is None or restored:
         broker = HostedBroker(None, restored)
     about = (first.topic, first.partition)
     out: list[OutputRow] = []
@@ -87,7 +88,8 @@ def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
     whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
     told_of = shards if whole else written
     out += [OutputRow(*about, broker_rows.SHARD, key, told_of[key]) for key in sorted(told_of)]
-    out += [OutputRow(*about, broker_rows.SHARD, key) for key in deleted]
+    gone = sorted({*held, *restored}.difference(shards))
+    out += [OutputRow(*about, broker_rows.SHARD, key) for key in gone]
     return Batch(after, written, deleted, [*out, last])
 
 

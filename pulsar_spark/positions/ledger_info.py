@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pulsar_spark.positions.position import Position
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
@@ -275,3 +277,24 @@ class LedgerColumn:
             (but.get(place) or self._ledgers[place] for place in places),
             self._load,
         )
+
+
+def last_position(ledgers: LedgerList) -> Position:
+    """The last entry; before the first ledger's first if there is none."""
+    for ledger in reversed(ledgers):
+        if ledger.entries:
+            return Position(ledger.ledger_id, ledger.entries - 1)
+    return Position(ledgers[0].ledger_id, -1)
+
+
+def previous_position(ledgers: LedgerList, position: Position) -> Position:
+    """The entry before; before a partition's first entry, entry -1 of a ledger."""
+    if position.entry_id > 0:
+        return Position(position.ledger_id, position.entry_id - 1)
+    ledger = ledgers.last_before(position.ledger_id)
+    while ledger is not None:
+        if ledger.entries:
+            return Position(ledger.ledger_id, ledger.entries - 1)
+        ledger = ledgers.last_before(ledger.ledger_id)
+    earliest = ledgers[0].ledger_id
+    return Position(min(earliest, position.ledger_id), -1)

@@ -17,13 +17,12 @@ from pyroaring import BitMap
 
 from pulsar_spark.positions import batch_part
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList, last_position
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import LedgerAdded
 from pulsar_spark.protocol.policies import TopicPolicies
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
-from pulsar_spark.subscriptions.managed_cursor import last_position
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_name import is_persistent

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.ledger_info import LedgerList, last_position
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import SubscriptionType
@@ -21,7 +21,6 @@ from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.due_messages import DueMessages
-from pulsar_spark.subscriptions.managed_cursor import last_position
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 
 MAX_REMEMBERED_INCARNATIONS = 1000

@@ -147,6 +147,15 @@ WHOLE_ENTRIES = case_of(
      "state": state([3, 0], [3, 1], ONE, [3, 3], left=3, ahead=3, persisted=False)},
     deletion_at_batch_index_level=False,
 )  # fmt: skip
+GATHERED = case_of(
+    add(*entries(3, 2)),
+    {"op": "ack_batch", "position": [3, 0], "ack_set": [2],
+     "state": state([3, -1], [3, 0], ONE, [3, 1], left=2, ahead=2, persisted=False)},
+    {"op": "reopen_clean", "state": state([3, -1], [3, 0], {3: 2, 4: 0}, [3, 1], left=2, ahead=2)},
+    {"op": "ack_batch", "position": [3, 0], "ack_set": [1],
+     "state": state([3, -1], [3, 0], {3: 2, 4: 0}, [3, 1], left=2, ahead=2)},
+    deletion_at_batch_index_level=False,
+)  # fmt: skip
 TRIMMED = case_of(
     {"op": "subscribe",
      "state": state([3, -1], [3, 0], ONE, [3, -1], left=0, ahead=0, persisted=False)},
@@ -199,6 +208,7 @@ CASES = {
     "BY_POSITION": BY_POSITION,
     "CLEARED": CLEARED,
     "WHOLE_ENTRIES": WHOLE_ENTRIES,
+    "GATHERED": GATHERED,
     "TRIMMED": TRIMMED,
     "NOBODY_SUBSCRIBED": NOBODY_SUBSCRIBED,
     "FORGOTTEN": FORGOTTEN,
@@ -208,6 +218,7 @@ ON_PURPOSE = {
     "LATEST_BEFORE_ALL": {"rollover"},
     "CLEARED": {"stale_ack_set"},
     "FORGOTTEN": {"batch_indexes_forgotten"},
+    "GATHERED": {"gathered_in_batch"},
     "REFUSED_IN_PART": {"refused_in_part"},
 }
 

@@ -154,9 +154,10 @@ def test_every_field_of_a_cursors_state_counts() -> None:
 
 def test_each_case_that_differs_on_purpose_is_in_the_table_and_no_other() -> None:
     found = defaultdict(list)
-    for case in check_file(VECTORS / "cursor_acks.json.gz"):
-        for rule in case.on_purpose:
-            found[rule].append(case.name)
+    for kind in KINDS:
+        for case in check_file(VECTORS / f"{kind}.json.gz"):
+            for rule in case.on_purpose:
+                found[rule].append(case.name)
     assert {rule: sorted(names) for rule, names in found.items()} == {
         name: sorted(rule.cases) for name, rule in RULES.items() if rule.cases
     }
@@ -189,3 +190,37 @@ def test_a_kind_that_is_not_known_yet_is_reported_and_fails(
 def test_all_passed_gives_exit_status_zero(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(VECTORS / "partition_router_unkeyed.json.gz")]) == 0
     assert capsys.readouterr().out == "76 passed, 0 failed\n"
+
+
+MUTANTS: dict[str, tuple[str, str, Any]] = {
+    "cursor_acks": (
+        "pulsar_spark.broker.acknowledgment",
+        "previous_position",
+        lambda _, position: position,
+    ),
+    "range_set": (
+        "pulsar_spark.positions.position_set.PositionSet",
+        "after",
+        lambda messages, _: messages,
+    ),
+    "dedup": (
+        "pulsar_spark.topic_log.sequence_ranges.PublishedSequences",
+        "published",
+        lambda _, producer, ids, stored: ids < 0,
+    ),
+    "draining_hashes": (
+        "pulsar_spark.dispatchers.dispatcher_sticky_key",
+        "selector_changed",
+        lambda *_: None,
+    ),
+}
+"""By kind, a function that users run, and one that breaks what the kind's cases hold."""
+
+
+@pytest.mark.parametrize("kind", MUTANTS)
+def test_cases_fail_when_what_users_run_is_broken(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, name, broken = MUTANTS[kind]
+    monkeypatch.setattr(f"{home}.{name}", broken)
+    assert failures(kind, document_of(kind))

@@ -90,7 +90,7 @@ def test_a_mutant_that_changes_nothing_or_can_t_be_made_is_told(patch: str) -> N
     done = python(
         "-c",
         "from tests.mutants import Mutant, fails\n"
-        f"print(fails(Mutant({patch}, '', ()), 'core/test_base85.py'))",
+        f"print(fails(Mutant({patch}, '', ()), 'core/positions/test_base85.py'))",
     )
     assert done.stdout == "False\n"
 

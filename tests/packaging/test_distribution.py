@@ -58,7 +58,8 @@ def test_the_wheel_holds_every_module_once_and_nothing_else(checkout: Path, whee
         ("connector", "pulsar_spark/connector"),
         ("state", "pulsar_spark/state"),
     ):
-        expected |= {f"{package}/{path.name}" for path in (checkout / folder).glob("*.py")}
+        modules = (checkout / folder).rglob("*.py")
+        expected |= {f"{package}/{path.relative_to(checkout / folder)}" for path in modules}
     assert contents(wheel) == expected
 
 

@@ -60,12 +60,16 @@ class Delivery:
 
 
 @dataclass
-class Sought:
-    """A seek, from when it was asked for until the broker had done it."""
+class Asked:
+    """A seek or a rejection, from when it was asked for until the broker had done it."""
 
     at: int
-    commands: int
+    commands: int = FOREVER
+    """Where `__commands` ended behind it; not known of what was killed on the way."""
     done: int = FOREVER
+
+    def overlaps(self, since: int, until: int) -> bool:
+        return self.at <= until and self.done >= since
 
 
 @dataclass
@@ -79,13 +83,18 @@ class Followed:
     ack_timeout_ms: int = 0
     max_redeliver_count: int | None = None
     delays: bool = True
+    rewinds: bool = False
+    """Failover: who becomes active begins behind what is acknowledged."""
+    changed: list[int] = field(default_factory=list)
+    """When consumers came or went."""
     skipped: bool = False
     deliveries: dict[Id, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
     claimed: set[Id] = field(default_factory=set)
-    rejected: dict[Id, list[int]] = field(default_factory=lambda: defaultdict(list))
-    sought: list[Sought] = field(default_factory=list)
+    rejected: dict[Id, list[Asked]] = field(default_factory=lambda: defaultdict(list))
+    sought: list[Asked] = field(default_factory=list)
     first_of_key: dict[tuple[str, int, str], Id] = field(default_factory=dict)
-    letters: dict[Id, str] = field(default_factory=dict)
+    letters: dict[Id, int] = field(default_factory=dict)
+    """When a message became a dead letter."""
 
 
 class Oracle:
@@ -171,9 +180,10 @@ class Oracle:
         followed = self.followed["s"]
         assert followed.max_redeliver_count is not None
         original = self._original(letter)
-        if original.id in followed.letters:
+        before = followed.letters.get(original.id, FOREVER)
+        if before < FOREVER and not any(each.done >= before for each in followed.sought):
             self.fail(f"{original} became a dead letter twice")
-        followed.letters[original.id] = letter.value
+        followed.letters[original.id] = self.now()
         followed.claimed.add(original.id)
         given = len(followed.deliveries[original.id])
         if not given + self.reports_lost["s"]:
@@ -191,7 +201,7 @@ class Oracle:
         self.fail(f"{letter} is a copy of nothing that was published")
         raise AssertionError
 
-    # -- consuming ---------------------------------------------------------------------------------
+    # -- consuming -------------------------------------------------------------------------------
 
     def begun(self, consumer: Consumer, number: int) -> None:
         self.begun_times[consumer.checkpoint.query_id, number] += 1
@@ -206,16 +216,17 @@ class Oracle:
                         self.batches.get((consumer.checkpoint.query_id, number), ())
                     )
 
-    def acknowledging(self, subscription: str, rows: Rows) -> None:
+    def acknowledging(self, subscription: str, rows: Rows) -> Asked:
         """From now on these may be taken in, whether or not that is confirmed."""
-        followed = self.followed[subscription]
+        followed, asked = self.followed[subscription], Asked(self.now())
         for row in rows:
             which = id_of(row)
             if row["ack_type"] in ("Individual", "ReconsumeLater"):
                 followed.claimed.add(which)
             if row["ack_type"] != "Individual":
-                followed.rejected[which].append(self.now())
+                followed.rejected[which].append(asked)
                 followed.ordered = False
+        return asked
 
     def gone(self, consumer: Consumer) -> None:
         """What it had may be delivered again."""
@@ -233,7 +244,7 @@ class Oracle:
 
     def sought(self, subscription: str, commands: int, *, forward: bool) -> None:
         followed = self.followed[subscription]
-        followed.sought.append(Sought(self.now(), commands))
+        followed.sought.append(Asked(self.now(), commands))
         followed.ordered = False
         followed.skipped |= forward
 
@@ -297,9 +308,10 @@ class Oracle:
             if self.begun_times[each.batch] >= MOST_BEGUN:
                 return True
         since = min(earlier.planned, later.planned)
-        if any(since <= at <= later.at for at in followed.rejected[which]):
+        if followed.rewinds and any(since <= at <= later.at for at in followed.changed):
             return True
-        if any(each.at <= later.at and each.done >= since for each in followed.sought):
+        asked = [*followed.rejected[which], *followed.sought]
+        if any(each.overlaps(since, later.at) for each in asked):
             return True
         # A timeout runs from when a delivery was announced, also by who died before it was made.
         announced_ms = [self._planned_ms(earlier), *self.unlogged_ms[earlier.consumer]]
@@ -332,14 +344,15 @@ class Oracle:
         for key, each in last.items():
             followed.first_of_key[key] = max(each, followed.first_of_key.get(key, each))
 
-    # -- the broker ----------------------------------------------------------------------------------
+    # -- the broker ------------------------------------------------------------------------------
 
     def turned(self, broker: EmbeddedBroker) -> None:
         """The broker has made a batch."""
         self._check_states(broker)
         self._follow_consumers(broker)
         for followed in self.followed.values():
-            for each in followed.sought:
+            rejected = [each for asked in followed.rejected.values() for each in asked]
+            for each in (*followed.sought, *rejected):
                 if each.done == FOREVER and broker.offset.commands >= each.commands:
                     each.done = self.now()
         self.look()
@@ -368,6 +381,8 @@ class Oracle:
         for key, incarnation in self.known.items():
             if now.get(key) != incarnation:
                 self._changed(key, incarnation, gone=key not in now)
+        for key in self.known.keys() ^ now.keys():
+            self.followed[key[2]].changed.append(self.now())
         self.known = now
 
     def _changed(self, key: tuple[str, int, str, str], incarnation: int, *, gone: bool) -> None:
@@ -400,7 +415,7 @@ class Oracle:
                     if each.id not in followed.claimed:
                         self.fail(f"{each} was trimmed, and {followed.name} is not done with it")
 
-    # -- the end ---------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------
 
     def missing(self) -> list[tuple[str, Stored]]:
         """What no sink of a subscription has seen, or that nobody is done with."""

@@ -250,6 +250,7 @@ def acknowledge(
     folded = writer.write(iter([batch]))
     assert isinstance(folded, FoldedRows)
     yield "folded"
-    world.oracle.acknowledging(subscription, rows)
+    asked = world.oracle.acknowledging(subscription, rows)
     writer.commit([replace(folded, query_id=application[0])], application[1])
+    asked.commands = world.commands_end()
     yield "acknowledged"

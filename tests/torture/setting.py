@@ -7,6 +7,14 @@ from typing import Any
 
 from tests.simulation.lots import Lots
 
+VERDICTS: tuple[tuple[str, ...], ...] = (
+    ("Individual",),
+    ("Individual", "Individual", "Negative"),
+    ("Individual", "Individual", "Individual", "forget"),
+    ("Individual", "Negative", "forget"),
+    ("Individual", "ReconsumeLater"),
+    ("Individual", "Individual", "Negative", "ReconsumeLater", "forget"),
+)
 TYPES = ("Exclusive", "Failover", "Shared", "Key_Shared")
 
 
@@ -20,7 +28,7 @@ class Setting:
     consumers: int
     has_witness: bool
     calm: bool
-    """Little goes wrong."""
+    """Nothing goes wrong by which a key's messages may come in another order."""
     manual: bool
     verdicts: tuple[str, ...]
     """What a sink says of a message, drawn for each."""
@@ -50,7 +58,8 @@ class Setting:
 
 
 def drawn_setting(lots: Lots) -> Setting:
-    kind, manual = lots.draw_from(TYPES), lots.one_in(2)
+    kind, calm = lots.draw_from(TYPES), lots.one_in(3)
+    manual = not calm and lots.one_in(2)
     lease_ms = lots.draw_from((5_000, 10_000, 30_000))
     options: dict[str, Any] = {
         "leaseTimeout": lease_ms,
@@ -61,24 +70,18 @@ def drawn_setting(lots: Lots) -> Setting:
     if manual:
         options["ackMode"] = "manual"
         options["negativeAckRedeliveryDelay"] = lots.draw_from((0, 1_000))
-        verdicts = lots.draw_from((
-            ("Individual",),
-            ("Individual", "Individual", "Negative"),
-            ("Individual", "Individual", "Individual", "forget"),
-            ("Individual", "Negative", "forget"),
-            ("Individual", "Individual", "Negative", "ReconsumeLater", "forget"),
-        ))  # fmt: skip
+        verdicts = lots.draw_from(VERDICTS)
         if lots.one_in(4):
             options["ackTimeout"] = lots.draw_from((1_000, 6_000))
+    if "ReconsumeLater" in verdicts or (not calm and lots.one_in(2 if manual else 4)):
+        options["maxRedeliverCount"] = lots.draw(1, 3)
+        if lots.one_in(2):
+            options["enableRetry"] = "true"
     chunks = lots.one_in(4)  # each counts, so many have to be granted at once
     if chunks:
         options["maxMessagesPerTrigger"] = 20
     elif lots.one_in(2):
         options["maxMessagesPerTrigger"] = lots.draw_from((1, 3, 8))
-    if lots.one_in(3):
-        options["maxRedeliverCount"] = lots.draw(1, 3)
-        if lots.one_in(3):
-            options["enableRetry"] = "true"
     if not chunks and lots.one_in(4):
         options["receiverQueueSize"] = lots.draw_from((2, 5, 20))
     if kind == "Key_Shared" and lots.one_in(6):
@@ -86,7 +89,7 @@ def drawn_setting(lots: Lots) -> Setting:
     return Setting(
         kind, ("t", "u") if lots.one_in(3) else ("t",), lots.draw_from((1, 1, 2, 3)),
         1 if kind == "Exclusive" and not lots.one_in(3) else lots.draw(1, 3),
-        lots.one_in(3), lots.one_in(4), manual, verdicts, lots.one_in(2), options,
+        lots.one_in(3), calm, manual, verdicts, lots.one_in(2), options,
         _policies(lots, chunks), lease_ms, lots.one_in(2), chunks, lots.one_in(4),
     )  # fmt: skip
 

@@ -8,8 +8,8 @@ from tests.torture import __main__ as command
 from tests.torture.oracle import ViolationError
 from tests.torture.world import run_schedule
 
-SCHEDULES = 24
-A_BLOCK = 4
+SCHEDULES = 12
+A_BLOCK = 2
 
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, A_BLOCK))
@@ -19,11 +19,6 @@ def test_every_promise_is_kept_by_what_really_runs(first: int) -> None:
             run_schedule(seed)
         except Exception as error:  # noqa: BLE001, PERF203 - the seed is what counts, whatever it is
             pytest.fail(f"{error!r}; replay it with: python -m tests.torture --seed {seed}")
-
-
-@pytest.mark.slow
-def test_every_promise_is_kept_in_some_hundred_schedules() -> None:
-    assert command.main(["--seed", "1000", "--schedules", "300"]) == 0
 
 
 def test_a_schedule_is_the_same_each_time() -> None:

@@ -134,9 +134,9 @@ def a_topic_grows(world: World) -> None:
 
 def an_admin_seeks(world: World) -> None:
     """Back to the beginning, mostly."""
-    forward = world.lots.one_in(6)
+    forward = world.lots.one_in(8)
     seek = Seek("s", LATEST if forward else EARLIEST)
-    if world.lots.one_in(3):
+    if world.lots.one_in(8):
         seek = Seek("s", timestamp_ms=world.clock.wall_ms() - world.lots.draw(0, 20_000))
         forward = True
     commands = {
@@ -213,3 +213,17 @@ TROUBLES: tuple[Trouble, ...] = (
     the_store_is_slow,
     the_disk_is_full,
 )
+
+GENTLE: tuple[Trouble, ...] = (
+    a_process_is_killed,
+    a_process_is_killed,
+    a_process_will_be_killed,
+    it_runs_available_now,
+    the_broker_is_killed,
+    the_brokers_checkpoint_is_lost,
+    a_topic_grows,
+    files_are_tidied,
+    the_store_fails,
+    the_store_is_slow,
+)
+"""Those after which every key's messages still come in order."""

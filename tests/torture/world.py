@@ -30,10 +30,10 @@ from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Message
 from tests.simulation.lots import Lots
 from tests.torture.oracle import Followed, Oracle, ViolationError, id_of, is_dead_letter
-from tests.torture.place import InjectedError, Killed, SharedClock, TroubledStore
+from tests.torture.place import ADMIN, InjectedError, Killed, SharedClock, TroubledStore
 from tests.torture.queries import Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
 from tests.torture.setting import Setting, drawn_setting
-from tests.torture.troubles import TROUBLES
+from tests.torture.troubles import GENTLE, TROUBLES
 
 STARTED_MS = 1_700_000_000_000
 CHECKPOINT = "_broker/broker"
@@ -74,7 +74,7 @@ class World:
         self._turning = False
         self._populate()
 
-    # -- what is drawn -----------------------------------------------------------------------------
+    # -- what is drawn ---------------------------------------------------------------------------
 
     def drawn_messages(self) -> Rows:
         setting, lots = self.setting, self.lots
@@ -112,7 +112,7 @@ class World:
             rows.append(row)
         return rows
 
-    # -- who there is --------------------------------------------------------------------------------
+    # -- who there is ----------------------------------------------------------------------------
 
     def all_topics(self) -> list[str]:
         """Letter topics too."""
@@ -144,8 +144,10 @@ class World:
         if setting.has_witness:
             self._join("w0", "w", setting.witness_options())
         for number in range(2 if self.lots.one_in(3) else 1):
-            name = f"p{number}"
-            self.publishers[name] = Publisher(self, name, setting.publisher_options(self.lots))
+            publisher = f"p{number}"
+            self.publishers[publisher] = Publisher(
+                self, publisher, setting.publisher_options(self.lots)
+            )
         while self.turn():  # from here on the broker knows how many partitions there are
             pass
 
@@ -160,15 +162,21 @@ class World:
             ordered=given["subscriptionType"] != "Shared" and most is None
             and not given.get("allowOutOfOrderDelivery") and not manual,
             ack_timeout_ms=given.get("ackTimeout", 0), max_redeliver_count=most, delays=shared,
+            rewinds=given["subscriptionType"] == "Failover",
         ))  # fmt: skip
 
     def say(self, commands: dict[tuple[TopicPartition, str], Any]) -> int:
         """An admin says this; where `__commands` ends then."""
-        log = SystemTopic(self.root, COMMANDS)
-        log.append([Record.of(about, name, each) for (about, name), each in commands.items()])
-        return log.refresh()
+        SystemTopic(self.root, COMMANDS).append(
+            [Record.of(about, name, each) for (about, name), each in commands.items()]
+        )
+        return self.commands_end()
 
-    # -- what they do ----------------------------------------------------------------------------------
+    def commands_end(self) -> int:
+        with self.clock.acting(ADMIN):
+            return SystemTopic(self.root, COMMANDS).refresh()
+
+    # -- what they do ----------------------------------------------------------------------------
 
     def start(self, query: Query) -> None:
         """Its process begins, a new one."""
@@ -238,7 +246,7 @@ class World:
         self._renew_process(BROKER)
 
     def _turned(self, broker: EmbeddedBroker) -> None:
-        with self.clock.acting(""):
+        with self.clock.acting(ADMIN):
             self.oracle.turned(broker)
 
     def _renew_process(self, actor: str) -> None:
@@ -250,10 +258,10 @@ class World:
 
     def _while_asleep(self) -> None:
         """Who waits in a step lets the broker work, unless he is the broker."""
-        if self.clock.actor not in ("", BROKER) and not self.clock.renewing:
+        if self.clock.actor not in (ADMIN, BROKER) and not self.clock.renewing:
             self.turn()
 
-    # -- the schedule --------------------------------------------------------------------------------
+    # -- the schedule ----------------------------------------------------------------------------
 
     def run(self, events: int) -> None:
         for _ in range(events):
@@ -273,8 +281,8 @@ class World:
                 self.turn()
         elif what < 88:
             self.clock.advance(lots.draw(1, 1_500))
-        elif not self.setting.calm or what < 92:
-            trouble = lots.draw_from(TROUBLES)
+        else:
+            trouble = lots.draw_from(GENTLE if self.setting.calm else TROUBLES)
             trouble(self)
 
     def _wake(self, actor: str) -> None:
@@ -292,7 +300,7 @@ class World:
                 if query.is_running:
                     self.step(query)
 
-    # -- the end -------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Nothing goes wrong any more, and all is done within a bound."""
@@ -414,14 +422,17 @@ def prepared(seed: int) -> Iterator[Callable[[], World]]:
         worlds.append(World(seed))
         return worlds[0]
 
+    def next_id() -> uuid.UUID:
+        return uuid.UUID(int=ids.getrandbits(128), version=4)
+
     def pid() -> int:
         return worlds[0].pid() if worlds else 1
 
+    before = random.getstate()
+    random.seed(seed)  # by which a sink chooses where it begins
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(mock.patch.object(
-            uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)
-        ))  # fmt: skip
+        enter(mock.patch.object(uuid, "uuid4", next_id))
         enter(mock.patch.object(os, "getpid", pid))
         enter(mock.patch.dict(managed_ledger._cache, clear=True))
         enter(mock.patch.object(stream_reader, "LONGEST_WAIT_S", 0.0))
@@ -432,6 +443,7 @@ def prepared(seed: int) -> Iterator[Callable[[], World]]:
         try:
             yield make
         finally:
+            random.setstate(before)
             with suppress(IndexError):
                 MemoryStore.forget(worlds[0].place)
 

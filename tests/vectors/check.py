@@ -16,7 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.vectors import cursors, dispatch, key_shared, names, producing, values
+from tests.vectors import (
+    cursors,
+    deduplication,
+    dispatch,
+    draining,
+    key_shared,
+    names,
+    producing,
+    ranges,
+    values,
+)
 from tests.vectors.case import Case, run_all
 from tests.vectors.differences import RULES
 
@@ -33,7 +43,7 @@ KINDS: dict[str, tuple[tuple[str, ...], Callable[[Document], Iterator[Case]]]] =
     "murmur3_java_hash": (("cases",), partial(_only_cases, "key", values.check_key_hash)),
     "partition_router_unkeyed": (("cases",), partial(_only_cases, "router", values.check_router)),
     "bitset_ackset": (("cases",), partial(_only_cases, "ack_set", values.check_ack_set)),
-    "range_set": (("cases",), partial(_only_cases, "range_set", values.check_range_set)),
+    "range_set": (("cases",), partial(_only_cases, "range_set", ranges.check_range_set)),
     "batching": (("cases",), partial(_only_cases, "batching", values.check_batching)),
     "cursor_acks": (("cases",), partial(_only_cases, "cursor", cursors.check_cursor)),
     "hash_range_auto_split": (
@@ -47,7 +57,7 @@ KINDS: dict[str, tuple[tuple[str, ...], Callable[[Document], Iterator[Case]]]] =
     "sticky_ranges": (("cases",), partial(_only_cases, "sticky", key_shared.check_sticky_ranges)),
     "draining_hashes": (
         ("cases",),
-        partial(_only_cases, "draining", key_shared.check_draining_hashes),
+        partial(_only_cases, "draining", draining.check_draining_hashes),
     ),
     "failover_selection": (("cases", "exclusive"), dispatch.failover_cases),
     "shared_dispatch": (
@@ -60,7 +70,7 @@ KINDS: dict[str, tuple[tuple[str, ...], Callable[[Document], Iterator[Case]]]] =
     ),
     "backoff": (("cases",), partial(_only_cases, "backoff", dispatch.check_backoff)),
     "chunking": (("cases",), partial(_only_cases, "chunking", producing.check_chunking)),
-    "dedup": (("cases",), partial(_only_cases, "dedup", producing.check_deduplication)),
+    "dedup": (("cases",), partial(_only_cases, "dedup", deduplication.check_deduplication)),
     "topic_names": (("cases", "namespaces", "retry_dlq_defaults"), names.topic_name_cases),
     "message_id": (
         (
@@ -104,7 +114,7 @@ _CASE_FIELDS: dict[str, tuple[frozenset[str], ...]] = {
 _OPS = {
     "range_set": {"add_open_closed", "remove_at_most", "contains"},
     "draining_hashes": {"add_entry", "reduce_ref_count", "should_block"},
-    "dedup": {"publish", "persisted", producing.PERSIST_FAILURE},
+    "dedup": {"publish", "persisted", deduplication.PERSIST_FAILURE},
 }
 """Of kinds whose cases are steps alone, the steps' ops."""
 

@@ -1,88 +1,205 @@
-"""What the cursor cases run: the one place that names the code under test.
+"""What the cursor cases run: a durable subscription in the broker's step.
 
 `cursors` reads a recorded case, and compares; it knows a cursor by this class alone. An
 acknowledgement that is refused raises `InvalidCursorPositionError`, and changes nothing.
+
+Pulsar's ledgers grow while they are written to. Ours don't: what is added to one at a time is a
+ledger of ours, a run, whose id says where it lies. So places are named as Pulsar names them on the
+way out, and as the log names them on the way in.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
-from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position import Position
-from pulsar_spark.subscriptions.managed_cursor import ManagedCursor, last_position
+from pulsar_spark.broker import retention
+from pulsar_spark.broker.step import step
+from pulsar_spark.errors import InvalidCursorPositionError, ServerError
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions import ack_set
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    Acknowledge,
+    AckType,
+    Command,
+    CreateSubscription,
+    InitialPosition,
+    LedgerAdded,
+    LedgersTrimmed,
+    Seek,
+)
+from pulsar_spark.protocol.policies import INFINITE, TopicPolicies
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from tests.vectors.ranges import ranges_of, ranges_text
+
+_RUNS: Final = 1_000_000
+"""A run's id is its Pulsar ledger's, times this, and its first entry's."""
+_NAME: Final = "s"
+_KEPT: Final = TopicPolicies(retention_time_ms=INFINITE, retention_size_bytes=INFINITE)
+"""When Pulsar trims is its own affair: nothing is asked for, and what is gone is told."""
+Sizes = Mapping[int, Sequence[int]]
+"""Batch sizes of the entries of each of Pulsar's ledgers."""
 
 
 class CursorSubject:
     """A durable subscription's cursor on one partition."""
 
-    def __init__(self, ledgers: LedgerList, *, latest: bool) -> None:
-        self._cursor = ManagedCursor.open(ledgers, latest=latest)
+    def __init__(self, sizes: Sizes, *, latest: bool, by_index: bool) -> None:
+        policies = replace(_KEPT, batch_index_acknowledgment=by_index)
+        self._state = BrokerState("persistent://public/default/vectors", policies=policies)
+        self._next_entry: dict[int, int] = {}
+        """Of each ledger that Pulsar has, or had: how many entries were added to it."""
+        self.published(sizes)
+        self._earliest = Position(min(sizes), -1)
+        where = InitialPosition.LATEST if latest else InitialPosition.EARLIEST
+        self._tell(CreateSubscription(_NAME, where, request_id=0))
 
     @property
     def mark_delete(self) -> Position:
-        return self._cursor.cursor.mark_delete_position
+        return self._pulsars(self._cursor.mark_delete_position)
 
-    def published(self, ledgers: LedgerList) -> None:
+    def published(self, sizes: Sizes) -> None:
         """Messages were published, or ledgers trimmed."""
-        self._cursor = self._cursor.with_ledgers(ledgers)
+        gone = tuple(
+            ledger.ledger_id
+            for ledger in self._state.ledgers
+            if ledger.ledger_id // _RUNS not in sizes
+        )
+        if gone:
+            self._tell(LedgersTrimmed(gone))
+        for ledger_id, held in sorted(sizes.items()):
+            first = self._next_entry.get(ledger_id, 0)
+            self._next_entry[ledger_id] = len(held)
+            if len(held) > first:
+                run = BatchSizes.of(held[first:])
+                run_id = ledger_id * _RUNS + first
+                self._tell(LedgerAdded(LedgerInfo(run_id, 0, "", 0, run, 0, 0, 0)))
 
-    def reopen(self, ledgers: LedgerList) -> None:
-        self._cursor = self._cursor.reopen(ledgers)
+    def not_released(self, ledger_ids: Iterable[int]) -> list[int]:
+        """Those that the step would not ask to be trimmed without retention; the newest it never
+        does, since an empty one behind it is Pulsar's alone."""
+        unkept = replace(self._state, policies=TopicPolicies())
+        released = retention.ledgers_to_trim(unkept, unkept.now_ms)
+        wanted = [each.ledger_id for each in self._state.ledgers][:-1]
+        left = {each // _RUNS for each in wanted if each not in released}
+        return sorted(left.intersection(ledger_ids))
+
+    def reopen(self, sizes: Sizes) -> None:
+        """After a restart, however it came about."""
+        self._state = from_shards(to_shards(self._state))
+        self.published(sizes)
 
     def acknowledge(self, positions: list[Position]) -> None:
-        self._cursor = self._cursor.acknowledge(positions)
+        """Whole entries; before a ledger's first entry there is none."""
+        named = PositionSet.of(self._ours(each) for each in positions if each.entry_id >= 0)
+        self._tell(Acknowledge(_NAME, messages=named, request_id=0))
 
     def acknowledge_batch(self, position: Position, words: list[int]) -> None:
-        self._cursor = self._cursor.acknowledge_batch(position, words)
+        named = ((self._ours(position), tuple(words)),)
+        self._tell(Acknowledge(_NAME, ack_sets=named, request_id=0))
 
     def acknowledge_cumulative(self, position: Position, words: list[int] | None = None) -> None:
-        self._cursor = self._cursor.acknowledge_cumulative(position, words)
+        end = self._pulsars(self._state.last_position)
+        if position.entry_id < 0 and position > self.mark_delete >= end:
+            position = self.mark_delete  # before an empty ledger, which the log has not
+        self._tell(
+            Acknowledge(
+                _NAME,
+                ack_type=AckType.CUMULATIVE,
+                position=self._ours(position),
+                ack_set=None if words is None else tuple(words),
+                request_id=0,
+            )
+        )
 
-    def clear_backlog(self) -> None:
-        """Acknowledge all that was published; nothing to do where all was."""
-        last = last_position(self._cursor.ledgers)
-        self.acknowledge_cumulative(max(last, self.mark_delete))
-
-    def skip(self, count: int, *, include_deleted: bool) -> None:
-        self._cursor = self._cursor.skip(count, include_deleted=include_deleted)
-
-    def read(self, count: int) -> list[Position]:
-        self._cursor, found = self._cursor.read(count)
-        return found
-
-    def rewind(self) -> None:
-        self._cursor = self._cursor.rewind()
-
-    def replay(self, positions: list[Position]) -> tuple[list[Position], list[Position]]:
-        """(those already acknowledged, those to read again), each in order."""
-        return self._cursor.replay(positions)
-
-    def seek(self, position: Position, words: list[int] | None = None) -> None:
-        self._cursor = self._cursor.seek(position, words)
+    def seek(self, position: Position, words: list[int] | None, earliest: int) -> None:
+        """With `words`, an ack_set, some of that entry's messages stay acknowledged."""
+        self._earliest = Position(earliest, -1)
+        named = position if position in (EARLIEST, LATEST) else self._ours(position)
+        self._tell(Seek(_NAME, named, request_id=0))
+        if words is not None:
+            self.acknowledge_batch(position, words)
 
     def is_deleted(self, position: Position) -> bool:
-        return self._cursor.is_deleted(position)
+        """Whether the whole entry is acknowledged."""
+        return self._cursor.contains(self._ours(position))
+
+    def replay(self, positions: Iterable[Position]) -> tuple[list[Position], list[Position]]:
+        """(those already acknowledged, those to be delivered again), each in order."""
+        wanted = sorted(set(positions))
+        left = self._cursor.not_acknowledged(PositionSet.of(map(self._ours, wanted)))
+        return (
+            [each for each in wanted if not left.contains(self._ours(each))],
+            [each for each in wanted if left.contains(self._ours(each))],
+        )
+
+    def unread(self) -> list[Position]:
+        """The entries of which something is not acknowledged."""
+        return [self._pulsars(each) for each, _ in self._cursor.unread(self._ledgers).entries()]
 
     def check(self) -> None:
         """Its own invariants."""
-        self._cursor.cursor.check()
+        self._state.check()
 
-    def state(self) -> dict[str, Any]:
-        """As the vectors record it."""
-        cursor = self._cursor
-        persistent = cursor.persistent_mark_delete_position
-        ranges = cursor.individually_deleted
+    def state(self, read_position: Position) -> dict[str, Any]:
+        """As the vectors record it, of what stands in the broker's state."""
+        deleted = self._cursor.individually_deleted
+        whole = PositionSet.of(self._pulsars(p) for p, part in deleted.entries() if part is None)
+        ranges, unread = ranges_of(whole), self.unread()
         return {
             "mark_delete": [*self.mark_delete],
-            "persistent_mark_delete": None if persistent is None else [*persistent],
-            "read_position": [*cursor.read_position],
-            "individually_deleted": str(ranges),
+            "individually_deleted": ranges_text(ranges),
             "ranges_open_closed": [[*part.lower, *part.upper] for part in ranges],
             "non_contiguous_ranges": len(ranges),
-            "backlog_precise": cursor.backlog,
-            "backlog_imprecise": cursor.backlog,  # Pulsar's is a counter that may drift
-            "entries_ahead_of_read": cursor.entries_ahead_of_read,
-            "has_more": cursor.has_more_entries,
-            "batch_ack_sets": {str(k): v for k, v in cursor.batch_ack_sets.items()},
+            "backlog_precise": len(unread),
+            "backlog_imprecise": len(unread),  # Pulsar's is a counter that may drift
+            "entries_ahead_of_read": sum(each >= read_position for each in unread),
+            "batch_ack_sets": {
+                str(self._pulsars(p)): ack_set.to_words(part ^ (1 << part.bit_length()) - 1)
+                for p, part in deleted.entries()
+                if part is not None
+            },
         }
+
+    # -- inside ------------------------------------------------------------------------------
+
+    @property
+    def _cursor(self) -> Cursor:
+        return self._state.subscriptions[_NAME].cursor
+
+    @property
+    def _ledgers(self) -> Any:
+        return self._state.ledgers
+
+    def _tell(self, command: Command) -> None:
+        self._state, ready = step(self._state, [command], 0)
+        assert not ready.trim, "everything is kept"
+        for reply in ready.replies:
+            if reply.error is ServerError.INVALID_CURSOR_POSITION:
+                raise InvalidCursorPositionError(
+                    re.sub(
+                        r"(\d+):(-?\d+)",
+                        lambda found: str(self._pulsars(Position.parse(found[0]))),
+                        reply.message,
+                    )
+                )
+            assert reply.error is None, reply.message
+
+    def _ours(self, position: Position) -> Position:
+        """The same place in the log; where there is none, one that the log has not either."""
+        ledger_id, entry_id = position
+        runs = self._ledgers.between(ledger_id * _RUNS, ledger_id * _RUNS + max(entry_id, 0))
+        run_id = runs[-1].ledger_id if runs else ledger_id * _RUNS
+        return Position(run_id, entry_id - run_id % _RUNS)
+
+    def _pulsars(self, position: Position) -> Position:
+        if position == EARLIEST:
+            return self._earliest
+        ledger_id, first = divmod(position.ledger_id, _RUNS)
+        return Position(ledger_id, first + position.entry_id)

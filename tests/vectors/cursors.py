@@ -2,7 +2,8 @@
 
 At every step three things stand beside each other: what Pulsar recorded, what `CursorSubject` says,
 and what `PlainCursor`, plain Python sets of the acknowledgements that were confirmed, says. The
-last two must agree in every field, always. With Pulsar they must agree in every field unless its
+last two must agree in every field that the subject has, always: how far a read came, and what was
+persisted last, are Pulsar's alone, and the plain cursor's. With Pulsar ours they must agree in every field unless its
 record holds fewer acknowledgements than were confirmed to the client, for one of the reasons in
 `differences`. From there on Pulsar must hold no more than we do and agree on what does not depend
 on acknowledgements; once it agrees again in all (after a seek, say), every field counts again.
@@ -131,7 +132,8 @@ class _Walk:
         if state is not None:
             self._trim(step, state)
         self.subject.check()
-        ours, plain = self.subject.state(), self.plain.state()
+        plain = self.plain.state()
+        ours = plain | self.subject.state(self.plain.read_position)
         for name, value in plain.items():
             step.compare(f"{name} by plain sets", value, ours[name])
         if state is not None:
@@ -143,8 +145,10 @@ class _Walk:
         if self.trims and ids and step.record["state"]["mark_delete"] == [min(ids), -1]:
             # Nobody was subscribed, so nothing kept what was closed.
             self.ledgers.trim([k for k in self.ledgers.sizes if k < min(ids)])
-        self.subject = CursorSubject(self.ledgers.list(), latest=self.latest)
-        self.plain = PlainCursor(self.ledgers.sizes, self.subject.mark_delete)
+        self.subject = CursorSubject(self.ledgers.sizes, latest=self.latest, by_index=self.by_index)
+        self.plain = PlainCursor(
+            self.ledgers.sizes, self.subject.mark_delete, by_index=self.by_index
+        )
         self.pulsar_mark_delete = self.subject.mark_delete
         self.subscribed = True
 
@@ -155,6 +159,8 @@ class _Walk:
         step.compare("trimmed too early", [], [k for k in gone if k not in allowed])
         if step.record["op"] == "trim":
             step.compare("not trimmed", [], [k for k in allowed if k not in gone])
+        if not self.diverged:
+            step.compare("not released here", [], self.subject.not_released(gone))
         self.ledgers.trim(gone)
         self._published()
 
@@ -172,7 +178,7 @@ class _Walk:
         step.compare("positions", positions, self.ledgers.add(len(positions)))
 
     def _published(self) -> None:
-        self.subject.published(self.ledgers.list())
+        self.subject.published(self.ledgers.sizes)
         self.plain.published(self.ledgers.sizes)
 
     def _do_ack(self, step: Case) -> None:
@@ -188,11 +194,7 @@ class _Walk:
     def _do_ack_batch(self, step: Case) -> None:
         position, words = Position(*step.take("position")), step.take("ack_set")
         self.deleted = [position]
-        if self.by_index:
-            self._both(step, "acknowledge_batch", position, words)
-        elif not words or position > self.ledgers.last_confirmed:
-            self._both(step, "acknowledge", [position])
-        # Otherwise nothing: then the broker waits for the ack of the whole entry.
+        self._both(step, "acknowledge_batch", position, words)
 
     def _do_cumulative(self, step: Case) -> None:
         self.target = Position(*step.take("position"))
@@ -201,30 +203,29 @@ class _Walk:
     def _do_cumulative_batch(self, step: Case) -> None:
         position, words = Position(*step.take("position")), step.take("ack_set")
         self.target = self.ledgers.place_before(position)
-        if self.by_index:
-            self._both(step, "acknowledge_cumulative", position, words)
-        else:
-            self._both(step, "acknowledge_cumulative", self.target)
+        self._both(step, "acknowledge_cumulative", position, words)
 
     def _do_clear_backlog(self, step: Case) -> None:
-        self._both(step, "clear_backlog")
+        last = max(self.plain.last, self.plain.mark_delete)
+        self._both(step, "acknowledge_cumulative", last)
 
     def _do_skip(self, step: Case) -> None:
         count, deleted = step.take("n"), step.take("deleted_entries")
         if deleted not in ("Include", "Exclude"):
             step.problems.append(f"deleted_entries can't be {deleted!r}")
-        self._both(step, "skip", count, include_deleted=deleted == "Include")
+        target = self.plain.after_skipping(count, include_deleted=deleted == "Include")
+        self._both(step, "acknowledge_cumulative", target)
 
     def _do_read(self, step: Case) -> None:
-        count = step.take("max")
-        found = self.subject.read(count)
-        step.compare("entries by plain sets", self.plain.read(count), found)
+        start = self.plain.read_position
+        plain, stop = self.plain.read(step.take("max")), self.plain.read_position
+        found = [each for each in self.subject.unread() if start <= each < stop]
+        step.compare("entries by plain sets", plain, found)
         recorded = [Position(*place) for place in step.take("entries")]
         if not self.diverged:
             step.compare("entries", recorded, found)
 
     def _do_rewind(self, step: Case) -> None:
-        self.subject.rewind()
         self.plain.rewind()
 
     def _do_replay(self, step: Case) -> None:
@@ -249,7 +250,7 @@ class _Walk:
 
     def _seek(self, position: Position, words: list[int] | None) -> None:
         self.before_seek |= self.plain.acknowledged()
-        self.subject.seek(position, words)
+        self.subject.seek(position, words, min(self.ledgers.sizes))
         self.plain.seek(position, words)
 
     def _do_trim(self, step: Case) -> None:
@@ -260,7 +261,7 @@ class _Walk:
         self.ledgers.reopen()
         self.plain.published(self.ledgers.sizes)
         self.plain.reopen()
-        self.subject.reopen(self.ledgers.list())
+        self.subject.reopen(self.ledgers.sizes)
 
     _do_reopen_crash = _do_reopen_clean
 
@@ -329,7 +330,9 @@ class _Walk:
             self.case.on_purpose.add("seek_undone")
         if lost and not self.diverged:
             whole = {(a, b) for a, b, _ in lost if self.plain.is_done(Position(a, b))}
-            rule = differences.rule_of(op, lost, before, whole, capped=self.capped)
+            rule = differences.rule_of(
+                op, lost, before, whole, capped=self.capped, by_index=self.by_index
+            )
             if rule is None:
                 step.problems.append(f"Pulsar lacks {sorted(lost)[:3]}, for no reason in the table")
             else:

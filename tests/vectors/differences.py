@@ -1,4 +1,4 @@
-"""Where we differ from Pulsar's cursor on purpose: the one table, and how a case earns its place.
+"""Where we differ from Pulsar on purpose: the one table, and how a case earns its place.
 
 `cursors` never skips a case that is listed here. In every step ours must be what a model of plain
 Python sets says of the acknowledgements that were confirmed; Pulsar must hold no acknowledgement
@@ -20,8 +20,8 @@ class Rule:
     """Why we differ. `point` is that of «better than Pulsar» in the design's section 9.
 
     Without a point nothing is lost or kept on either side: Pulsar's record merely shows what is
-    of no effect, or writes the same place otherwise. `cases` are those of `cursor_acks`; a rule
-    that has none there is held by `tests/core/test_cursor_cases.py`.
+    of no effect, or writes the same place otherwise. `cases` are those of the files beside this
+    module; a rule that has none there is held by `tests/core/test_cursor_cases.py`.
     """
 
     point: str | None
@@ -31,6 +31,10 @@ class Rule:
 
 def _fuzz(seeds: str) -> tuple[str, ...]:
     return tuple(f"fuzz seed {seed}" for seed in seeds.split())
+
+
+def _dedup(numbers: str) -> tuple[str, ...]:
+    return tuple(f"dedup[{number}]" for number in numbers.split())
 
 
 RULES: dict[str, Rule] = {
@@ -62,11 +66,38 @@ RULES: dict[str, Rule] = {
         "acknowledgement in it; here both count",
         _fuzz("1040 1157"),
     ),
+    "gathered_in_batch": Rule(
+        None,
+        "Pulsar leaves it to its client to gather what is acknowledged of a batch where it "
+        "does not count by index; here the broker gathers it",
+        (),
+    ),
     "seek_undone": Rule(
         "3",
         "Pulsar recovers, after a crash, acknowledgements from before a seek, which the "
         "seek had taken back; here a seek stays done",
         _fuzz("1078"),
+    ),
+    "never_came": Rule(
+        "decision 0021",
+        "Pulsar drops a message below its producer's highest sequence id, though that id never "
+        "came; here it is stored",
+        _dedup(
+            "0 3 4 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 "
+            "33 34 35"
+        ),
+    ),
+    "in_flight": Rule(
+        None,
+        "Pulsar refuses a message for now while one of that id or a higher is being stored; here "
+        "nothing is reserved, and whoever commits first has the id",
+        _dedup("0 1 2 3 4 5 6 7 8 9 10 15 16 17 18 19 20 21 22 25 26 27 28 29 32 34 35"),
+    ),
+    "stored_out_of_order": Rule(
+        None,
+        "Pulsar lowers a producer's highest sequence id when messages are stored in another order "
+        "than they came in; here it stays the highest",
+        _dedup("4 6 8 11 16 23 28 34 35"),
     ),
     "stale_ack_set": Rule(
         None,
@@ -96,18 +127,26 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(
-    op: str, lost: set[Message], before: set[Message], whole: set[tuple[int, int]], *, capped: bool
+    op: str,
+    lost: set[Message],
+    before: set[Message],
+    whole: set[tuple[int, int]],
+    *,
+    capped: bool,
+    by_index: bool,
 ) -> str | None:
     """The rule by which Pulsar no longer has `lost` after an operation; None if there is none.
 
     `before` was acknowledged before it; of it, the entries `whole` were so wholly. `capped` is
-    whether Pulsar was told to persist only so many ranges.
+    whether Pulsar was told to persist only so many ranges, `by_index` whether part of a batch counts.
     """
     entries = {message[:2] for message in lost}
     if op in ("reopen_clean", "reopen_crash"):
         if entries & whole:
             return "ranges_forgotten" if capped else None
         return "batch_indexes_forgotten"
+    if op in ("ack_batch", "cumulative_batch") and entries <= whole and not by_index:
+        return "gathered_in_batch"
     if op == "cumulative_batch" and len(entries) == 1 and lost <= before:
         return "cumulative_in_batch"
     return None

@@ -1,184 +1,270 @@
-"""Which Key_Shared slots wait until their old consumer is done with what it holds of them.
+"""Checks of slots that drain: a Key_Shared subscription in the broker's step.
 
-Invariants: immutable; a slot drains from one consumer at a time; it is blocked for all others
-until every message that was counted is acknowledged or given back; if it goes back to the one it
-drains from, nothing waits any more; slot 0 (no key) never drains. Follows Pulsar's
-`DrainingHashesTracker` (PIP-379). The forms that take arrays do for many slots at once what the
-plain ones do one after the other.
+A recorded case calls Pulsar's tracker directly, one call a step. Here each call is what brings it
+about: a consumer that loses a slot while it holds messages of it, one to whom a message of a slot
+would go, one that acknowledges or gives back. Consumers name their slots (STICKY), so a slot moves
+when two of them subscribe anew.
+
+What the tracker refuses, nobody can do here; that is tried, and must change nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from pulsar_spark.broker.step import step
+from pulsar_spark.dispatchers.sticky_key_run import StickyKeyRun
+from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    Acknowledge,
+    Command,
+    InitialPosition,
+    LedgerAdded,
+    RedeliverUnacknowledgedMessages,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.protocol.policies import INFINITE, KeySharedMode, KeySharedPolicy, TopicPolicies
+from pulsar_spark.protocol.ready import Ready
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
+from tests.vectors.case import Case
+
+_KEPT: Final = TopicPolicies(retention_time_ms=INFINITE, retention_size_bytes=INFINITE)
+_NO_KEY: Final = 0
+_OTHER: Final = "another"
+"""To whom a slot goes that a consumer loses."""
+_PERMITS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class DrainingHash:
-    """One slot that drains: from whom, how many messages it holds, how often others waited."""
+def check_draining_hashes(case: Case) -> None:
+    steps = case.take("steps")
+    walk = _Walk(steps)
+    for number, record in enumerate(steps):
+        recorded = Case(f"step {number} {record.get('op')}", record)
+        walk.step(recorded, number)
+        case.problems += [f"{recorded.name}: {text}" for text in recorded.close().problems]
 
-    consumer: str
-    ref_count: int
-    blocked_count: int = 0
 
+class _Walk:
+    """One case being walked through."""
 
-@dataclass(frozen=True, slots=True)
-class DrainingHashes:
-    """All slots that drain, by slot."""
+    def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
+        self.steps = steps
+        hashes = sorted({each["hash"] for each in steps} - {_NO_KEY})
+        self.slots = {_NO_KEY: _NO_KEY} | {each: place for place, each in enumerate(hashes, 1)}
+        """By recorded hash."""
+        self.group = _Group({each["consumer"] for each in steps}, len(hashes))
+        self.waiting: dict[int, PositionSet] = {}
+        """By slot, messages that were not granted because it drained."""
 
-    entries: Mapping[int, DrainingHash] = field(default_factory=dict)
+    def step(self, recorded: Case, number: int) -> None:
+        op, name, sticky_hash = (recorded.take(each) for each in ("op", "consumer", "hash"))
+        slot = self.slots[sticky_hash]
+        self.error: str | None = None
+        self.is_unblocked = False
+        if op == "add_entry":
+            self._add(name, slot, number)
+        elif op == "reduce_ref_count":
+            self._reduce(recorded, name, slot, closing=recorded.take("closing"))
+        elif op == "should_block":
+            recorded.expect("blocked", self._is_blocked(name, slot))
+        else:
+            recorded.problems.append("this op is not known")
+        recorded.compare("error", recorded.take("error", None), self.error)
+        recorded.expect("unblock_notifications", [sticky_hash] if self.is_unblocked else [])
+        holders = self.group.draining()
+        draining = {str(h): holders[each] for h, each in self.slots.items() if each in holders}
+        recorded.expect("draining", draining)
+        recorded.compare("read back", True, self.group.comes_back())
 
-    def add(self, consumer: str, slot: int, messages: int = 1) -> DrainingHashes:
-        """Count messages that `consumer`, who loses the slot, still holds of it.
+    def _add(self, name: str, slot: int, number: int) -> None:
+        """A consumer loses a slot, and holds messages of it."""
+        holder = self.group.draining().get(slot)
+        if slot == _NO_KEY:
+            if self.group.has_no_slot_without_key():
+                self.error = "IllegalArgumentException"
+        elif holder is None:
+            self.group.move(slot, name)
+            self.group.publish(slot, self._added_from(number))
+            self.group.deliver(name)
+            self.group.move(slot, _OTHER)
+        elif holder != name:
+            self.group.move(slot, name)
+            messages, granted = self.group.publish(slot, 1)
+            if not granted:
+                self.error = "IllegalStateException"
+            self.group.acknowledge(messages)
 
-        ValueError for slot 0; RuntimeError if the slot drains from another consumer.
+    def _added_from(self, number: int) -> int:
+        """How many messages the consumer of a step holds until the slot drains no more.
+
+        All are granted before the slot drains: while it does, nobody gets any.
         """
-        if slot == 0:
-            raise ValueError("Sticky hash cannot be 0")
-        held = self.entries.get(slot)
-        if held is None:
-            return self._with({slot: DrainingHash(consumer, messages)})
-        self._check_same(held, consumer, slot)
-        return self._with({slot: replace(held, ref_count=held.ref_count + messages)})
-
-    def add_many(
-        self, consumer: str, slots: NDArray[np.integer[Any]], messages: NDArray[np.integer[Any]]
-    ) -> DrainingHashes:
-        """`add` for each of `slots`, none twice, that holds any; both of shape (n,)."""
-        changed: dict[int, DrainingHash] = {}
-        for slot, count in zip(slots.tolist(), messages.tolist(), strict=True):
-            if count and slot == 0:
-                raise ValueError("Sticky hash cannot be 0")
-            held = self.entries.get(slot)
-            if held is None:
-                changed[slot] = DrainingHash(consumer, count)
-            else:
-                self._check_same(held, consumer, slot)
-                changed[slot] = replace(held, ref_count=held.ref_count + count)
-        return self._with({slot: held for slot, held in changed.items() if held.ref_count})
-
-    def reduce(
-        self, consumer: str, slot: int, messages: int = 1, *, closing: bool = False
-    ) -> tuple[DrainingHashes, bool]:
-        """Take off messages that are acknowledged or given back: (what is left, unblocked).
-
-        `unblocked`: somebody waited for the slot and may go on now; never so while the consumer
-        closes, since what it gives back is dispatched then anyway. RuntimeError if the slot
-        drains from another consumer; a slot that does not drain changes nothing.
-        """
-        held = self.entries.get(slot)
-        if slot == 0 or held is None:
-            return self, False
-        self._check_same(held, consumer, slot)
-        if held.ref_count != messages:
-            left = replace(held, ref_count=held.ref_count - messages)
-            return self._with({slot: left}), False
-        return self._with({}, (slot,)), bool(held.blocked_count) and not closing
-
-    def reduce_many(
-        self,
-        consumer: str,
-        slots: NDArray[np.integer[Any]],
-        messages: NDArray[np.integer[Any]],
-        *,
-        closing: bool = False,
-    ) -> tuple[DrainingHashes, list[int]]:
-        """`reduce` for each of `slots`, none twice: (what is left, the slots unblocked).
-
-        Slots that drain from another consumer are passed over: what `consumer` acknowledges of
-        them was given to it before, or is another's message.
-        """
-        changed: dict[int, DrainingHash] = {}
-        done, unblocked = [], []
-        if not self.entries:
-            return self, []
-        wanted = np.isin(slots, np.fromiter(self.entries, np.int64, len(self.entries)))
-        for slot, count in zip(slots[wanted].tolist(), messages[wanted].tolist(), strict=True):
-            held = self.entries[slot]
-            if held.consumer != consumer or not count:
+        name, slot = self.steps[number]["consumer"], self.steps[number]["hash"]
+        held = total = 0
+        for each in self.steps[number:]:
+            if (each["consumer"], each["hash"]) != (name, slot):
                 continue
-            if held.ref_count > count:
-                changed[slot] = replace(held, ref_count=held.ref_count - count)
-            else:
-                done.append(slot)
-                if held.blocked_count and not closing:
-                    unblocked.append(slot)
-        return self._with(changed, done), unblocked
+            if each["op"] == "should_block":
+                break
+            held += 1 if each["op"] == "add_entry" else -1
+            total += each["op"] == "add_entry"
+            if not held:
+                break
+        return total
 
-    def should_block(self, consumer: str, slot: int) -> tuple[DrainingHashes, bool]:
-        """Whether `consumer`, who has the slot now, must wait: (what is known then, blocked)."""
-        held = self.entries.get(slot)
-        if slot == 0 or held is None:
-            return self, False
-        if held.consumer == consumer:
-            return self._with({}, (slot,)), False
-        return self._with({slot: replace(held, blocked_count=held.blocked_count + 1)}), True
+    def _reduce(self, recorded: Case, name: str, slot: int, *, closing: bool) -> None:
+        """A consumer acknowledges one message, or gives it back: that does one that closes."""
+        holder = self.group.draining().get(slot)
+        if holder is None:
+            return
+        held = self.group.held(holder, slot)
+        if holder != name:
+            self.group.give_back(name, held)
+            if self.group.held(holder, slot) == held:
+                self.error = "IllegalStateException"
+            return
+        one = held.prefix(1, self.group.state.ledgers)
+        ready = self.group.give_back(name, one) if closing else self.group.acknowledge(one)
+        went_on = _granted(ready).intersection(self.waiting.get(slot, PositionSet()))
+        recorded.compare("left", held.difference(one), self.group.held(name, slot))
+        self.group.acknowledge(one)
+        if slot in self.group.draining():
+            recorded.compare("granted while it drains", PositionSet(), went_on)
+            return
+        waited = self.waiting.pop(slot, PositionSet())
+        recorded.compare("granted once it drains no more", waited, went_on)
+        self.group.acknowledge(waited)
+        # What a consumer leaves, Pulsar dispatches anyway, without being told.
+        self.is_unblocked = bool(waited) and not closing
 
-    def blocked_many(
-        self,
-        slots: NDArray[np.integer[Any]],
-        owners: NDArray[np.integer[Any]],
-        consumers: Sequence[str],
-    ) -> tuple[DrainingHashes, NDArray[np.bool_]]:
-        """`should_block` for messages of `slots`, shape (n,), slots may repeat.
+    def _is_blocked(self, name: str, slot: int) -> bool:
+        """A message comes of a slot that is this consumer's now."""
+        if slot == _NO_KEY:
+            return not self.group.has_no_slot_without_key()
+        self.group.move(slot, name)
+        messages, granted = self.group.publish(slot, 1)
+        if not granted:
+            self.waiting[slot] = self.waiting.get(slot, PositionSet()).union(messages)
+            return True
+        self.group.acknowledge(self.group.held(name, slot))
+        self.waiting.pop(slot, None)
+        return False
 
-        `owners`: who has each slot now, as an index into `consumers`; nobody, below 0, is blocked
-        by nothing. The mask says which messages wait; each slot counts as blocked once.
-        """
-        mask = np.zeros(len(slots), np.bool_)
-        if not self.entries:
-            return self, mask
-        wanted = np.fromiter(self.entries, np.int64, len(self.entries))
-        rows = np.flatnonzero(np.isin(slots, wanted) & (owners >= 0))
-        if not len(rows):
-            return self, mask
-        distinct, first = np.unique(slots[rows], return_index=True)
-        blocked: dict[int, DrainingHash] = {}
-        returned = []
-        for slot, owner in zip(distinct.tolist(), owners[rows][first].tolist(), strict=True):
-            held = self.entries[slot]
-            if held.consumer == consumers[owner]:
-                returned.append(slot)
-            else:
-                blocked[slot] = replace(held, blocked_count=held.blocked_count + 1)
-        mask[rows] = np.isin(slots[rows], np.fromiter(blocked, np.int64, len(blocked)))
-        return self._with(blocked, returned), mask
 
-    def without_consumer(self, consumer: str) -> DrainingHashes:
-        """Once a consumer has left, and all it held was given back."""
-        return self._with({}, [s for s, held in self.entries.items() if held.consumer == consumer])
+class _Group:
+    """A subscription, and its consumers as they talk to the broker."""
 
-    def to_json_value(self) -> list[list[Any]]:
-        """[slot, consumer, messages, times blocked] of each slot, ascending."""
-        return [
-            [slot, held.consumer, held.ref_count, held.blocked_count]
-            for slot, held in sorted(self.entries.items())
-        ]
+    def __init__(self, names: set[str], slots: int) -> None:
+        """With so many slots, from 1 on, that messages have."""
+        self.state = BrokerState("persistent://public/default/vectors", policies=_KEPT)
+        everybody = sorted({*names, _OTHER})
+        self._own = {name: {place} for place, name in enumerate(everybody, slots + 1)}
+        """By consumer, its slots: one that no message has, and those that came to it."""
+        self._own[_OTHER].update(range(1, slots + 1))
+        self._runs = dict.fromkeys(self._own, 0)
+        self._said = 0
+        for name in self._own:
+            self._tell(self._subscription_of(name))
 
-    @staticmethod
-    def from_json_value(value: Iterable[Sequence[Any]]) -> DrainingHashes:
-        return DrainingHashes({slot: DrainingHash(*rest) for slot, *rest in value})
+    def draining(self) -> dict[int, str]:
+        """By slot, the consumer from which it drains."""
+        return {
+            slot: name
+            for name in self._own
+            for slot in np.unique(self._run_of(self._consumer(name).draining).slots).tolist()
+        }
 
-    def check(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        assert 0 not in self.entries, "slot 0 drains"
+    def held(self, name: str, slot: int) -> PositionSet:
+        """What a consumer holds of a slot."""
+        run = self._run_of(self._consumer(name).held)
+        return run.take(np.flatnonzero(run.slots == slot))
 
-    def _with(
-        self, changed: Mapping[int, DrainingHash], gone: Iterable[int] = ()
-    ) -> DrainingHashes:
-        entries = {**self.entries, **changed}
-        for slot in gone:
-            del entries[slot]
-        return DrainingHashes(entries)
+    def has_no_slot_without_key(self) -> bool:
+        """Whether messages without a key are never those of a slot of their own."""
+        selector = self.state.subscriptions["s"].selector
+        return selector is not None and _NO_KEY not in selector.slots_of(np.array([_NO_KEY]))
 
-    @staticmethod
-    def _check_same(held: DrainingHash, consumer: str, slot: int) -> None:
-        if held.consumer != consumer:
-            raise RuntimeError(
-                f"Consumer {held.consumer} is already draining hash {slot}. "
-                f"Same hash being used for consumer {consumer}."
+    def move(self, slot: int, name: str) -> None:
+        """Give a slot to another consumer: both subscribe anew, and go on with what they hold."""
+        owner = next(each for each, slots in self._own.items() if slot in slots)
+        if owner == name:
+            return
+        self._own[owner].remove(slot)
+        self._own[name].add(slot)
+        for each in (owner, name):
+            self._runs[each] += 1
+        self._tell(self._subscription_of(owner), self._subscription_of(name))
+
+    def publish(self, slot: int, messages: int) -> tuple[PositionSet, bool]:
+        """(the new messages of a slot, whether they were granted at once)."""
+        ledger_id = len(self.state.ledgers)
+        ledger = LedgerInfo(ledger_id, 0, "", 0, BatchSizes(((1, messages),)), 0, 0, 0)
+        hashes = np.full(messages, slot, np.int32)
+        ready = self._tell(LedgerAdded(ledger, sticky_key_hashes=hashes))
+        added = PositionSet.of_range(ledger_id, 0, messages - 1)
+        return added, _granted(ready).intersection(added) == added
+
+    def deliver(self, name: str) -> None:
+        """A consumer plans all that it was granted, and says so."""
+        held = self._consumer(name)
+        self._said += 1
+        self._tell(
+            Report(
+                "s", name, held.incarnation, sequence=self._said, permits=_PERMITS,
+                delivered=dict(held.pending.items()), revision=held.revision,
             )
+        )  # fmt: skip
+
+    def acknowledge(self, messages: PositionSet) -> Ready:
+        return self._tell(Acknowledge("s", messages=messages))
+
+    def give_back(self, name: str, messages: PositionSet) -> Ready:
+        """A consumer wants them to be delivered again, whether it holds them or not."""
+        self._said += 1
+        attempts = {0: messages}  # nothing is granted for a second time here
+        run = self._consumer(name).incarnation
+        return self._tell(RedeliverUnacknowledgedMessages("s", name, run, 0, self._said, attempts))
+
+    def comes_back(self) -> bool:
+        """Whether the state is the same once it was stored and read; it goes on from there."""
+        shards = to_shards(self.state)
+        self.state = from_shards(shards)
+        return to_shards(self.state) == shards
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _tell(self, *commands: Command) -> Ready:
+        self.state, ready = step(self.state, commands, 0)
+        self.state.check()
+        for reply in ready.replies:
+            assert reply.error is None, reply.message
+        return ready
+
+    def _subscription_of(self, name: str) -> Subscribe:
+        ranges = tuple((slot, slot) for slot in sorted(self._own[name]))
+        return Subscribe(
+            "s", name, self._runs[name], SubscriptionType.KEY_SHARED,
+            initial_position=InitialPosition.EARLIEST, permits=_PERMITS, resumes=True,
+            key_shared_policy=KeySharedPolicy(KeySharedMode.STICKY, ranges=ranges), request_id=0,
+        )  # fmt: skip
+
+    def _consumer(self, name: str) -> Consumer:
+        return self.state.subscriptions["s"].consumers[name]
+
+    def _run_of(self, messages: PositionSet) -> StickyKeyRun:
+        selector = self.state.subscriptions["s"].selector
+        assert selector is not None
+        return StickyKeyRun.of(messages, self.state, selector)
+
+
+def _granted(ready: Ready) -> PositionSet:
+    """What was granted for the first time."""
+    return PositionSet.union_of(each.messages for each in ready.grants if not each.again)

@@ -1,4 +1,4 @@
-"""Checks of the Key_Shared selectors and of draining hashes, step by step."""
+"""Checks of the Key_Shared selectors, step by step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pulsar_spark.selectors.hash_assignments import HashRange
 from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
 from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
 from tests.vectors.case import Case, run_all
-from tests.vectors.draining import DrainingHashes
 
 Document = dict[str, Any]
 
@@ -153,38 +152,3 @@ def _with_ranges(step: Case, selector: StickyRangeSelector, consumer: str) -> St
     step.expect("accepted", error is None)
     step.compare("error", step.take("error", None), error)
     return selector
-
-
-def check_draining_hashes(case: Case) -> None:
-    draining = DrainingHashes()
-    for number, record in enumerate(case.take("steps")):
-        step = Case(f"step {number} {record.get('op')}", record)
-        draining = _drain(step, draining)
-        found = {str(slot): held.consumer for slot, held in draining.entries.items()}
-        step.expect("draining", found)
-        read = DrainingHashes.from_json_value(draining.to_json_value())
-        step.compare("read back", draining, read)
-        case.problems += [f"{step.name}: {text}" for text in step.close().problems]
-
-
-def _drain(step: Case, draining: DrainingHashes) -> DrainingHashes:
-    op, consumer, slot = step.take("op"), step.take("consumer"), step.take("hash")
-    error, unblocked = None, False
-    try:
-        if op == "add_entry":
-            draining = draining.add(consumer, slot)
-        elif op == "reduce_ref_count":
-            closing = step.take("closing")
-            draining, unblocked = draining.reduce(consumer, slot, closing=closing)
-        elif op == "should_block":
-            draining, blocked = draining.should_block(consumer, slot)
-            step.expect("blocked", blocked)
-        else:
-            step.problems.append("this op is not known")
-    except ValueError:
-        error = "IllegalArgumentException"
-    except RuntimeError:
-        error = "IllegalStateException"
-    step.compare("error", step.take("error", None), error)
-    step.expect("unblock_notifications", [slot] if unblocked else [])
-    return draining

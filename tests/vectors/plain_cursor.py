@@ -1,6 +1,6 @@
 """The obvious managed cursor: plain sets of the messages that were acknowledged.
 
-Slow and short on purpose: what `ManagedCursor` says is compared with it.
+Slow and short on purpose: what the broker's step says is compared with it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,18 @@ Message = tuple[int, int, int]
 
 
 class PlainCursor:
-    """Over `sizes`, the batch sizes of each ledger's entries."""
+    """Over `sizes`, the batch sizes of each ledger's entries.
 
-    def __init__(self, sizes: dict[int, list[int]], mark_delete: Position) -> None:
+    Not `by_index`, part of a batch counts for nothing until the rest of it is acknowledged too.
+    """
+
+    def __init__(
+        self, sizes: dict[int, list[int]], mark_delete: Position, *, by_index: bool = True
+    ) -> None:
         self.published(sizes)
+        self.by_index = by_index
+        self.gathered: set[Message] = set()
+        """What was acknowledged of batches, and does not count yet."""
         self.acked: set[Message] = set()
         self.start = mark_delete
         """Where it began, or was last sent to: all up to there is done."""
@@ -55,16 +63,16 @@ class PlainCursor:
     # -- the operations --------------------------------------------------------------------
 
     def acknowledge(self, positions: list[Position]) -> None:
-        if any(position > self._last() for position in positions):
+        if any(position > self.last for position in positions):
             raise InvalidCursorPositionError("beyond the last entry")
         for position in positions:
             self.acked |= self._messages(position)
         self._moved()
 
     def acknowledge_batch(self, position: Position, words: list[int]) -> None:
-        if position > self._last():
+        if position > self.last:
             raise InvalidCursorPositionError("beyond the last entry")
-        self.acked |= self._acked_by(position, words)
+        self._acknowledge_part(position, self._acked_by(position, words))
         self._moved()
 
     def acknowledge_cumulative(self, position: Position, words: list[int] | None = None) -> None:
@@ -74,27 +82,24 @@ class PlainCursor:
             part = self._acked_by(position, words)
             earlier = [p for p in self.entries if p < position]
             target = earlier[-1] if earlier else Position(min(self.sizes), -1)
-        if target.entry_id < 0 and target > self.mark_delete >= self._last():
+        if target.entry_id < 0 and target > self.mark_delete >= self.last:
             target = self.mark_delete
-        if target > self._last():
+        if target > self.last:
             raise InvalidCursorPositionError("beyond the last entry")
         if target < self.mark_delete:
             raise InvalidCursorPositionError("below the mark-delete position")
         for entry in self.entries:
             if entry <= target:
                 self.acked |= self._messages(entry)
-        self.acked |= part
+        self._acknowledge_part(position, part)
         self._moved(persist=True)
 
-    def clear_backlog(self) -> None:
-        self.acknowledge_cumulative(max(self._last(), self.mark_delete))
-
-    def skip(self, count: int, *, include_deleted: bool) -> None:
+    def after_skipping(self, count: int, *, include_deleted: bool) -> Position:
+        """The last of so many entries that are next; those already deleted count, or they do not."""
         rest = [p for p in self.entries if p > self.mark_delete]
         if not include_deleted:
             rest = [p for p in rest if not self.is_done(p)]
-        target = ([self.mark_delete, *rest])[min(count, len(rest))]
-        self.acknowledge_cumulative(target)
+        return [self.mark_delete, *rest][min(count, len(rest))]
 
     def read(self, count: int) -> list[Position]:
         found: list[Position] = []
@@ -117,11 +122,12 @@ class PlainCursor:
         self.read_position = self._next_place(self.mark_delete)
 
     def seek(self, position: Position, words: list[int] | None) -> None:
+        self.gathered = set()
         self.acked = set() if words is None else self._acked_by(position, words)
         if position == EARLIEST:
             position = Position(min(self.sizes), -1)
         elif position == LATEST:
-            position = self._next_place(self._last())
+            position = self._next_place(self.last)
         elif position not in self.entries:
             position = self._next_place(position)
         earlier = [p for p in self.entries if p < position]
@@ -174,7 +180,8 @@ class PlainCursor:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _last(self) -> Position:
+    @property
+    def last(self) -> Position:
         return self.entries[-1] if self.entries else Position(min(self.sizes), -1)
 
     def _moved(self, *, persist: bool = False) -> None:
@@ -190,6 +197,11 @@ class PlainCursor:
         if not 0 <= position.entry_id < len(sizes):
             return set()
         return {(*position, index) for index in range(sizes[position.entry_id])}
+
+    def _acknowledge_part(self, position: Position, part: set[Message]) -> None:
+        self.gathered |= part
+        if self.by_index or self._messages(position) <= self.gathered | self.acked:
+            self.acked |= self.gathered & self._messages(position)
 
     def _acked_by(self, position: Position, words: list[int]) -> set[Message]:
         bits = sum((word & (1 << 64) - 1) << 64 * i for i, word in enumerate(words))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import Position
 
 FIRST_LEDGER_ID = 3
@@ -74,12 +73,6 @@ class RecordedLedgers:
         """The last entry of an earlier ledger, trimmed or not."""
         earlier = [k for k, v in self.ever.items() if k < ledger_id and v]
         return Position(max(earlier), len(self.ever[max(earlier)]) - 1) if earlier else None
-
-    def list(self) -> LedgerList:
-        return LedgerList(
-            LedgerInfo(ledger_id, 0, "", 0, BatchSizes.of(sizes), 0, 0, 0)
-            for ledger_id, sizes in sorted(self.sizes.items())
-        )
 
     def state(self) -> dict[str, Any]:
         """As the vectors record it: of the ledger that is written to, no entries are counted."""

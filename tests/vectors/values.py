@@ -1,4 +1,4 @@
-"""Checks of hashes, routers, ack sets, range sets and batches."""
+"""Checks of hashes, routers, ack sets and batches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pyarrow as pa
 from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions import ack_set
-from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.range_set import RangeSet
 from pulsar_spark.producing import hashing
 from pulsar_spark.producing.batch_message_container import BatchLimits
 from pulsar_spark.producing.message_router import (
@@ -117,30 +115,6 @@ def check_ack_set(case: Case) -> None:
     case.expect("remaining", ack_set.remaining(bits))
     case.expect("empty", bits == 0)
     case.expect("next_set_bit_0", (bits & -bits).bit_length() - 1)
-
-
-def check_range_set(case: Case) -> None:
-    ranges = RangeSet()
-    for number, record in enumerate(case.take("steps")):
-        step = Case(f"step {number}", record)
-        op = step.take("op")
-        if op == "add_open_closed":
-            a, b, c, d = step.take("range")
-            ranges = ranges.add_open_closed(Position(a, b), Position(c, d))
-        elif op == "remove_at_most":
-            ranges = ranges.remove_at_most(Position(*step.take("position")))
-        elif op == "contains":
-            step.expect("result", ranges.contains(step.take("position")))
-        else:
-            step.problems.append(f"op {op} is not known")
-        ranges.positions.check()
-        step.expect("str", str(ranges))
-        step.expect("size", len(ranges))
-        step.expect("empty", ranges.positions.is_empty)
-        step.expect("ranges", [[*part.lower, *part.upper] for part in ranges])
-        for name, part in (("first", ranges.first), ("last", ranges.last), ("span", ranges.span)):
-            step.expect(name, str(part) if part else "null")
-        case.problems += [f"{step.name} {op}: {text}" for text in step.close().problems]
 
 
 def check_batching(case: Case) -> None:

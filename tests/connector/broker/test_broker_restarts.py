@@ -79,8 +79,8 @@ def test_a_query_that_fails_is_begun_again_and_counted(root: Path) -> None:
     queries = Queries(None, OSError("Spark is busy"), gone, None)
     with served(root, queries) as broker:
         queries.begun[0].fail(RuntimeError("Python worker failed to connect back."))
-        eventually(lambda: len(queries.begun) == 3)
-        eventually(lambda: broker.status()["restarts"] == 2)
+        eventually(lambda: broker.await_termination(0) or broker.status()["restarts"] == 2)
+        assert len(queries.begun) == 3
         status = broker.status()
         assert status["is_active"]
         assert status["error"] is None
@@ -123,10 +123,13 @@ def test_a_broker_is_stopped_while_it_waits_to_begin_again(
 
 
 @pytest.mark.usefixtures("hasty")
-def test_the_command_says_that_the_query_began_again_and_what_is_set_aside(root: Path) -> None:
+def test_the_command_says_that_the_query_began_again_and_what_is_set_aside(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries, lines, stop = Queries(), list[str](), threading.Event()
+    monkeypatch.setattr(standalone_command, "_say", lines.append)
     with served(root, queries) as broker:
-        said = threading.Thread(target=standalone_command._serve, args=(broker, stop, lines.append))
+        said = threading.Thread(target=standalone_command._serve, args=(broker, stop))
         said.start()
         queries.begun[0].fail(RuntimeError("Python worker failed to connect back.\nat a.scala"))
         eventually(lambda: lines)

@@ -242,6 +242,31 @@ def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
     assert told(place, Grant)[-1].messages == last
 
 
+@pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
+def test_a_checkpoint_of_whose_writing_the_answer_was_lost_is_written_once_more(
+    place: Root, monkeypatch: pytest.MonkeyPatch, *, made: bool
+) -> None:
+    broker = EmbeddedBroker(place, "_broker/c")
+    tell(place, subscribe())
+    send(place.service_url, "t", "a")
+    swap = type(place.store).compare_and_swap
+    lost: list[object] = []
+
+    def compare_and_swap(store: Any, path: str, token: str | None, data: bytes) -> bool:
+        if path != "_broker/c" or len(lost) > 1:
+            return swap(store, path, token, data)
+        lost.append(swap(store, path, token, data) if made else None)
+        return False  # as S3 says of a request that was sent again, or that met another
+
+    monkeypatch.setattr(type(place.store), "compare_and_swap", compare_and_swap)
+    broker.until_quiet()
+    assert lost
+    assert told(place, Grant)[-1].messages == messages(0)
+    send(place.service_url, "t", "b")
+    EmbeddedBroker(place, "_broker/c").until_quiet()
+    assert told(place, Grant)[-1].messages == messages(0, ledger_id=1)
+
+
 def test_a_checkpoint_of_version_1_is_still_read_and_a_newer_one_refused(place: Root) -> None:
     golden = (GOLDEN / "broker-checkpoint-v1.json").read_bytes()
     tell(place, subscribe())

@@ -19,10 +19,19 @@ from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Reco
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting import hosted_broker
 from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import (
+    InitialPosition,
+    Rejection,
+    Report,
+    Subscribe,
+    SubscriptionType,
+)
+from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
+from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, send
 
 FULL = "persistent://public/default/"
@@ -59,9 +68,10 @@ class Trouble:
         return self._step(state, commands, now_ms)
 
 
-def subscribe(place: Root, name: str = "c") -> None:
+def subscribe(place: Root, name: str = "c", **given: Any) -> None:
+    earliest = InitialPosition.EARLIEST
     command = Subscribe(
-        "s", name, 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST, permits=9
+        "s", name, 1, SubscriptionType.SHARED, initial_position=earliest, permits=9, **given
     )
     LeaseKeeper(place.store).keep(Lease("s", name, 1))
     commands = SystemTopic(place, COMMANDS)
@@ -216,6 +226,47 @@ def test_a_data_file_that_is_damaged_sets_its_topic_aside(
     tried_again(loop, clock)
     assert not aside(loop)
     assert grants(place, BAD) == 1
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("damaged", ["the message", "the letter topic"])
+def test_letters_that_cant_be_written_set_their_topic_aside_until_they_can(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, damaged: str, *,
+    snapshot: bool,
+) -> None:  # fmt: skip
+    send(place.service_url, "letters", ["older"])
+    policy = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1, "letters"))
+    loop = EmbeddedBroker(place, "_broker/c")
+    subscribe(place, options=policy)
+    loop.until_quiet()
+    topic = ledger_of(place.service_url, BAD.topic if damaged == "the message" else "letters")
+    folder = "data" if damaged == "the message" else "_log"
+    file = max((Path(place.service_url) / topic.folder / folder).glob("*.*"))
+    whole = file.read_bytes()
+    file.write_bytes(b"")
+    if snapshot:
+        monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 1)
+        monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 1)
+    read = PositionSet.of([(0, 0)])
+    buried = Rejection(0, read, bury=True)
+    report = Report("s", "c", 1, delivered={0: read}, permits=9, rejected=(buried,))
+    SystemTopic(place, COMMANDS).append([Record.of(BAD, "s", report)])
+    for value in "bcd":
+        send(place.service_url, GOOD.topic, [value])
+        for _ in range(3):
+            loop.turn()
+    assert aside(loop) == [BAD]
+    granted = from_shards(loop.brokers[GOOD].shards).subscriptions["s"].held
+    assert len(list(granted.entries())) == 4
+    file.write_bytes(whole)
+    monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 1_000)
+    tried_again(loop, clock)
+    assert not aside(loop)
+    assert [each["value"] for each in messages(place.service_url, "letters")] == [b"older", b"a"]
+    dispatch = SystemTopic(place, DISPATCH)
+    brokers = last_shards(dispatch, dispatch.refresh())[1]
+    assert brokers[BAD] == loop.brokers[BAD].shards
+    assert from_shards(brokers[BAD]).subscriptions["s"].consumers
 
 
 def test_a_state_from_before_there_were_such_offsets_is_taken_up(

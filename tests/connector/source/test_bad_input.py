@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.errors import InvalidTopicNameError, PulsarliteError
 from tests.connector.reading import Run
-from tests.connector.topic_log.stores import rewrite_text
+from tests.connector.topic_log.stores import rewrite, rewrite_text
 from tests.connector.topics import files_below, send
 
 if TYPE_CHECKING:
@@ -325,11 +324,11 @@ def test_files_of_a_future_version_are_refused_with_the_remedy(
     root: Path, query: MakeQuery
 ) -> None:
     log = root / TOPIC / "_log" / f"{2:020d}.json"
-    record = json.loads(log.read_text())
-    log.write_text(json.dumps(record | {"version": 99}))
+    known = log.read_bytes()
+    rewrite(log, version=99)
     with refused(root, "FUTURE_VERSION", log.name, "99"):
         made({"serviceUrl": str(root), "topic": "flights"})
-    log.write_text(json.dumps(record))
+    log.write_bytes(known)
     reader = query(topic="flights", startingOffsets="earliest")
     assert reader.values() == ["a", "b", "c"]
     offsets = reader.checkpoint / "offsets"

@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -76,15 +76,17 @@ def test_properties_come_on_request_or_by_schema(spark: SparkSession, root: Path
 
 
 def test_a_user_schema_reads_only_its_columns(spark: SparkSession, root: Path) -> None:
-    values = [f"payload-{number:06d}" for number in range(2000)]
+    # Large enough for blocks of the file, each with its checksum, that hold payloads alone.
+    values = [f"payload-{number:06d}".ljust(200, ".") for number in range(2000)]
     keys = [f"key-{number % 7}" for number in range(2000)]
-    send(root, "t", values, columns={"key": keys}, compressionType="NONE")
+    options: dict[str, Any] = {"compressionType": "NONE", "batchingMaxBytes": 1 << 20}
+    send(root, "t", values, columns={"key": keys}, **options)
     (file,) = (root / "persistent/public/default/t/data").iterdir()
     damaged = file.read_bytes().replace(b"payload-001234", b"payload-XXXXXX")
     file.write_bytes(damaged)
     reader = spark.read.format("pulsarlite").option("topic", "t")
     rows = reader.schema("batch_index int, key string, entry_id long").load(str(root)).collect()
-    assert [row.key for row in rows] == keys, "a page that nobody asks for is not looked at"
+    assert [row.key for row in rows] == keys, "a block that nobody asks for is not looked at"
     assert [(row.entry_id, row.batch_index) for row in rows[998:1001]] == [
         (0, 998),
         (0, 999),

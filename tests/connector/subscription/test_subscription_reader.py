@@ -275,6 +275,18 @@ def test_a_refusal_names_pulsar_s_error(
         turns(consume(**given), broker)
 
 
+def test_a_consumer_that_is_refused_on_one_topic_leaves_the_others_to_the_next(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    for topic in "tu":
+        send(root, topic, [topic])
+    one = {"subscriptionType": "Exclusive"}
+    assert values(turns(consume(topic="t", **one), broker)) == ["t"]
+    with pytest.raises(ConsumerBusyError, match="on .*/t-partition-0"):
+        turns(consume(topics="t,u", **one), broker)
+    assert values(turns(consume(topic="u", **one), broker)) == ["u"]
+
+
 @pytest.mark.parametrize("given", [{"subscriptionName": "other"}, {"consumerName": "other"}])
 def test_a_checkpoint_of_somebody_else_is_refused(
     consume: Consume, root: Path, given: dict[str, Any]

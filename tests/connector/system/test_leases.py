@@ -20,6 +20,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerBusyError, ConsumerBusyError, ServerError, StorageError
 from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
 from pulsar_spark.protocol.ready import Grant, Reply
+from pulsar_spark.records.stored_record import canonical_json
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
@@ -123,6 +124,21 @@ def test_the_dead_are_given_up_however_seldom_the_broker_looks(
     looks(loop, clock, 3 + 30 // every_s, every_s)
     assert given_up(place) == ["c"]
     assert not list(place.store.files("_leases"))
+
+
+@pytest.mark.parametrize(
+    "lease_ms", ["30000", None, -5, 10**400, 1.5], ids=lambda each: str(each)[:9]
+)
+def test_a_file_that_is_no_lease_ends_no_broker(
+    place: Root, clock: SetClock, loop: EmbeddedBroker, lease_ms: Any
+) -> None:
+    who = {"version": 1, "subscription": "s", "consumer": "x", "incarnation": 1, "partitions": []}
+    place.store.touch("_leases/s~x~1", canonical_json({**who, "lease_ms": lease_ms}))
+    send(place.service_url, "t", ["a"])
+    for _ in range(60):
+        clock.advance(1_000)
+        loop.until_quiet()
+    assert place.store.exists("_leases/s~x~1")
 
 
 def test_a_consumer_without_a_file_is_given_up_too(

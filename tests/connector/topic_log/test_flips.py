@@ -25,6 +25,9 @@ from tests.connector.topic_log.flips import damages, files_of, make_topic, outco
 from tests.connector.topic_log.stores import FOLDER, rewrite
 from tests.connector.topics import files_below, ledger_of, options_of
 
+ORDERS = TopicPartition("persistent://public/default/orders", 0)
+LETTER = Letter("persistent://public/default/letters", "s", PositionSet.of([(2, 0)]))
+
 EVERY = 997
 GOLDEN = Path(__file__).parents[2] / "golden"
 HEADER_BIT = 40
@@ -36,13 +39,8 @@ SHORT_READS: dict[str, Callable[[Path], Any]] = {
         small_bytes=1 << 20
     ),
     "compaction": lambda root: compact(ledger_of(root, "orders")),
-    "letters": lambda root: write_letters(Root.of(options_of(root)), [_letter()]),
+    "letters": lambda root: write_letters(Root.of(options_of(root)), ORDERS, [LETTER]),
 }
-
-
-def _letter() -> tuple[TopicPartition, Letter]:
-    about = TopicPartition("persistent://public/default/orders", 0)
-    return about, Letter("persistent://public/default/letters", "s", PositionSet.of([(2, 0)]))
 
 
 @pytest.mark.parametrize("snapshot", [True, False], ids=["with a snapshot", "without"])

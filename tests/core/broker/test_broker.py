@@ -486,3 +486,8 @@ def test_a_rejection_that_is_said_again_forgets_no_indexes_that_were_acknowledge
     state, ready = step(state, [report("a", two, sequence=2, **again)], 6)
     assert state.subscriptions["s"].partial_acks == two
     assert not ready.grants
+
+
+def test_a_seek_beyond_the_last_entry_passes_over_nothing_that_is_published_later() -> None:
+    state, _ = run([[ledger(0, [1, 1]), subscribe("a")], [Seek("s", Position(99, 5))]])
+    assert state.subscriptions["s"].cursor == Cursor(Position(0, 1))

@@ -1,0 +1,91 @@
+"""What really runs, broken in one place at a time: some schedule has to notice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_spark.broker import retention
+from pulsar_spark.connector.sink import publishing, stream_writer
+from pulsar_spark.connector.subscription import subscription_client
+from pulsar_spark.connector.system.lease import LeaseWatch
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.dispatchers import dispatcher_sticky_key
+from pulsar_spark.planning.partition_consumer import PartitionConsumer
+from pulsar_spark.positions.position import Position
+from tests.torture.oracle import ViolationError
+from tests.torture.world import run_schedule
+
+MOST_SCHEDULES = 100
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def publishes_a_repeated_batch_again(patch: pytest.MonkeyPatch) -> None:
+    original = publishing.publish
+
+    def publish(root: Root, written: Any, _application: Any, *given: Any, **options: Any) -> None:
+        original(root, written, None, *given, **options)
+
+    patch.setattr(stream_writer, "publish", publish)
+
+
+def gives_consumers_up_who_live(patch: pytest.MonkeyPatch) -> None:
+    original = LeaseWatch.lapsed
+
+    def lapsed(self: LeaseWatch, signs: Any, lease_ms: Callable[[str], int]) -> list[str]:
+        return original(self, signs, lambda path: lease_ms(path) // 8)
+
+    patch.setattr(LeaseWatch, "lapsed", lapsed)
+
+
+def forgets_that_a_consumer_comes_back(patch: pytest.MonkeyPatch) -> None:
+    original = dataclasses.replace
+
+    def changed(command: Any, **changes: Any) -> Any:
+        return original(command, **changes | ({"resumes": False} if "resumes" in changes else {}))
+
+    patch.setattr(subscription_client, "replace", changed)
+
+
+def trims_what_nobody_has_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_passed_by_all", lambda _: Position(1 << 40, 0))
+
+
+def acknowledges_what_it_has_only_planned(patch: pytest.MonkeyPatch) -> None:
+    original = PartitionConsumer.report
+
+    def report(self: PartitionConsumer, _begun: Any, planned: Any, *given: Any) -> Any:
+        return original(self, planned, planned, *given)
+
+    patch.setattr(PartitionConsumer, "report", report)
+
+
+def grants_keys_that_drain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dispatcher_sticky_key, "_draining_slots", lambda *_: None)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    publishes_a_repeated_batch_again,
+    gives_consumers_up_who_live,
+    forgets_that_a_consumer_comes_back,
+    trims_what_nobody_has_acknowledged,
+    acknowledges_what_it_has_only_planned,
+    grants_keys_that_drain,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_what_is_broken_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    for seed in range(MOST_SCHEDULES):
+        try:
+            run_schedule(seed)
+        except ViolationError as error:  # noqa: PERF203 - one is enough
+            print(f"schedule {seed}: {error}")
+            return
+    pytest.fail(f"nobody noticed that it {mutant.__name__.replace('_', ' ')}")
