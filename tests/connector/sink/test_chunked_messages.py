@@ -406,7 +406,7 @@ def test_a_message_of_32_mib_passes_through_spark(
 ) -> None:
     size = 32 << 20
     text = f"repeat('0123456789abcdef', cast({size // 16} + id as int))"
-    chunked = {"topic": "t", "chunkingEnabled": True, "batchingEnabled": False}
+    chunked: dict[str, Any] = {"topic": "t", "chunkingEnabled": True, "batchingEnabled": False}
     frame = spark.sql(f"select {text} as value from range(1)").write.format("pulsarlite")
     frame.mode("append").options(serviceUrl=str(root), **chunked).save()
     ((row,),) = query(topic="t", startingOffsets="earliest").run()
