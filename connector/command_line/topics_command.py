@@ -285,7 +285,7 @@ def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = _open_to_change(root, arguments, "trimmed")
     before = (
         _before_id(ledger, arguments.before)
-        if arguments.before
+        if arguments.before is not None
         else _before_time(ledger, arguments.before_time)
     )
     ledgers = {partition: ledger.ledgers(partition) for partition in before}

@@ -54,6 +54,8 @@ _AZURE: Final = (
     "sas_key", "skip_signature", "tenant_id", "token", "use_azure_cli", "use_emulator",
     "use_fabric_endpoint",
 )  # fmt: skip
+_URLS: Final = ("endpoint", "endpoint_url", "metadata_endpoint", "base_url")
+"""The client aborts on what is none."""
 SERVICES: Final = {
     "s3": (_S3, ("aws_",)),
     "s3a": (_S3, ("aws_",)),
@@ -86,11 +88,26 @@ class StorageOptions:
             elif plain in CLIENT:
                 parsed.client[plain] = value
             elif plain in names:
+                if plain in _URLS:
+                    _check_url(name, value)
                 parsed.service[plain] = value
             else:
                 raise InvalidOptionError(_unknown(name, plain, root, (*names, *CLIENT, *_RETRY)))
         parsed.retry.update(_retry(waits))
         return parsed
+
+
+def _check_url(name: str, value: str) -> None:
+    try:
+        parts = urlsplit(value)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise InvalidOptionError(
+            f"Option {STORAGE_PREFIX}{name} is an address, such as http://127.0.0.1:9000: not "
+            f"{value!r}."
+        )
 
 
 def _retry(waits: Mapping[str, str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ are in milliseconds. Follows Kafka's `ConfigDef.Type`.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Callable
 from typing import Final
@@ -140,10 +141,11 @@ def hash_ranges(value: str) -> tuple[tuple[int, int], ...]:
 def backoff(value: str) -> MultiplierRedeliveryBackoff:
     """`1s,60s` or `1s,60s,2`: shortest and longest delay, and the factor between."""
     shortest, longest, *factor = (part.strip() for part in value.split(","))
-    if len(factor) > 1:
+    times = float(factor[0]) if factor else 2.0
+    if len(factor) > 1 or not math.isfinite(times):
         raise ValueError
     return MultiplierRedeliveryBackoff(
-        parse_duration_ms(shortest), parse_duration_ms(longest), float(factor[0]) if factor else 2.0
+        parse_duration_ms(shortest), parse_duration_ms(longest), times
     )
 
 

@@ -215,6 +215,7 @@ def test_tidy_merges_and_then_deletes(topics: Root, capsys: pytest.CaptureFixtur
         (("peek", "orders", "-n", "0"), "--count 0"),
         (("peek", "orders-partition-7"), "there is no partition 7"),
         (("trim", "orders", "--before", "x"), "--before"),
+        (("trim", "orders", "--before", ""), "--before"),
         (("trim", "orders", "--before", "1:0"), "--before"),
         (("trim", "orders", "--before-time", "soon"), "--before-time"),
         (("tidy", "orders", "--grace", "5x"), "--grace 5x"),

@@ -258,6 +258,8 @@ def test_a_process_forked_after_use_is_told_instead_of_hanging(s3_root: S3Root) 
         ("s3://b/root", {"timeout": "soon"}, "can't be opened"),
         ("s3://b/root", {"max_retries": "-1"}, "a whole number, 0 to 1000"),
         ("s3://b/root", {"retry_timeout": "10000000000d"}, "a duration, such as 30s"),
+        ("s3://b/root", {"aws_endpoint": "localhost:9000"}, "such as http://127.0.0.1:9000"),
+        ("s3://b/root", {"endpoint_url": "nonsense"}, "such as http://127.0.0.1:9000"),
     ],
 )
 def test_an_option_that_the_service_does_not_have_is_told(

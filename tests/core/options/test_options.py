@@ -103,6 +103,12 @@ def test_every_option_that_is_not_any_text_refuses_what_it_can_not_be(option: Op
     assert option.expects in said
 
 
+@pytest.mark.parametrize("factor", ["inf", "nan", "1e999", "1"])
+def test_a_backoff_that_no_record_can_hold_is_refused(factor: str) -> None:
+    said = refusal({**URL, "negativeAckRedeliveryBackoff": f"1s,60s,{factor}"})
+    assert "Option negativeAckRedeliveryBackoff can't be" in said
+
+
 def test_a_bad_pattern_says_what_is_wrong_with_it() -> None:
     assert "unterminated subpattern" in refusal({**URL, "topicsPattern": "fl(.*"})
 
