@@ -282,7 +282,7 @@ def test_a_consumer_that_is_refused_on_one_topic_leaves_the_others_to_the_next(
         send(root, topic, [topic])
     one = {"subscriptionType": "Exclusive"}
     assert values(turns(consume(topic="t", **one), broker)) == ["t"]
-    with pytest.raises(ConsumerBusyError, match="on .*/t-partition-0"):
+    with pytest.raises(ConsumerBusyError, match=r"on .*/t-partition-0"):
         turns(consume(topics="t,u", **one), broker)
     assert values(turns(consume(topic="u", **one), broker)) == ["u"]
 
