@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate models benchmark docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture mutants models benchmark docs wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ simulate: ## Simulate a million schedules of the broker: make simulate SEED=1
 
 torture: ## Run 20,000 schedules of real readers, sinks and broker: make torture SEED=1
 	./run python -m tests.torture --schedules 20000 $(if $(SEED),--seed $(SEED))
+
+mutants: ## Break each promise on purpose: every test that holds it must fail
+	./run python -m tests.mutants
 
 models: ## Check the models of docs/models within their large bounds
 	./run python -m docs.models.check --large

@@ -1,9 +1,10 @@
-"""Rows that acknowledge, folded into what one topic partition's broker is told.
+"""Rows that acknowledge, folded into commands for one topic partition's broker.
 
 Invariants: rows are folded as Arrow and numpy columns, never one by one; an id that was never
-published is an error, one whose ledger was trimmed is left out; what two tasks found is joined by
-union, and of cumulative acknowledgements the furthest counts. Folding has no effects on storage.
-Takes the place of Pulsar's `PersistentAcknowledgmentsGroupingTracker` and `NegativeAcksTracker`.
+published is an error, one whose ledger was trimmed is left out; the findings of two tasks are
+joined by union, and of cumulative acknowledgements the furthest counts. Folding has no effects on
+storage. Takes the place of Pulsar's `PersistentAcknowledgmentsGroupingTracker` and
+`NegativeAcksTracker`.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_name import TopicName, TopicPartition, check_user_topic
 
 ROWS_AT_ONCE: Final = 1 << 20
-"""A task folds when it has gathered so many rows."""
+"""The rows gathered at which a task folds."""
 KINDS: Final = ("Individual", "Cumulative", "Negative", "ReconsumeLater", "DeadLetter")
 INDIVIDUAL, CUMULATIVE, NEGATIVE, RECONSUME_LATER, DEAD_LETTER = range(5)
 MOST_ERRORS: Final = 200
-"""Different error texts of one topic partition and commit; the rest keep their first word."""
+"""Distinct error texts of one topic partition and commit; others keep their first word."""
 
 _NUMBERS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 _DETAILS: Final = ("attempt", "delay_ms", "reconsume_times")
@@ -51,7 +52,7 @@ K = TypeVar("K")
 
 @dataclass(slots=True)
 class Acknowledgments:
-    """What the rows say of one topic partition. Pickles."""
+    """The acknowledgements and rejections of one topic partition. Pickles."""
 
     individual: dict[int | None, PositionSet] = field(default_factory=dict)
     """By attempt."""
@@ -63,7 +64,7 @@ class Acknowledgments:
     """By attempt, delay in milliseconds, times it was reconsumed so far, and properties."""
 
     def join(self, other: Acknowledgments) -> None:
-        """Take in what another task found."""
+        """Add another task's findings."""
         _join(self.individual, other.individual)
         for attempt, furthest in other.cumulative.items():
             self.cumulative[attempt] = max(furthest, self.cumulative.get(attempt, furthest))
@@ -71,7 +72,7 @@ class Acknowledgments:
         _join(self.later, other.later)
 
     def commands(self, subscription: str) -> Iterator[Report | Acknowledge]:
-        """What its broker is told; in this order."""
+        """The commands to the broker, in this order."""
         for attempt, furthest in sorted(self.cumulative.items(), key=lambda each: each[1]):
             position, batch_index, size = furthest
             left = ack_set.without_up_to(ack_set.full(size), batch_index)
@@ -115,7 +116,7 @@ Folded = dict[TopicPartition, Acknowledgments]
 
 
 def fold(batches: Iterable[pa.RecordBatch], root: Root, topic: str | None) -> Folded:
-    """What the rows of one task say; `topic` is that of rows which name none.
+    """Fold the rows of one task; `topic` is that of rows which name none.
 
     InvalidMessageError, TopicNotFoundError or InvalidCursorPositionError: the task has failed, and
     nothing was stored.
@@ -135,7 +136,7 @@ def fold(batches: Iterable[pa.RecordBatch], root: Root, topic: str | None) -> Fo
 
 
 def join_all(parts: Iterable[Folded]) -> Folded:
-    """What all tasks found."""
+    """The findings of all tasks."""
     joined: Folded = {}
     for part in parts:
         for about, found in part.items():
@@ -147,7 +148,7 @@ Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]
 
 
 def _with_few_errors(rejected: Rejected) -> Rejected:
-    """Each text costs a command, and a file where it comes to a dead letter."""
+    """The rejections with few distinct errors: each costs a command, and a dead letter's file."""
     if len(rejected) <= MOST_ERRORS:
         return rejected
     few: Rejected = {}
@@ -248,13 +249,13 @@ def _fold_partition(rows: _Rows, about: TopicPartition, state: TopicState) -> Ac
             _add_group(found, rows, sizes, there)
     chunks = state.chunks(about.partition)
     for attempt, messages in found.individual.items() if chunks else ():
-        rest = ChunkedMessages.of(chunks).chunks_of(messages)  # it is known by its last chunk
+        rest = ChunkedMessages.of(chunks).chunks_of(messages)  # an id names the last chunk
         found.individual[attempt] = messages.union(rest)
     return found
 
 
 def _add_group(found: Acknowledgments, rows: _Rows, sizes: Numbers, chosen: Numbers) -> None:
-    """Rows of one kind with the same details."""
+    """Add rows of one kind with the same details."""
     numbers, first = rows.numbers, int(chosen[0])
     ledgers, entries = numbers["ledger_id"][chosen], numbers["entry_id"][chosen]
     indexes, its_sizes = numbers["batch_index"][chosen], sizes[chosen]
@@ -281,7 +282,7 @@ def _add_group(found: Acknowledgments, rows: _Rows, sizes: Numbers, chosen: Numb
 
 
 def _batch_sizes(rows: _Rows, about: TopicPartition, state: TopicState) -> Numbers:
-    """Messages of each row's entry; 0 where it was trimmed. Checks that each was published."""
+    """The batch size of each row's entry; 0 if trimmed. Checks that each was published."""
     numbers = rows.numbers
     ledger_ids, entries = numbers["ledger_id"], numbers["entry_id"]
     sizes = np.zeros(len(ledger_ids), np.int64)
@@ -329,7 +330,7 @@ def _never_published(
 
 
 def _numbers(table: pa.Table, name: str) -> Numbers:
-    """A column of whole numbers; -1 where it is null, or is not there."""
+    """A column of whole numbers; -1 for a null or a missing column."""
     if name not in table.column_names:
         return np.full(len(table), -1, np.int64)
     column = table[name]
@@ -345,7 +346,7 @@ def _numbers(table: pa.Table, name: str) -> Numbers:
 
 
 def _delays(column: pa.ChunkedArray) -> Numbers:
-    """Durations as text, intervals, or numbers, in milliseconds; -1 where there is none."""
+    """Durations as text, intervals, or numbers, in milliseconds; -1 for a null."""
     if pa.types.is_duration(column.type):
         column = pc.divide(column.cast(pa.duration("us")).cast(pa.int64()), 1000)
     elif not pa.types.is_integer(column.type):
@@ -366,7 +367,7 @@ def _delays(column: pa.ChunkedArray) -> Numbers:
 
 
 def _kinds(table: pa.Table) -> Numbers:
-    """Index into KINDS of each row."""
+    """Each row's index into KINDS."""
     if "ack_type" not in table.column_names:
         return np.zeros(len(table), np.int64)
     texts = pc.fill_null(table["ack_type"], KINDS[INDIVIDUAL])
@@ -383,7 +384,7 @@ def _kinds(table: pa.Table) -> Numbers:
 
 
 def _topics(table: pa.Table, topic: str | None) -> tuple[Numbers, list[str]]:
-    """(the place of each row's topic among the names, the names)."""
+    """(each row's index into the names, the names of the topics)."""
     column = table["topic"] if "topic" in table.column_names else None
     if column is None or column.null_count == len(column):
         column = None if topic is None else pa.chunked_array([pa.repeat(topic, len(table))])
@@ -399,7 +400,7 @@ def _topics(table: pa.Table, topic: str | None) -> tuple[Numbers, list[str]]:
 
 
 def _given(table: pa.Table, name: str) -> pa.ChunkedArray | None:
-    """The column, if it is there and anything is in it."""
+    """The column, if it exists and has a value."""
     if name not in table.column_names or table[name].null_count == len(table):
         return None
     return table[name]
@@ -430,7 +431,7 @@ def _map_codes(maps: pa.ChunkedArray) -> Numbers:
 
 
 def _properties_of(rows: _Rows, row: int) -> Properties:
-    """A row's map, and its error among it; without nulls."""
+    """A row's map without nulls, its error included."""
     held = [] if rows.properties is None else rows.properties[row].as_py() or []
     properties = [(name, value) for name, value in dict(held).items() if value is not None]
     error = None if rows.errors is None else rows.errors[row].as_py()

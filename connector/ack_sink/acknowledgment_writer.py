@@ -78,7 +78,7 @@ _known: set[tuple[str, str, str]] = set()
 
 @dataclass(frozen=True)
 class FoldedRows(WriterCommitMessage):
-    """What one task's rows say, and for which query (None outside of one)."""
+    """The findings in one task's rows, and their query (None outside of one)."""
 
     folded: Folded
     query_id: str | None = None
@@ -99,7 +99,7 @@ class AcknowledgmentWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         application = None
         if self._options.has("txnAppId"):
-            # All subscriptions share the log of `__commands`.
+            # Subscriptions share the log of `__commands`: the name keeps their versions apart.
             name = f"{self._options['txnAppId']}/{self._options['subscriptionName']}"
             application = (name, self._options["txnVersion"])
         tell(self._root, self._options["subscriptionName"], _found(messages), application)
@@ -136,7 +136,7 @@ def tell(
     found: Iterable[FoldedRows],
     application: tuple[str, int] | None,
 ) -> None:
-    """Tell the brokers: one commit, or none if there is nothing to say."""
+    """Send the commands to the brokers: one commit, or none if there are none."""
     records = records_of(root, subscription, found)
     if not records:
         return
@@ -150,7 +150,7 @@ def tell(
 
 
 def records_of(root: Root, subscription: str, found: Iterable[FoldedRows]) -> list[Record]:
-    """What to tell the brokers. BrokerRefusedError as `check_subscription`."""
+    """The commands to the brokers. BrokerRefusedError as `check_subscription`."""
     joined = join_all(each.folded for each in found)
     check_subscription(root, subscription, joined)
     return [

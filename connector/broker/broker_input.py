@@ -1,10 +1,9 @@
 """The rows of one batch of the broker query, read from `__commands`, topics' logs and leases.
 
-Invariants: they follow from the batch's two offsets and from files that don't change; a command
+Invariants: rows follow from the batch's two offsets and from files that don't change; a command
 about a topic partition goes to that key alone; every key that is touched or due has rows, all
-with the batch's `now_ms`; what can't be read of one topic is that topic's trouble alone. A
-ledger's columns for the broker (sticky key hashes, times) are read here, in the task, and never its
-payloads.
+with the batch's `now_ms`; a topic that can't be read stops no other. A ledger's columns for the
+broker (sticky key hashes, times) are read here, in the task, and never its payloads.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 ASIDE_RECORD = "\x00aside"
-"""There too: why a topic partition was set aside in that batch."""
+"""The record of `__dispatch` that says why a topic partition was set aside in that batch."""
 
 _SCHEMA = pa.schema(
     [
@@ -63,7 +62,7 @@ def batches_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[p
 
 
 def rows_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[InputRow]:
-    """In no particular order: each says where it stands."""
+    """The rows of the batch, in no particular order: each says where it stands."""
     now_ms = end.now_ms
     offset = end.to_json()
     yield InputRow(OFFSET_KEY, 0, Phase.TICK, 0, 0, broker_rows.OFFSET, now_ms, data=offset)
@@ -87,13 +86,13 @@ def rows_of(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[Inpu
         again = about in start.aside and about not in end.aside
         kind = broker_rows.SNAPSHOT if end.snapshot or again else broker_rows.TICK
         yield InputRow(*about, Phase.TICK, 0, 0, kind, now_ms)
-        if end.snapshot and about in end.aside:  # it only says its shards again
+        if end.snapshot and about in end.aside:  # a snapshot writes its shards, no more
             error = end.aside[about].error
             yield InputRow(*about, Phase.TICK, 0, 1, broker_rows.FAILED, now_ms, error)
 
 
 def _command_rows(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterator[InputRow]:
-    """What is new, and what was kept for those that are no longer set aside."""
+    """The new commands, and those that were kept for partitions no longer set aside."""
     again = {about: each for about, each in start.aside.items() if about not in end.aside}
     first = min((each.commands for each in again.values()), default=start.commands)
     if first >= end.commands:
@@ -117,7 +116,7 @@ def _command_rows(root: Root, start: BrokerOffset, end: BrokerOffset) -> Iterato
 def _read_log(
     root: Root, about: TopicPartition, before: int, last: int, now_ms: int
 ) -> list[InputRow]:
-    """What there is new of a topic; or that it can't be read."""
+    """The new commits of a topic as rows; or one row that says why it can't be read."""
     try:
         return list(_log_rows(root, about, before, last, now_ms))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other topics go on
@@ -157,7 +156,7 @@ def _lapsed(root: Root, end: BrokerOffset, now_ms: int) -> Iterator[InputRow]:
 def _log_rows(
     root: Root, about: TopicPartition, before: int, last: int, now_ms: int
 ) -> Iterator[InputRow]:
-    """What a topic's commits after `before` up to `last` say of one partition."""
+    """The rows of one partition, from the topic's commits after `before` up to `last`."""
     try:
         ledger = root.open(TopicName.parse(about.topic))
     except TopicNotFoundError:
@@ -179,9 +178,9 @@ def _log_rows(
 def _state_rows(
     ledger: ManagedLedger, about: TopicPartition, reader: LedgerFileReader, last: int, now_ms: int
 ) -> Iterator[InputRow]:
-    """All that the topic had at its commit `last`: the broker leaves out what it knows.
+    """All ledgers of the topic at its commit `last`: the broker leaves out those that it knows.
 
-    Not what came since: a batch that is repeated must not decide on more than it did.
+    Later ledgers are left out: a repeated batch must not decide on more than it did.
     """
     state, partition = ledger.state, about.partition
     yield _command(about, last, 0, SetPolicies(hosted_policies(state.settings)), now_ms)
@@ -224,7 +223,7 @@ def _commit_rows(
 
 
 def _all_trimmed(ledger: ManagedLedger, about: TopicPartition) -> LedgersTrimmed:
-    """Whatever is gone by now, as nobody remembers which commit trimmed it."""
+    """A trim of all that is gone by now: nobody remembers which commit trimmed what."""
     newest = ledger.state.trimmed_up_to(about.partition).ledger_id
     present = {each.ledger_id for each in ledger.ledgers(about.partition)}
     return LedgersTrimmed(tuple(each for each in range(newest + 1) if each not in present))

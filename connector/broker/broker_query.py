@@ -1,7 +1,7 @@
 """The broker of one root, as a Spark streaming query: the one place where connector and state meet.
 
 Invariants: one broker a root (a second one is refused while the first lives, and one that was
-taken over is fenced by its term); it can be killed anywhere and started again; a lost checkpoint
+replaced is fenced by its term); it can be killed anywhere and started again; a lost checkpoint
 is rebuilt from `__dispatch`; what Spark lacks is said before anything is started. Stands for
 Pulsar's `PulsarStandalone`.
 """
@@ -66,16 +66,16 @@ LOOK_S: Final = 0.05
 CHECK_S: Final = 0.25
 """How often a broker looks whether its query runs."""
 FIRST_RESTART_S: Final = 1.0
-"""How long after a failure its query begins again; each time twice as long, ..."""
+"""The pause between a failure and the query's restart; each time twice as long, ..."""
 LONGEST_RESTART_S: Final = 60.0
-"""... at most so long, ..."""
+"""... up to this, ..."""
 STEADY_S: Final = 300.0
-"""... and anew once it has run for so long."""
+"""... and back to the first once the query has run for so long."""
 LASTING: Final = (
     BrokerFencedError, StaleCheckpointError, CorruptFileError, FutureVersionError,
     InvalidOptionError,
 )  # fmt: skip
-"""What ends a broker, as it can't pass by itself."""
+"""Errors that end a broker: they can't pass by themselves."""
 DEAD_AFTER_MS: Final = 10_000
 """A broker that was not seen to sign for so long may be taken over."""
 SETTINGS: Final = {
@@ -117,7 +117,7 @@ class BrokerDataSource(DataSource):
 class Broker:
     """A running broker. Also a context manager, which stops it at its end.
 
-    A query of its that fails is begun again, later each time, unless what ended it can't pass.
+    A failed query is started again, each time later, unless its error can't pass.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class Broker:
         self.root, self.term = root, term
         self._spark, self._sign, self._begin = spark, sign, begin
         self.query = begin()
-        """The one that runs, or ran last."""
+        """The running query, or the last one."""
         self.restarts = 0
-        """How often a query that had failed was begun again, ..."""
+        """How often a failed query was started again, ..."""
         self.restart_error: str | None = None
-        """... and what ended the last of them."""
+        """... and the error of the last that failed."""
         self._error: Exception | None = None
         self._progress: Mapping[str, Any] | None = None
         self._stopped, self._ended = threading.Event(), threading.Event()
@@ -144,9 +144,9 @@ class Broker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; consumers keep their open grants, and what they report waits for the next.
+        """End the query. Consumers keep their open grants; their reports wait for the next broker.
 
-        A micro-batch that runs is not cut off, of which Spark would print much, unless it is long.
+        A micro-batch that runs is cut off only if it is long: Spark prints much about it.
         """
         self._stopped.set()
         clock = self.root.clock
@@ -164,7 +164,7 @@ class Broker:
         return self.query.isActive and self.query.status["message"].startswith("Processing")
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until it ends for good, at most so long; whether it has. Raises what ended it."""
+        """Wait until the broker ends, at most `timeout_s`; whether it has. Raises what ended it."""
         if not self._ended.wait(timeout_s):
             return False
         if self._error is not None:
@@ -174,8 +174,8 @@ class Broker:
     def status(self) -> dict[str, Any]:
         """Whether it serves, its term, its micro-batches, its topics, and what went wrong.
 
-        `error` is what ended it, `restarts` how often its query failed and was begun again, on
-        account of `restart_error` the last time; `set_aside` the topic partitions that it can't
+        `error` is what ended it. `restarts`: how often a failed query was started again;
+        `restart_error`: the error of the last. `set_aside`: the topic partitions that it can't
         serve for now, each with the reason.
         """
         progress = self._progress = self.query.lastProgress or self._progress
@@ -219,7 +219,7 @@ class Broker:
             self._ended.set()
 
     def _await_end(self) -> Exception | None:
-        """What ended it and can't pass; None when it is stopped. What may pass is tried again."""
+        """The error that ended the broker; None if it was stopped. Others restart the query."""
         clock = self.root.clock
         failures, begun_s = 0, clock.monotonic_s()
         while not self._stopped.wait(CHECK_S):
@@ -244,7 +244,7 @@ class Broker:
         return None
 
     def _begin_again(self) -> Exception | None:
-        """What was in the way; None if it runs, or is not to run any more."""
+        """The error that prevents a restart; None if the query runs, or is to stop."""
         with self._beginning:
             if self._stopped.is_set():
                 return None
@@ -344,7 +344,7 @@ def default_checkpoint(root: Root) -> str:
 def _start(
     spark: SparkSession, root: Root, term: int, checkpoint: str, state_partitions: int
 ) -> StreamingQuery:
-    """A query takes its settings along when it starts; the session gets its own back."""
+    """Start the query with the settings that it needs; the session gets its own back."""
     _register(spark)
     spark.createDataFrame([], "nothing int")  # makes it this thread's session, which `start` asks
     options = {"serviceUrl": root.service_url, "term": str(term)}
@@ -400,7 +400,7 @@ def _same_python(path: str) -> bool:
 
 
 def _is_stopped(spark: SparkSession) -> bool:
-    """Whether its application is over. Of a session without a context the server decides."""
+    """Whether its application is over. For a session without a context the server decides."""
     context = getattr(spark, "_sc", None)
     gateway = getattr(context, "_jsc", None)
     return context is not None and (gateway is None or bool(gateway.sc().isStopped()))
@@ -431,7 +431,7 @@ class _Sign:
 
 
 class _SignOfLife:
-    """What a broker writes while it lives, so that a second one is refused."""
+    """A file that a broker writes while it lives, so that a second one is refused."""
 
     def __init__(self, store: ObjectStore, service_url: str) -> None:
         self._store, self._service_url = store, service_url
@@ -456,7 +456,7 @@ class _SignOfLife:
         self._keeper.keep(self._me)
 
     def stop(self) -> None:
-        """Sign no more. The file goes, unless a broker that has taken over has signed since."""
+        """Remove the file, unless a broker that has taken over has signed since."""
         self._keeper.stop()
         if self._signed() == self._me:
             self._store.delete(SIGN_OF_LIFE)

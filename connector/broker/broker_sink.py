@@ -1,4 +1,4 @@
-"""The broker query's sink: what its steps want done, once for each batch.
+"""The broker query's sink: the effects of a batch's steps, once for each batch.
 
 Invariants: letters are published before the batch's commit of `__dispatch`, and trims done after
 it; each of them takes effect once, however often Spark repeats the batch; a broker whose term is
@@ -49,11 +49,11 @@ from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LEDGERS_KEPT = 500
-"""Of `__dispatch`, behind a snapshot: for consumers that lag behind."""
+"""Ledgers of `__dispatch` that stay behind a snapshot, for consumers that lag."""
 COMMANDS_KEPT = 2_000
-"""Of `__commands`: no fewer than a batch takes in, for what that batch sets aside."""
+"""Ledgers of `__commands` that stay: at least a batch's, as the batch may set a partition aside."""
 SYSTEM_GRACE_MS = 10 * 60 * 1000
-"""How long the files of the system topics stay after that."""
+"""How long trimmed files of the system topics stay."""
 ABOUT_BATCHES = TopicPartition(str(DISPATCH), 0)
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SteppedTask(WriterCommitMessage):
-    """What one task wrote, and what is left to do for the driver."""
+    """The files that one task wrote, and the effects that the driver has to do."""
 
     query_id: str | None
     dispatch: tuple[NewLedger, ...]
@@ -70,7 +70,7 @@ class SteppedTask(WriterCommitMessage):
     trims: tuple[tuple[str, int, tuple[int, ...]], ...]
     offset: bytes | None
     chunks: tuple[Record, ...] = ()
-    """Acknowledges the chunks before those that were copied."""
+    """Reports that acknowledge the other chunks of copied messages."""
 
 
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
@@ -175,7 +175,7 @@ def _shards_of(root: Root, brokers: Collection[TopicPartition]) -> list[Record]:
 def commit_batch(
     root: Root, tasks: Iterable[SteppedTask], application: tuple[str, int], term: int
 ) -> None:
-    """The driver's side: letters, then the dispatch, then what may be forgotten."""
+    """The driver's side: letters, then the commit of `__dispatch`, then trims and housekeeping."""
     held = list(tasks)
     dispatch = SystemTopic(root, DISPATCH)
     log = dispatch.open()
@@ -185,7 +185,7 @@ def commit_batch(
     offsets = [BrokerOffset.from_json(each.offset) for each in held if each.offset]
     if log.state.applications.get(application[0], -1) < application[1]:
         planned = {each.dispatched for each in offsets} - {None}
-        if planned - {log.state.next_ledger_id}:  # it knows less than has been said
+        if planned - {log.state.next_ledger_id}:  # the plan misses ledgers of `__dispatch`
             raise stale_checkpoint(root)
     _publish_letters(root, held, application)
     try:
@@ -210,7 +210,7 @@ def claim_term(root: Root) -> int:
         with suppress(FencedError):
             if isinstance(log.append([], term=term), Commit):
                 return term
-        # else another broker begins at this moment, and has it
+        # another broker took that term just now
 
 
 def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[str, int]) -> None:
@@ -230,7 +230,7 @@ def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[st
 
 
 def _done_with(root: Root, about: TopicPartition, letters: Iterable[Letter]) -> Iterator[Record]:
-    """What acknowledges the other chunks of copied messages, each of which is its last chunk."""
+    """Reports that acknowledge the other chunks of copied messages: a letter has the last."""
     chunks = root.open(TopicName.parse(about.topic)).state.chunks(about.partition)
     for letter in letters:
         done = ChunkedMessages.of(chunks).chunks_of(letter.messages) if chunks else PositionSet()
@@ -244,15 +244,15 @@ def _done_with(root: Root, about: TopicPartition, letters: Iterable[Letter]) -> 
 def _trim_topic(root: Root, topic: str, partition: int, ledger_ids: Iterable[int]) -> None:
     try:
         _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
-    except PulsarliteError as error:  # that topic's trouble: the next trim takes these along
+    except PulsarliteError as error:  # the next trim takes these along
         _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, topic, error)
 
 
 def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
-    """Drop them, and what had to stay when it was asked for: a broker asks oldest first, once.
+    """Drop these ledgers and all older ones that an earlier trim had to leave.
 
-    Behind an open transaction all of them stay, as the broker waits for no topic. Ledgers stay from
-    the first on that has chunks of a message which stays, or is in the making.
+    With an open transaction in the topic's log all stay: the broker waits for no topic. A ledger
+    stays, and all behind it, if its chunks belong to a message that stays or is incomplete.
     """
     last = max(ledger_ids, default=-1)
 
@@ -272,7 +272,7 @@ def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> N
 
 
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
-    """Behind a snapshot: older parts of the system topics, and files that were given up."""
+    """Trim the system topics behind a snapshot, and delete files that were given up."""
     commands = SystemTopic(root, COMMANDS)
     try:
         last = dispatch.state.next_ledger_id

@@ -1,12 +1,11 @@
 """The broker query's source: it looks at the commands, the logs, the leases and the clock.
 
-Invariants: a batch is made only when there is something to take in or something has come due, so
-an idle broker makes none; all that a batch takes in is named by its offset; `now` never goes back,
-and never overtakes the first command that is not read yet. What is due, and who is subscribed, it
-learns from `__dispatch`, where each step says so. A consumer that is subscribed has a lease that
-can lapse, whether or not it has a file. A topic partition whose broker could not step, or whose log
-can't be read, is set aside: the others go on, what it has not taken in is kept, and it is tried
-again.
+Invariants: a batch is made only when there is news or something has come due, so an idle broker
+makes none; the offset names all that its batch takes in; `now` never goes back, and never overtakes
+the first unread command. `__dispatch`, where each step reports, says what is due and who is
+subscribed. Every subscribed consumer has a lease that can lapse, whether or not it has a file. A
+topic partition is set aside when its broker can't step or its log can't be read: the others go on,
+its commands are kept, and it is tried again.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LONGEST_WAIT_S = 5.0
-"""How long it looks for news before it says that there is none; a query that stops cuts it off."""
+"""How long `latestOffset` waits for news; a query that stops cuts it off."""
 LEASES_EVERY_S = 1.0
 """How often the leases are looked at."""
 FIRST_RETRY_S = 1.0
-"""How long what is set aside waits to be tried again; each time twice as long, ..."""
+"""The first pause before a partition that is set aside is tried again; doubled each time, ..."""
 LONGEST_RETRY_S = 300.0
-"""... at most so long."""
+"""... up to this."""
 MISSING_EVERY_S = 5.0
 """How often a topic that was not there is looked for again."""
 COMMANDS_AT_ONCE = 2_000
-"""Most ledgers (writers' commits) of `__commands` in a batch."""
+"""The most ledgers (writers' commits) of `__commands` in one batch."""
 SNAPSHOT_EVERY = 1_000
-"""Ledgers of `__dispatch` after which all shards are written anew, and older ones dropped."""
+"""Ledgers of `__dispatch` between snapshots: batches that write all shards anew."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class BrokerInputPartition(InputPartition):
 
 
 class BrokerStreamReader(DataSourceStreamReader):
-    """What the broker query reads."""
+    """Looks for the broker query's next batch, and reads it."""
 
     def __init__(self, root: Root) -> None:
         self._root, self._clock = root, root.clock
@@ -89,11 +88,11 @@ class BrokerStreamReader(DataSourceStreamReader):
         self._watch = LeaseWatch(self._clock)
         self._look_at_leases_s = self._clock.monotonic_s()
         self._before = BrokerOffset()
-        """Where the last batch began."""
+        """The offset at which the last batch began."""
         self._failed: dict[TopicPartition, str] = {}
-        """Those that could not step in it, until a look has ended, and why."""
+        """Topic partition -> why it could not step in the last batch; emptied by each look."""
         self._tries: dict[TopicPartition, tuple[int, float]] = {}
-        """Of what is set aside: how often it was, and when it is tried again."""
+        """Topic partition set aside -> (how often it was, when it is tried again)."""
         self._news_s = self._clock.monotonic_s()
         self._begun = False
         self._committed: BrokerOffset | None = None
@@ -127,7 +126,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         yield from batches_of(partition.root, partition.start, partition.end)
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """End the process if Spark has hung up on it: the reader holds nothing."""
         leave_if_hung_up()
 
     # -- what an embedded broker calls too -------------------------------------------------------
@@ -135,7 +134,7 @@ class BrokerStreamReader(DataSourceStreamReader):
     def look(self, begun: BrokerOffset) -> BrokerOffset | None:
         """The end of the next batch; None while there is nothing to do. It does not wait."""
         end = None if self._begun else self._begin(begun)
-        if begun is not self._committed:  # that batch is committed: those consumers are gone
+        if begun is not self._committed:  # committed: its lapsed consumers are gone
             self._committed = begun
             for each in begun.lapsed:
                 self._root.store.delete(each.path if isinstance(each, Lease) else each)
@@ -146,16 +145,16 @@ class BrokerStreamReader(DataSourceStreamReader):
         return end
 
     def begins_at(self, begun: BrokerOffset, ended: BrokerOffset) -> BrokerOffset:
-        """Where the batch begins: if the store had nothing, where `__dispatch` says."""
+        """The offset before the batch; for a restoring batch the one that `__dispatch` has."""
         if ended.restored is None:
             return begun
         self._dispatch.refresh()
         return last_shards(self._dispatch, ended.restored)[0] or begun
 
     def rests_until_ms(self) -> int | None:
-        """The instant of the next look, if nothing is said or published before: None is never.
+        """The instant of the next look, if nobody says or publishes anything before; None is never.
 
-        Until then it does not sleep through anything.
+        Time until then counts in full for leases: it is no pause of the watcher.
         """
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
         instants = [*self._due.values()]
@@ -172,9 +171,9 @@ class BrokerStreamReader(DataSourceStreamReader):
     # -- inside --------------------------------------------------------------------------------
 
     def _begin(self, start: BrokerOffset) -> BrokerOffset:
-        """The first batch of a run: every broker says when it is due next.
+        """The first batch of a run: all brokers step, so that each says when it is due next.
 
-        On a new checkpoint they are restored from `__dispatch`, if it has any.
+        With a new checkpoint their states are restored from `__dispatch`, if it has any.
         StaleCheckpointError if another broker has served since, from another checkpoint.
         """
         self._begun = True
@@ -240,7 +239,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         )  # fmt: skip
 
     def _as_stepped(self, start: BrokerOffset) -> BrokerOffset:
-        """Where the brokers are: those that could not step in the batch before are set aside."""
+        """The offset, with the brokers set aside that could not step in its batch."""
         self._failed |= self._hear()
         failed = self._failed.keys() - start.aside.keys()  # these were not in it: a snapshot was
         if not failed:
@@ -255,7 +254,7 @@ class BrokerStreamReader(DataSourceStreamReader):
     def _set_aside(
         self, about: TopicPartition, since: BrokerOffset, error: str, created: tuple[str, ...]
     ) -> Aside:
-        """As of that offset, or longer; and later than the last time it is tried again."""
+        """Keep the partition's commands from that offset on; each try comes later than the last."""
         tries = self._tries.get(about, (0, 0.0))[0]
         wait_s = min(FIRST_RETRY_S * 2 ** min(tries, 10), LONGEST_RETRY_S)
         self._tries[about] = (tries + 1, self._clock.monotonic_s() + wait_s)
@@ -265,7 +264,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         return replace(known, error=error)
 
     def _hear(self) -> dict[TopicPartition, str]:
-        """What the last steps said of themselves; of those that failed, why."""
+        """Take in what the last steps reported; the errors of those that failed."""
         stop = self._dispatch.refresh()
         failed: dict[TopicPartition, str] = {}
         if stop <= self._dispatch_read:
@@ -294,7 +293,7 @@ class BrokerStreamReader(DataSourceStreamReader):
     def _new_commands(
         self, start: BrokerOffset
     ) -> tuple[int, dict[TopicPartition, int], int | None]:
-        """(the next ledger, who has a broker by then, when the first unread command was sent)."""
+        """(next ledger, partitions with a broker by then, time of the first unread command)."""
         hosted = dict(start.hosted)
         there = self._commands.refresh()
         stop = min(there, start.commands + COMMANDS_AT_ONCE)
@@ -307,13 +306,13 @@ class BrokerStreamReader(DataSourceStreamReader):
         return stop, hosted, unread_ms
 
     def _resting(self, start: BrokerOffset, base: BrokerOffset) -> set[TopicPartition]:
-        """What is set aside, and not to be tried again yet."""
+        """The partitions that are set aside and not to be tried again yet."""
         now_s = self._clock.monotonic_s()
         tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
         return {*base.aside} - tried
 
     def _logs_of(self, topics: set[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """(the last commit of each topic that is there, why others can't be read)."""
+        """(the last commit of each topic that exists, the errors of those that can't be read)."""
         numbers: dict[str, int] = {}
         errors: dict[str, str] = {}
         for topic in sorted(topics):
@@ -326,7 +325,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         return numbers, errors
 
     def _log_of(self, topic: str) -> ManagedLedger | None:
-        """As of now; None while there is no such topic."""
+        """The topic's log, refreshed; None if there is no such topic."""
         ledger = self._logs.get(topic)
         if ledger is None:
             if self._clock.monotonic_s() < self._missing.get(topic, 0.0):
@@ -342,9 +341,9 @@ class BrokerStreamReader(DataSourceStreamReader):
     def _grown(
         self, base: BrokerOffset, hosted: dict[TopicPartition, int], logs: Mapping[str, int]
     ) -> tuple[dict[str, int], dict[TopicPartition, tuple[str, ...]]]:
-        """(how many partitions topics have, what is to be subscribed on those that are new).
+        """(number of partitions by topic, subscriptions to make on new partitions).
 
-        As in Pulsar these are the durable subscriptions of the first partition. New ones join
+        As in Pulsar these are the durable subscriptions of the first partition. New partitions join
         `hosted`.
         """
         partitions, created = dict(base.partitions), {}
@@ -393,7 +392,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         return DEFAULT_LEASE_MS if lease is None else lease.lease_ms
 
     def _snapshot_is_due(self) -> bool:
-        """Whether so much was dispatched since the last one that older parts can be dropped."""
+        """Whether `__dispatch` has grown by SNAPSHOT_EVERY since the last snapshot."""
         if self._snapshot_at is None:
             self._snapshot_at = self._dispatch.first_ledger() if self._dispatch.exists() else 0
         if self._dispatch_read - self._snapshot_at < SNAPSHOT_EVERY:
@@ -402,7 +401,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         return True
 
     def _pause_s(self) -> float:
-        """Until the next look, which is not later than a broker is due."""
+        """The pause before the next look: it ends when a broker is due, at the latest."""
         remote = self._root.store.remote
         pause = pause_s(self._clock.monotonic_s() - self._news_s, remote=remote)
         if remote or not self._due:

@@ -1,9 +1,9 @@
 """The broker in this process, without Spark: the broker query's source, steps and sink, in turn.
 
-Invariants: a batch is named in the checkpoint before it runs, so that a broker that was killed
-repeats it; what took effect once is not done again, since the sink knows it by (broker, batch);
-the brokers' states are what `__dispatch` says, which is where one begins that has no checkpoint.
-Time moves it only as the root's clock does. Stands where `broker_query` has Spark.
+Invariants: the checkpoint names a batch before it runs, so a broker that was killed repeats it; the
+sink knows a batch by (broker, batch), so its effects happen once; the brokers' states are those in
+`__dispatch`, where a broker without a checkpoint begins. Time moves it only as the root's clock
+does. Stands where `broker_query` has Spark.
 """
 
 from __future__ import annotations
@@ -41,29 +41,30 @@ class EmbeddedBroker:
     ) -> None:
         """`checkpoint` is a file's path below the root; a batch under way there is repeated now.
 
-        Without one it takes up what `__dispatch` says. From now on a broker of a lower term is
-        fenced; by default this one's is the highest. StaleCheckpointError if the checkpoint is not
-        the newest; BrokerFencedError, now or at a `turn`, if another broker has taken over.
+        Without one the broker begins at the states in `__dispatch`. From now on brokers of a lower
+        term are fenced; by default this one's is the highest. StaleCheckpointError if the
+        checkpoint is not the newest; BrokerFencedError, now or at a `turn`, if another broker has
+        taken over.
         """
         self.root = root
         self._checkpoint = checkpoint
         self._named: bytes | None = None
-        """What the checkpoint says, as far as this broker knows."""
+        """The checkpoint's content, as this broker knows it."""
         self._term = claim_term(root) if term is None else term
         self._source = BrokerStreamReader(root)
         self.brokers: Brokers = {}
-        """By (topic, partition), as of the last batch."""
+        """(topic, partition) -> its broker after the last batch."""
         self.done: tuple[OutputRow, ...] = ()
-        """What the last batch said and did."""
+        """The output rows of the last batch."""
         self._id = uuid.uuid4().hex
         self._batch_id = -1
         self.offset = BrokerOffset()
-        """Where the last batch ended."""
+        """The offset at which the last batch ended."""
         if checkpoint is not None and (held := root.store.get(checkpoint)) is not None:
             self._resume(checkpoint, held)
 
     def turn(self) -> bool:
-        """One look, and one batch if there is anything to do; whether there was."""
+        """Look once, and do a batch if there is anything to do; whether there was."""
         end = self._source.look(self.offset)
         if end is None:
             return False
@@ -74,16 +75,16 @@ class EmbeddedBroker:
         return True
 
     def until_quiet(self) -> int:
-        """Turns until there is nothing to do; how many batches that were."""
+        """Take turns until there is nothing to do; the number of batches."""
         batches = 0
         while self.turn():
             batches += 1
         return batches
 
     def next_due_ms(self) -> int | None:
-        """When there may be something to do, if nobody says or publishes anything until then.
+        """The instant of the next possible work, if nobody says or publishes anything before.
 
-        Who looks again at that instant has not slept, however long it is until then.
+        Time until then counts in full for leases: it is no pause of the watcher.
         """
         return self._source.rests_until_ms()
 
@@ -109,7 +110,7 @@ class EmbeddedBroker:
         self.done = tuple(out)
 
     def _plan(self, number: int, end: BrokerOffset) -> None:
-        """Say which batch is to run; StaleCheckpointError if another broker has said so since."""
+        """Name the batch in the checkpoint; StaleCheckpointError if another broker wrote it."""
         if self._checkpoint is None:
             return
         value = {
@@ -121,7 +122,7 @@ class EmbeddedBroker:
         data = CHECKPOINT_FORMAT.encode(value)
 
         def change(there: bytes | None) -> bytes | None:
-            if there == data:  # said by a request of which only the answer was lost
+            if there == data:  # stored by a request whose answer was lost
                 return None
             if there != self._named:
                 raise stale_checkpoint(self.root)
@@ -131,10 +132,10 @@ class EmbeddedBroker:
         self._named = data
 
     def _resume(self, name: str, held: bytes) -> None:
-        """Go on behind the batch that is named there, having repeated it.
+        """Go on behind the batch that the checkpoint names, and repeat that batch first.
 
-        A batch that wrote a snapshot, and took effect, is not repeated: what it began with may be
-        gone, and what it trimmed a later one trims.
+        A snapshot's batch that took effect is not repeated: the states before it may be gone, and a
+        later trim does its trims.
         """
         value = CHECKPOINT_FORMAT.decode(held, name)
         try:

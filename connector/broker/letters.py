@@ -1,8 +1,8 @@
 """Copies of messages to other topics: dead letters, and retries with their time.
 
 Invariants: a copy has the message's value, key, ordering key, event time and properties, and
-those that tell where it comes from; what is copied is written like any other message and seen by
-the commit alone; a letter topic keeps its messages though nobody subscribed to it yet.
+properties that name its origin; a copy is written like any other message and seen by the commit
+alone; a letter topic keeps its messages though nobody has subscribed to it yet.
 Does what Pulsar's `ConsumerImpl` does with a producer of its own.
 """
 
@@ -32,7 +32,7 @@ from pulsar_spark.subscriptions.dead_letter import letter_properties
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 SETTINGS: Final = {"policies": {"keep_without_subscription": True}}
-"""Of a letter topic that is made here."""
+"""Settings of a letter topic that is made here."""
 LARGEST: Final = 1 << 31
 """A message that was published once may be published again, however large."""
 
@@ -70,7 +70,7 @@ def write_letters(
 def _by_schema(
     root: Root, about: TopicPartition, letter: Letter
 ) -> Iterator[tuple[SinkSchema | None, Iterator[pa.RecordBatch]]]:
-    """What is of one version, in order, with that version's schema, and values as they are.
+    """The copies by runs of one schema version, in order, with the schema; values as they are.
 
     Pulsar's dead letter producer has `AutoProduceBytesSchema` of the message's own schema.
     """
@@ -93,7 +93,7 @@ def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.Re
 
 
 def _runs(versions: pa.Array) -> Iterator[tuple[int, int]]:
-    """Where rows of the same version begin and end."""
+    """(begin, end) of each run of rows of the same version."""
     known = versions.to_pylist()
     starts = [row for row in range(len(known)) if not row or known[row] != known[row - 1]]
     yield from pairwise([*starts, len(known)] if starts else [])
@@ -116,7 +116,7 @@ def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.Reco
 
 
 def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Any]:
-    """A message's properties; older versions published also what is no UTF-8."""
+    """A message's properties as text; older versions published bytes that are no UTF-8 too."""
     return {
         key.decode(errors="replace"): value if value is None else value.decode(errors="replace")
         for key, value in pairs
@@ -126,7 +126,7 @@ def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Any]:
 def _id(
     ledgers: LedgerList, ledger_id: int, entry_id: int, partition: int, batch_index: int
 ) -> MessageId:
-    """As Pulsar has it: a message that is an entry of its own has no batch index."""
+    """The id as Pulsar writes it: a message that is an entry of its own has no batch index."""
     ledger = ledgers.get(ledger_id)
     size = 1 if ledger is None else ledger.batch_sizes.size_of(entry_id)
     if size == 1:

@@ -1,4 +1,4 @@
 """Producers and consumers without Spark, on the code that Spark's sink and source run.
 
-No rule of its own: what it can't do through `sink` and `subscription` it does not do.
+This room adds no rule: `sink` and `subscription` have them all.
 """

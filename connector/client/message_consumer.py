@@ -1,9 +1,9 @@
 """A consumer in this process: it receives, acknowledges, rejects and seeks, without Spark.
 
-Invariants: it plans, reads and reports as the streaming source does (`ConsumerRun`), and what it
-acknowledges is folded as a sink's rows are (`acknowledgment_rows`); what it has taken into its
-queue was reported as delivered before; what it says goes out with its next report, or alone. It
-moves when somebody calls it, or its root's clock does. Follows Pulsar's `ConsumerImpl`.
+Invariants: it plans, reads and reports as the streaming source does (`ConsumerRun`), and folds its
+acknowledgements as a sink does (`acknowledgment_rows`); messages are reported as delivered before
+they enter its queue; rejections go out with its next report, or alone. It moves when somebody calls
+it, or its root's clock does. Follows Pulsar's `ConsumerImpl`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pulsar_spark.topic_name import TopicPartition
 RECEIVER_QUEUE_SIZE: Final = "1000"
 """Pulsar's default."""
 GROUPED: Final = 1000
-"""So many acknowledgements are sent at once, however short they have waited."""
+"""The number of acknowledgements that are sent at once, however short they have waited."""
 _COLUMNS: Final = read_schema(include_properties=True, consumer=True)
 
 
@@ -81,11 +81,11 @@ class MessageConsumer:
         prefetch: int = 1,
         acknowledgment_group_time_ms: int = 0,
     ) -> None:
-        """Subscribes; what the broker thinks of it, it hears with the next call.
+        """Subscribes; the broker's answer comes with the next call.
 
         `options` are those of a streaming source. `prefetch` messages are taken at once, each of
         which counts as delivered. Acknowledgements wait for the group time, so that others join
-        them. InvalidOptionError if an option can't be, TopicNotFoundError if there is no topic.
+        them. InvalidOptionError if an option is wrong, TopicNotFoundError if there is no topic.
         """
         given = {"receiverQueueSize": RECEIVER_QUEUE_SIZE, **options, "ackMode": "manual"}
         given["maxMessagesPerTrigger"] = str(prefetch)
@@ -100,11 +100,11 @@ class MessageConsumer:
         self._lock = threading.RLock()
         self._queue: deque[ReceivedMessage] = deque()
         self._unacknowledged: dict[TopicPartition, PositionSet] = {}
-        """Taken into the queue, and not acknowledged or given back since."""
+        """Messages taken into the queue, and not acknowledged or given back since."""
         self._acknowledged: dict[TopicPartition, Cursor] = {}
-        """By this consumer, above the subscription's floor."""
+        """Messages that this consumer acknowledged, above the subscription's floor."""
         self._said: dict[TopicPartition, Acknowledgments] = {}
-        """What it has rejected since the last report."""
+        """Rejections since the last report."""
         self._waiting = 0
         self._flushing: Repeated | None = None
         self._epochs: dict[TopicPartition, int] = {}
@@ -121,7 +121,7 @@ class MessageConsumer:
         """The next message; None if there is none just now.
 
         BrokerRefusedError if the broker does not let it in, ConsumerReplacedError if a newer run
-        has its name, DataLossError if what comes next was trimmed away.
+        has its name, DataLossError if the next messages were trimmed.
         """
         with self._lock:
             self._check_open()
@@ -135,7 +135,7 @@ class MessageConsumer:
             return self._queue.popleft()
 
     def poll(self) -> None:
-        """Hear what the broker says, and answer it; errors as of `receive`."""
+        """Take in the broker's news, and report; errors as of `receive`."""
         with self._lock:
             if not self._client.is_closed:
                 self._hear()
@@ -144,18 +144,18 @@ class MessageConsumer:
     # -- acknowledging -------------------------------------------------------------------------
 
     def acknowledge(self, *messages: ReceivedMessage) -> None:
-        """These are done, one by one; whichever consumer of the subscription received them."""
+        """Acknowledge these, one by one, whichever consumer of the subscription received them."""
         self._say("Individual", messages)
 
     def acknowledge_cumulative(self, message: ReceivedMessage) -> None:
-        """This one and all of its partition before it. BrokerRefusedError where others share."""
+        """Acknowledge all of its partition up to it. BrokerRefusedError where others share."""
         if self.options["subscriptionType"] in ("Shared", "Key_Shared"):
             text = "Cannot use cumulative acks on a non-exclusive/non-failover subscription"
             raise BrokerRefusedError(ServerError.NOT_ALLOWED_ERROR, text)
         self._say("Cumulative", [message])
 
     def negative_acknowledge(self, *messages: ReceivedMessage, delay_ms: int | None = None) -> None:
-        """These come again, after the consumer's delay or that one."""
+        """Have these delivered again, after the consumer's delay or that one."""
         self._say("Negative", messages, delay_ms=delay_ms)
         self.poll()
 
@@ -165,7 +165,7 @@ class MessageConsumer:
         delay_ms: int,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """To the retry letter topic, to come again from there."""
+        """Have them delivered again from the retry letter topic."""
         times = int(message.properties.get(RECONSUMETIMES, "0"))
         self._say(
             "ReconsumeLater", [message], delay_ms=delay_ms, reconsume_times=times,
@@ -185,7 +185,7 @@ class MessageConsumer:
     # -- the subscription ----------------------------------------------------------------------
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """All that was received and is not acknowledged comes again."""
+        """Have all messages delivered again that were received and not acknowledged."""
         with self._lock:
             self._check_open()
             self._report()
@@ -202,7 +202,7 @@ class MessageConsumer:
             self._unacknowledged.clear()
 
     def seek(self, to: MessageId | Position | datetime) -> None:
-        """All consumers of the subscription go on at this message, or at what is published then.
+        """Move all consumers of the subscription to this message, or to that publish time.
 
         A message id moves its partition only; EARLIEST, LATEST and a time move all.
         """
@@ -221,7 +221,7 @@ class MessageConsumer:
             self._client.say(commands)
 
     def unsubscribe(self) -> None:
-        """Delete the subscription, and be closed; unless others are connected to it."""
+        """Delete the subscription and close, unless other consumers are connected to it."""
         with self._lock:
             self._check_open()
             client = self._client
@@ -232,7 +232,7 @@ class MessageConsumer:
             })  # fmt: skip
 
     def close(self) -> None:
-        """A last report, then it goes: what is not acknowledged goes to others at once."""
+        """Send a last report and leave: unacknowledged messages go to others at once."""
         self.flush()
         with self._lock:
             if not self._client.is_closed:
@@ -256,7 +256,7 @@ class MessageConsumer:
             raise ConsumerNotConnectedError(f"Consumer {self.name} is closed: subscribe again.")
 
     def _hear(self) -> None:
-        """What was in the queue before a seek is not for its user any more."""
+        """Take in news. A seek empties the queue of earlier messages."""
         self._run.hear()
         for about, consumer in self._client.consumers.items():
             if consumer.connected and self._epochs.get(about) != consumer.epoch:
@@ -292,7 +292,7 @@ class MessageConsumer:
                 yield from map(_message, batch.to_pylist())
 
     def _say(self, kind: str, messages: Iterable[ReceivedMessage], **details: Any) -> None:
-        """Have it said with the next report, and send that unless others may join it."""
+        """Add to the next report, and send it unless others may join it."""
         chosen = list(messages)
         with self._lock:
             self._check_open()
@@ -325,7 +325,7 @@ class MessageConsumer:
         self._run.report(self._offset, self._offset)
 
     def _completed(self, about: TopicPartition, report: Report, ledgers: LedgerList) -> Report:
-        """With what its user has said since the last, and room for what is not received yet."""
+        """The report with the acknowledgements and rejections, and permits for a full queue."""
         said = self._said.pop(about, Acknowledgments())
         self._waiting = 0
         held = self._unacknowledged.get(about, PositionSet())
@@ -339,7 +339,7 @@ class MessageConsumer:
 
 
 def _count(messages: PositionSet, ledgers: LedgerList) -> int:
-    """How many there are; those of ledgers that were trimmed need no room."""
+    """The number of messages; those of ledgers that were trimmed need no room."""
     there = filter(None, map(ledgers.get, messages.ledger_ids))
     return sum(int(messages.row_mask(ledger).sum()) for ledger in there)
 
@@ -360,7 +360,7 @@ def _message(row: Mapping[str, Any]) -> ReceivedMessage:
 def _rows(
     kind: str, messages: Sequence[ReceivedMessage], details: Mapping[str, Any]
 ) -> list[pa.RecordBatch]:
-    """As the rows of a sink that acknowledges."""
+    """Rows as for a sink that acknowledges."""
     if not messages:
         return []
     rows = [

@@ -1,13 +1,14 @@
 """A producer in this process: it gathers messages, and publishes them as a sink does.
 
-Invariants: what waits is published in its order, as one commit; a message that can't be one is
-refused when it is sent, and changes nothing; sequence ids go on behind the last that the topic
-knows of this producer. Entries, routing, chunks, delays and duplicates are the sink's
-(`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
+Invariants: what waits is published in its order, as one commit, and waits on if that fails; a
+message that can't be one is refused when it is sent, and changes nothing; sequence ids go on behind
+the last that the topic knows of this producer. Entries, routing, chunks, delays and duplicates are
+the sink's (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +23,15 @@ from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.storage.clock import Repeated
 from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect, disconnect
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.errors import ProducerBusyError
+from pulsar_spark.errors import InvalidMessageError, ProducerBusyError, PulsarliteError
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_log.ledger_commit import Commit
+from pulsar_spark.topic_log.publication import AlreadyCommitted
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 MOST_WAITING: Final = 1000
-"""So many messages are published at once, however short they have waited (Pulsar's default)."""
+"""Messages that are published at once, however short they have waited (Pulsar's default)."""
 _COLUMNS: Final = pa.schema(
     [
         ("value", pa.binary()), ("key", pa.string()), ("ordering_key", pa.binary()),
@@ -39,16 +41,18 @@ _COLUMNS: Final = pa.schema(
     ]
 )  # fmt: skip
 
+_log = logging.getLogger(__name__)
+
 
 class MessageProducer:
     """One producer of one topic. Also a context manager, which closes it at its end."""
 
     def __init__(self, options: Mapping[str, str], *, publish_delay_ms: int = 0) -> None:
-        """Connects, as its `accessMode` says; the topic is made if it is not there.
+        """Connects in its `accessMode`; the topic is made if it does not exist.
 
         `options` are those of a sink with a `topic`. Messages wait for `publish_delay_ms`, so that
         others share their commit. ProducerFencedError or ProducerBusyError if the topic is
-        another's, InvalidOptionError if an option can't be.
+        another's, InvalidOptionError if an option is wrong.
         """
         given = {"producerName": f"producer-{uuid.uuid4().hex[:10]}", **options}
         self.options: Options = options_of(given, Scope.STREAM_WRITE)
@@ -82,9 +86,10 @@ class MessageProducer:
         deliver_at: datetime | None = None,
         deliver_after: timedelta | None = None,
     ) -> int:
-        """Publish a message, now or with those that it waits for; its sequence id.
+        """Publish a message, now or with others that wait; its sequence id.
 
-        InvalidMessageError if it can't be one; of the others nothing is lost.
+        InvalidMessageError if it can't be one; of the others nothing is lost. What can't be
+        published later on, as the store does not answer, waits, and is tried again.
         """
         with self._lock:
             self._check_open()
@@ -95,29 +100,40 @@ class MessageProducer:
                 "sequence_id": number, "event_time": event_time, "deliver_at": deliver_at,
                 "deliver_after": deliver_after,
             }  # fmt: skip
-            check_messages_fit(_batch([message]), self.options, self.root)
-            self._next_sequence_id = max(self._next_sequence_id, number + 1)
-            self._waiting.append(message)
-            if not self._delay_s or len(self._waiting) >= MOST_WAITING:
+            check_messages_fit(_checked(message), self.options, self.root)
+            if len(self._waiting) >= MOST_WAITING:
                 self.flush()
+            self._next_sequence_id = max(self._next_sequence_id, number + 1)
+            if not self._delay_s:
+                self._publish([message])
+                return number
+            self._waiting.append(message)
+            if len(self._waiting) >= MOST_WAITING:
+                self._flush_due()
             elif self._flushing is None:
                 clock = self.root.clock
                 self._flushing = clock.repeat(self._delay_s, self._flush_due, "producer")
             return number
 
     def flush(self) -> list[MessageId]:
-        """Publish what waits; the ids that it got, partition by partition, as they are stored."""
+        """Publish what waits; the ids that it got, partition by partition, as they are stored.
+
+        If that fails all of it waits on.
+        """
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-            if not waiting:
+            if not self._waiting:
                 return []
-            written = write_messages([_batch(waiting)], self.options, self.root)
-            done = publish(self.root, written, None, self._claim)
+            done = self._publish(self._waiting)
+            self._waiting = []
         return [each for commit in done if isinstance(commit, Commit) for each in _ids(commit)]
 
     def close(self) -> None:
         """Publish what waits, and go: others may have the topic."""
-        self._flush_due()
+        with self._lock:
+            self.flush()
+            flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.stop()
         with self._lock:
             if not self._is_closed and self._claim is not None:
                 disconnect(self._ledger, self._claim)
@@ -138,16 +154,34 @@ class MessageProducer:
         if self._is_closed:
             raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
 
+    def _publish(self, messages: Sequence[Mapping[str, Any]]) -> list[Commit | AlreadyCommitted]:
+        written = write_messages([_batch(messages)], self.options, self.root)
+        return publish(self.root, written, None, self._claim)
+
     def _flush_due(self) -> None:
         with self._lock:
+            try:
+                self.flush()
+            except (PulsarliteError, OSError) as error:
+                _log.warning("Producer %s publishes later what waits: %s", self.name, error)
+                return
             flushing, self._flushing = self._flushing, None
-            self.flush()
         if flushing is not None:
             flushing.stop()
 
 
+def _checked(message: Mapping[str, Any]) -> pa.RecordBatch:
+    try:
+        return _batch([message])
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise InvalidMessageError(
+            f"Some part of the message can't be stored: {error}. Look at the types and bounds of "
+            f"{', '.join(_COLUMNS.names)}."
+        ) from error
+
+
 def _batch(messages: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Without the columns that no message has: an option may say what they lack."""
+    """The messages as rows; a column that none has is left out, for an option to fill in."""
     names = [
         each.name
         for each in _COLUMNS

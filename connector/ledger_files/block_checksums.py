@@ -1,9 +1,9 @@
 """Checksums of a data file: of each 64 KiB before its Parquet footer, and of the footer itself.
 
-Invariants: the footer has the checksums of all blocks before it, and whoever names the file knows
-the footer's (its `FileSeal`), so no byte that was changed reaches Arrow, whose C++ may abort, spin
-or yield fewer rows on damage; a footer is read and verified once for each open file, with the one
-request that fetches it; what was read with the footer is not read again.
+Invariants: the footer has the checksums of all blocks before it, and the log has the footer's (its
+`FileSeal`), so no changed byte reaches Arrow, whose C++ may abort, spin or yield fewer rows on
+damage; a footer is read and verified once for each open file, with the one request that fetches it;
+blocks that came with the footer are not read again.
 
 Stands where BookKeeper has the digest of each entry.
 """
@@ -25,11 +25,11 @@ BLOCK_BYTES: Final = 1 << 16
 TAIL_BYTES: Final = 1 << 16
 """So many bytes of the end of a file are read at once; few footers are longer."""
 KEPT_BYTES: Final = 1 << 20
-"""What was read last is kept for the next read if it is no longer than this."""
+"""The longest read that is kept for the next one."""
 
 _MAGIC: Final = b"PAR1"
 _END_BYTES: Final = 4 + len(_MAGIC)
-"""Behind the footer: its length, and the magic."""
+"""The length of what follows the footer: its length, and the magic."""
 
 
 class DamagedError(OSError):
@@ -37,7 +37,7 @@ class DamagedError(OSError):
 
 
 class SummedOutput(io.RawIOBase):
-    """What a Parquet writer writes to: passes bytes on, and sums them up."""
+    """A Parquet writer's output: passes bytes on, and sums them up."""
 
     def __init__(self, sink: pa.NativeFile) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ class SummedOutput(io.RawIOBase):
         return len(view)
 
     def end_of_blocks(self) -> str:
-        """The checksums, for the footer: which is what is written from now on."""
+        """The checksums of all blocks, for the footer: all later bytes are the footer's."""
         if self._filled:
             self._end_block()
         self._footer_crc32 = 0
         return base64.b64encode(np.array(self._sums, "<u4").tobytes()).decode("ascii")
 
     def seal(self, size_bytes: int) -> FileSeal:
-        """Of the whole file, once its footer is written."""
+        """The seal of the whole file, once its footer is written."""
         assert self._footer_crc32 is not None
         return FileSeal(size_bytes, self._footer_crc32)
 
@@ -106,7 +106,7 @@ class CheckedInput(io.RawIOBase):
         self._sums: Any = None
 
     def check_blocks(self, sums: bytes) -> None:
-        """From now on, by these checksums of the footer."""
+        """Verify blocks from now on, by these checksums of the footer."""
         try:
             found = np.frombuffer(base64.b64decode(sums, validate=True), "<u4")
         except (binascii.Error, ValueError) as error:
@@ -121,12 +121,12 @@ class CheckedInput(io.RawIOBase):
             self._check(first, self._kept[1].slice(0, self._footer_at - first))
 
     def opened(self) -> pa.NativeFile:
-        """For Arrow: of a short file, which is in memory as a whole, without a call to Python."""
+        """The file for Arrow; a short one is in memory as a whole, and costs no call to Python."""
         start, data = self._kept
         return pa.PythonFile(self, "r") if start else pa.BufferReader(data)
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        """Up to so many bytes from there on."""
+        """Up to `nbytes` bytes from `offset` on."""
         stop = min(offset + nbytes, self._size)
         start, data = self._kept
         if start <= offset and stop <= start + len(data):
@@ -183,7 +183,7 @@ class CheckedInput(io.RawIOBase):
         return data
 
     def _check(self, first: int, data: pa.Buffer) -> None:
-        """Of whole blocks, but for the last before the footer."""
+        """Verify whole blocks (the last one before the footer may be shorter)."""
         view = memoryview(data)
         for number, at in enumerate(range(0, len(view), BLOCK_BYTES), first // BLOCK_BYTES):
             if zlib_ng.crc32(view[at : at + BLOCK_BYTES]) != self._sums[number]:

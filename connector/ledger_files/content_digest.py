@@ -1,8 +1,8 @@
 """The digest of a ledger: a checksum of its messages' keys and values, row by row, in order.
 
-Invariants: it depends on the rows alone, not on how they are cut into batches or stored, so it
-stays as it is when a merge copies them; a column that is not there is one of nulls. Of chunked
-messages the rows are the chunks, of a compacted ledger what is kept.
+Invariants: it depends on the rows alone, not on how they are cut into batches or stored, so a merge
+that copies them keeps it; a missing column counts as one of nulls. Of chunked messages the rows are
+the chunks, of a compacted ledger the kept messages.
 
 With the ledger's id and entries it stands for its message ids too: `LedgerSum` adds those up.
 """
@@ -41,7 +41,7 @@ class ContentDigest:
         return zlib_ng.crc32(_SUMS.pack(*self._sums))
 
     def _add(self, place: int, column: pa.Array | pa.ChunkedArray) -> None:
-        """The lengths, -1 for a null, and apart from them all bytes."""
+        """Add a column: its lengths, -1 for a null, and apart from them all bytes."""
         for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             if array.null_count:
                 lengths = pc.fill_null(pc.binary_length(array), -1).to_numpy()
@@ -52,7 +52,7 @@ class ContentDigest:
 
 
 def content_digest(messages: pa.Table | pa.RecordBatch) -> int:
-    """Of these rows."""
+    """The digest of these rows."""
     digest = ContentDigest()
     digest.add(messages)
     return digest.value
@@ -68,7 +68,7 @@ def payload(array: pa.Array) -> memoryview:
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int32]:
-    """Where each value begins and the last one ends."""
+    """The offset at which each value begins, and the end of the last."""
     if not len(array):
         return np.zeros(1, np.int32)
     held = np.frombuffer(array.buffers()[1], np.int32)

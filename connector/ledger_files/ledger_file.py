@@ -1,9 +1,9 @@
 """The data files: Parquet whose rows are messages, read by the row.
 
 Invariants: a file is written once, and durable before a commit may name it; a ledger is a range
-of its rows; what is read is verified, to the byte (`block_checksums`) and by the page, and every
-row that was asked for is yielded, or an error that names the file; a column in which a whole file
-has no value is not stored, and reads as nulls. Message ids are not stored: the log has them.
+of its rows; every read byte is verified (`block_checksums`), and every page; all rows asked for are
+yielded, or an error names the file; a column without a value in the whole file is not stored, and
+reads as nulls. Message ids are not stored: the log has them.
 
 Takes the place of Pulsar's BookKeeper ledgers and of its batch and compression framing.
 """
@@ -54,17 +54,17 @@ BLOCKS_KEY = "pulsarlite.blocks"
 DATA_FOLDER = "data"
 
 ROW_GROUP_ROWS = 32_768
-"""Most rows of a row group."""
+"""The most rows of a row group."""
 BOUNDARY_ROWS = 4_096
 """A partition that adds as many rows begins a row group of its own."""
 WAITING_BYTES = 2 * ROW_GROUP_BYTES
-"""So many bytes that are given to a writer go to the file, however few rows they are."""
+"""The bytes given to a writer at which it writes them, however few rows they are."""
 BATCH_ROWS = 8_192
-"""Most rows of a record batch that reading yields; a quarter of a full row group."""
+"""The most rows of a record batch that reading yields; a quarter of a full row group."""
 SAMPLE_ROWS = 1_024
 SAMPLE_BYTES = 65_536
 WORTH_COMPRESSING = 0.9
-"""Values whose first bytes don't come down to this share are stored as they are."""
+"""Values whose first bytes don't shrink to this share are stored as they are."""
 FEW_KEYS_SHARE = 4
 """Keys get a dictionary if there are at least as many rows to each distinct one."""
 
@@ -89,7 +89,7 @@ MESSAGE_SCHEMA = pa.schema(
         "total_chunk_msg_size": pa.int64(),
     }
 )
-"""What can be stored of a message. A file has these columns, or some, in this order."""
+"""The columns of a message. A file has these, or some, in this order."""
 
 # Pulsar's CompressionType -> Parquet's codec and its level.
 _CODECS: dict[str, tuple[str, int | None]] = {
@@ -102,7 +102,7 @@ _CODECS: dict[str, tuple[str, int | None]] = {
 COMPRESSION_TYPES = tuple(_CODECS)
 
 # Lengths apart from bytes, and differences of numbers that mostly rise: less work both ways than
-# what Parquet does by default, which leaves it all to the compression.
+# Parquet's default, which leaves it all to the compression.
 _ENCODINGS = {
     "key": "DELTA_LENGTH_BYTE_ARRAY",
     "value": "DELTA_LENGTH_BYTE_ARRAY",
@@ -121,7 +121,7 @@ _PHYSICAL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A written file: its path in the topic's folder, its rows, what it is to the byte."""
+    """A written file: its path in the topic's folder, its rows, its seal."""
 
     path: str
     rows: int
@@ -187,7 +187,7 @@ class LedgerFileWriter:
         return first_row
 
     def end_row_group(self) -> None:
-        """What is written next begins another, which nobody reads for the sake of this one."""
+        """Begin another row group: a reader of the next rows does not read those before."""
         if self._waiting_rows:
             with self._refusal_named():
                 self._flush(self._waiting_rows)
@@ -226,7 +226,7 @@ class LedgerFileWriter:
 
     @contextmanager
     def _refusal_named(self) -> Iterator[None]:
-        """Turn what the disk says into our error, which names the file."""
+        """Turn an error of the disk into ours, which names the file."""
         try:
             yield
         except OSError as error:
@@ -272,7 +272,7 @@ class LedgerFileWriter:
         self._waiting = [waiting.slice(rows)] if self._waiting_rows else []
 
     def _open(self, sample: pa.Table, *, whole: bool) -> None:
-        """Begin the file; `sample` is what it begins with, or the whole of it."""
+        """Begin the file; `sample` is its beginning, or the whole of it."""
         few = whole and sample.num_rows <= FEW_ROWS
         schema = sample.schema
         if whole:
@@ -388,7 +388,7 @@ class LedgerFileReader:
         return file
 
     def _footer(self, checked: CheckedInput, ledger: LedgerInfo) -> pq.FileMetaData:
-        """The file's, which from then on is verified by the checksums that it has."""
+        """The file's footer. Blocks are verified by its checksums from then on."""
         footer = pq.read_metadata(pa.BufferReader(checked.footer))
         metadata: dict[bytes, bytes] = footer.metadata or {}
         text = metadata.get(VERSION_KEY.encode(), b"").decode(errors="replace")
@@ -409,7 +409,7 @@ class LedgerFileReader:
 
     @contextmanager
     def _damage_named(self, ledger: LedgerInfo) -> Iterator[None]:
-        """Turn what Arrow says about a file into our errors, which name it."""
+        """Turn Arrow's errors about a file into ours, which name it."""
         try:
             yield
         except PulsarliteError as error:
@@ -445,7 +445,7 @@ def _row_groups(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """The names by which Parquet knows the columns: a map is two."""
+    """The names of Parquet's leaf columns: a map has two."""
     names: list[str] = []
     for field in schema:
         if pa.types.is_map(field.type):
@@ -460,11 +460,11 @@ _KNOWN_COLUMNS: Final = frozenset(
     for field in MESSAGE_SCHEMA
     for leaf in _leaves(pa.schema([field]))
 )
-"""As Parquet has them."""
+"""The known columns, by Parquet's name and type."""
 
 
 def _gets_smaller(values: pa.ChunkedArray, codec: str, level: int | None) -> bool:
-    """Whether compressing is worth its time, by the first bytes of the values."""
+    """Whether compressing pays, judged by the first bytes of the values."""
     if codec == "none":
         return True
     sample = b"".join(value or b"" for value in values.slice(0, SAMPLE_ROWS).to_pylist())

@@ -1,9 +1,8 @@
 """Reading a data file: some rows of its row groups, as record batches of the columns asked for.
 
 Invariants: every byte is verified by its `CheckedInput`, and every page by its checksum; only the
-row groups and columns needed are read; a column that the file does not have reads as nulls. Values
-are taken from their pages as they lie there, if they can be (`value_pages`); all else is decoded by
-Arrow.
+row groups and columns needed are read; a missing column reads as nulls. Values stay in their pages
+if they can (`value_pages`); Arrow decodes all others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sequence ids in a data file, by producer: what deduplication looks at when ranges overlap."""
+"""The sequence ids in a data file, by producer: deduplication needs them where ranges overlap."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sequence_ranges(messages: pa.Table | pa.RecordBatch) -> dict[str, SequenceRa
 def read_sequence_ids(
     store: ObjectStore, folder: str, topic: str, ledger: LedgerInfo
 ) -> Mapping[str, tuple[Rows, Rows]]:
-    """The same out of a ledger's file; rows count from the ledger's first."""
+    """The same from a ledger's file; rows count from the ledger's first."""
     reader = LedgerFileReader(store, folder, topic)
     try:
         columns = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")

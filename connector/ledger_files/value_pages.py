@@ -1,11 +1,11 @@
 """Values as they lie in a file's pages: Arrow arrays over the bytes that were read, not copied.
 
-Values that compression would not make smaller are stored as they are, all lengths of a page before
+Values that compression would not shrink are stored as they are, all lengths of a page before
 all bytes (Parquet's DELTA_LENGTH_BYTE_ARRAY), which but for the lengths is an Arrow array. Arrow's
 own reader builds it anew, value by value: as much work as all other columns together.
 
-Invariant: what is not such a page, without a null and with the right checksum, is left to Arrow's
-reader, which knows every kind of page, and says what is wrong with a damaged one.
+Invariant: any other page, one with a null, and one with a wrong checksum are left to Arrow's
+reader, which knows every kind of page, and names the fault of a damaged one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zlib_ng import zlib_ng
 from pulsar_spark.connector.ledger_files.block_checksums import CheckedInput
 
 _HEADER_BYTES: Final = 128
-"""No header of such a page, which has no statistics, is longer."""
+"""The longest header of such a page, which has no statistics."""
 _DATA_PAGE, _LENGTHS_THEN_BYTES = 0, 6
 _BLOCK, _MINIBLOCKS = 128, 4
 """Numbers of a DELTA_BINARY_PACKED block, and its parts, as Arrow writes them."""
@@ -35,7 +35,7 @@ _TRUE, _FALSE, _I16, _I32, _I64, _BINARY, _STRUCT = 1, 2, 4, 5, 6, 8, 12
 
 
 class _Unexpected(Exception):  # noqa: N818 - not an error: Arrow reads it
-    """Not the one kind of page that is read here."""
+    """A page that this module does not read."""
 
 
 def value_pages(source: CheckedInput, chunk: pq.ColumnChunkMetaData) -> Iterator[pa.Array]:
@@ -62,7 +62,7 @@ def _array(page: pa.Buffer, header: dict[int, Any], most_rows: int) -> pa.Array:
     """The page as an array over its own bytes."""
     about = header[_DATA_PAGE_HEADER]
     rows = about[_VALUES]
-    if rows > most_rows:  # No more memory is taken than the row group's footer allows.
+    if rows > most_rows:  # takes no more memory than the footer allows
         raise _Unexpected
     if (header[_TYPE], about[_ENCODING]) != (_DATA_PAGE, _LENGTHS_THEN_BYTES):
         raise _Unexpected
@@ -71,7 +71,7 @@ def _array(page: pa.Buffer, header: dict[int, Any], most_rows: int) -> pa.Array:
     data = memoryview(page).cast("B")
     levels = 4 + int.from_bytes(data[:4], "little")
     run, at = _varint(data, 4)
-    if run != rows << 1 or data[at] != 1 or levels != at + 1:  # One run: not one is null.
+    if run != rows << 1 or data[at] != 1 or levels != at + 1:  # one run: no value is null
         raise _Unexpected
     lengths, first = _lengths(data, levels, rows)
     if lengths.min() < 0 or lengths.max() > len(page) or first + lengths.sum() != len(page):
@@ -123,7 +123,7 @@ def _lengths(data: memoryview, at: int, rows: int) -> tuple[NDArray[np.int64], i
 
 def _unpacked(stored: bytes, bits: int) -> NDArray[np.int64]:
     """Unsigned numbers of so many bits each, the lowest first; eight at a time are whole bytes."""
-    if bits > 31:  # More than a length has.
+    if bits > 31:  # more bits than a length has
         raise _Unexpected
     eights = len(stored) // bits
     numbers = np.empty((eights, 8), np.int64)
@@ -171,7 +171,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         at += 1
         number |= (byte & 0x7F) << shift
         shift += 7
-        if byte < 0x80:  # Else another byte follows.
+        if byte < 0x80:  # else another byte follows
             return number, at
 
 

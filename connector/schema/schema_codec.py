@@ -2,7 +2,7 @@
 
 Invariants: null stays null both ways, as a tombstone; numbers and texts are converted whole columns
 at a time; a value that does not fit is found, with the reason, and the others are read all the
-same, whatever its bytes, or Arrow, have against it; one that can't be written is named by its row.
+same, whatever its bytes are; a value that can't be written is named by its row.
 Follows Pulsar's `Schema` implementations: STRING is UTF-8, numbers are big-endian, BOOLEAN is one
 byte, JSON and AVRO are records.
 """
@@ -26,7 +26,7 @@ from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 Reasons = Mapping[int, str]
 """Row -> why its value does not fit."""
 REASON_CHARACTERS: Final = 1_000
-"""A reason that is longer is cut: it may quote a value."""
+"""The longest reason; it may quote a value, and is cut."""
 
 _NUMBERS: Final[dict[SchemaType, tuple[str, pa.DataType]]] = {
     SchemaType.INT8: (">i1", pa.int8()),
@@ -40,7 +40,7 @@ _NUMBERS: Final[dict[SchemaType, tuple[str, pa.DataType]]] = {
 
 
 def encoder(schema: SchemaInfo) -> Callable[[pa.Array], pa.Array]:
-    """From a column to one of bytes. InvalidMessageError says what can't be written."""
+    """A function from a column to one of bytes; InvalidMessageError if that can't be written."""
     if schema.type in _NUMBERS:
         width, kind = _NUMBERS[schema.type]
         return lambda column: _numbers_to_bytes(column.cast(kind), np.dtype(width))
@@ -55,7 +55,7 @@ def encoder(schema: SchemaInfo) -> Callable[[pa.Array], pa.Array]:
 def decoder(
     reader: SchemaInfo, writer: SchemaInfo, kind: pa.DataType
 ) -> Callable[[pa.Array], tuple[pa.Array, Reasons]]:
-    """From a column of bytes to (one of `kind`, what does not fit; its rows are null)."""
+    """A function from bytes to (a column of `kind`, reasons of rows that are null for a misfit)."""
     if reader.type is not writer.type:
         why = f"it was published as {writer.type.value}, and is read as {reader.type.value}"
         return partial(nothing_fits, kind, why)
@@ -67,7 +67,7 @@ def decoder(
     if reader.type is SchemaType.BYTES:
         return lambda column: (column, {})
     try:
-        spark_type(writer)  # What has one ends: it does not contain itself, and takes bytes.
+        spark_type(writer)  # the type is finite: a definition must not contain itself
         decode = record_decoder(reader, writer)
     except InvalidSchemaDataError as error:
         return partial(nothing_fits, kind, str(error))
@@ -81,7 +81,7 @@ def encode_values(rows: pa.RecordBatch, encode: Callable[[pa.Array], pa.Array]) 
 
 
 def nothing_fits(kind: pa.DataType, why: str, column: pa.Array) -> tuple[pa.Array, Reasons]:
-    """Nulls of that type, as no value fits."""
+    """Nulls of that type, and one reason for every value."""
     rows = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
     return pa.nulls(len(column), kind), {int(row): why for row in rows}
 
@@ -185,7 +185,7 @@ def _row_by_row(
 
 
 def _as_arrow(values: list[Any], kind: pa.DataType, reasons: dict[int, str]) -> pa.Array:
-    """The values as a column; those that have no place in it are null, with the reason."""
+    """The values as a column; misfits are null, with the reason."""
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, ValueError, OverflowError):
@@ -201,7 +201,7 @@ def _as_arrow(values: list[Any], kind: pa.DataType, reasons: dict[int, str]) -> 
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """With times and dates as numbers of microseconds and days, at any depth."""
+    """The type with times and dates as numbers of microseconds and days, at any depth."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(each.name, _plain(each.type)) for each in kind])
     if pa.types.is_list(kind):

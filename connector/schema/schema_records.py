@@ -1,10 +1,9 @@
 """Records as JSON and as Avro's binary form, and back: one function for a definition.
 
-Invariants: what is written can be read back to the same value; a value that does not fit is a
-ValueError that names the place; a message is read by the definition it was written with, and
-resolved into the reader's, by Avro's rules. Of JSON: a field that is null is left out, bytes are
-base64, dates and times the numbers that Avro has for them, decimals text. Follows Pulsar's
-`JSONSchema` and `AvroSchema`.
+Invariants: a written value is read back equal; a value that does not fit is a ValueError that names
+the place; a message is read by the definition it was written with, and resolved into the reader's,
+by Avro's rules. In JSON a null field is left out, bytes are base64, dates and times are Avro's
+numbers, decimals are text. Follows Pulsar's `JSONSchema` and `AvroSchema`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _Convert = Callable[[Any], Any]
 _BOUNDS: Final = {"int": 1 << 31, "long": 1 << 63}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation, Overflow])
-"""Longer numbers, of which digits would be lost, are ArithmeticErrors."""
+"""Numbers of more digits, which would be lost, are ArithmeticErrors."""
 _FLOAT_MAX: Final = 3.4028235677973366e38
 
 
 def record_encoder(schema: SchemaInfo) -> Encode:
-    """From a dict (timestamps and dates as Avro's numbers of micros and days) to a value."""
+    """A function from a dict (times and dates as Avro's numbers of micros and days) to a value."""
     convert = _writer(schema.avro(), "value", as_json=schema.type is SchemaType.JSON)
     if schema.type is SchemaType.JSON:
         return lambda record: json.dumps(
@@ -52,9 +51,9 @@ def record_encoder(schema: SchemaInfo) -> Encode:
 
 
 def record_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Decode:
-    """From a value that was written with `writer` to a dict of what `reader` has.
+    """A function from a value that was written with `writer` to a dict of `reader`'s fields.
 
-    What it raises says what does not fit; it may be any exception, as the bytes may be any.
+    Its errors say what does not fit; they may be any exceptions, as the bytes may be any.
     """
     if reader.type is SchemaType.JSON:
         resolve = _json_reader(reader.avro(), writer.avro(), "value")
@@ -64,7 +63,7 @@ def record_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Decode:
 
 
 def fastavro() -> Any:
-    """The library. MissingPackageError if it is not installed."""
+    """The library `fastavro`. MissingPackageError if it is not installed."""
     try:
         import fastavro as library
     except ImportError as error:
@@ -83,7 +82,7 @@ def _parsed_definition(avro: Any, schema: SchemaInfo) -> Any:
 
 
 def without_logical_types(value: Any) -> Any:
-    """The definition of what is stored: times and decimals are converted here."""
+    """The definition of the stored values: times and decimals are converted by this module."""
     if isinstance(value, list):
         return [without_logical_types(each) for each in value]
     if isinstance(value, dict):
@@ -98,7 +97,7 @@ def without_logical_types(value: Any) -> Any:
 
 
 def default_value(field: AvroField, *, as_json: bool) -> Any:
-    """A field's default as it is written; Avro's definitions say bytes as text of Latin-1."""
+    """A field's default as it is written; Avro's definitions give bytes as text of Latin-1."""
     return _default(field.type, field.default, as_json)
 
 
@@ -127,7 +126,7 @@ def _default(avro: AvroType, value: Any, as_json: bool) -> Any:
 
 
 def _writer(avro: AvroType, where: str, *, as_json: bool) -> _Convert:
-    """From a value of an Arrow column to what json, or fastavro, writes."""
+    """A function from a value of an Arrow column to what json, or fastavro, writes."""
     if avro.kind == "union":
         (one,) = (branch for branch in avro.branches if branch.kind != "null")
         inner = _writer(one, where, as_json=as_json)
@@ -243,7 +242,7 @@ def _avro_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Decode:
 
 
 def _lifter(avro: AvroType, where: str) -> _Convert | None:
-    """From what fastavro reads to what Arrow takes; None if that is the same."""
+    """A function from fastavro's value to Arrow's; None if they are the same."""
     if avro.kind == "union":
         (one,) = (branch for branch in avro.branches if branch.kind != "null")
         inner = _lifter(one, where)
@@ -284,7 +283,7 @@ def _scalar_lifter(avro: AvroType, where: str) -> _Convert | None:
 
 
 def _data(value: bytes | str) -> bytes:
-    """Bytes, also of a default, which fastavro hands out as its definition has it."""
+    """Bytes; a default comes from fastavro as the text in its definition."""
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
@@ -307,7 +306,7 @@ def _micros(millis: int, *, where: str) -> int:
 
 
 def _parsed(value: bytes, real: Callable[[str], Any]) -> Any:
-    """`real` makes numbers with a fraction: of a decimal no digit may be lost on the way."""
+    """Parse JSON; `real` makes numbers with a fraction, so that a decimal loses no digit."""
     try:
         return json.loads(value.decode(), parse_float=real, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -319,7 +318,7 @@ def _no_number(text: str) -> Any:
 
 
 def _json_reader(reader: AvroType, writer: AvroType, where: str) -> _Convert:
-    """From parsed JSON that was written by `writer` to what Arrow takes for `reader`."""
+    """A function from parsed JSON that `writer` wrote to Arrow's value for `reader`."""
     if writer.kind == "union":
         return _union_reader(reader, writer, where)
     if reader.kind == "union":

@@ -1,7 +1,7 @@
-"""A sink's schema, and how it comes into its topic's log.
+"""A sink's schema, and its registration in the topic's log.
 
-Invariants: registering is put-if-absent, on the state that its commit follows; nothing of a message
-is written before its schema is registered; `look_ahead` changes nothing. Follows Pulsar's
+Invariants: registering is put-if-absent, on the state that its commit follows; no message is
+written before its schema is registered; `look_ahead` changes nothing. Follows Pulsar's
 `SchemaRegistryServiceImpl.putSchemaIfAbsent`, which a producer calls when it connects.
 """
 
@@ -31,7 +31,7 @@ from pulsar_spark.topic_name import TopicName
 
 @dataclass(frozen=True, slots=True)
 class SinkSchema:
-    """What the values of a sink are. Pickles.
+    """The schema of a sink's values. Pickles.
 
     `policies` stand in for those of the topic; `encoded` values are bytes already.
     """
@@ -68,7 +68,7 @@ class SinkSchema:
 
 
 def register(ledger: ManagedLedger, topic: TopicName, schema: SinkSchema) -> int:
-    """The schema's version in the topic, which it gets now if it has none.
+    """The schema's version in the topic; registered now if it has none.
 
     IncompatibleSchemaError if the topic does not let it follow its other schemas.
     """
@@ -77,7 +77,7 @@ def register(ledger: ManagedLedger, topic: TopicName, schema: SinkSchema) -> int
 
 
 def register_info(ledger: ManagedLedger, info: SchemaInfo, policies: SchemaPolicies) -> int:
-    """`register` with policies that are known."""
+    """`register` with known policies."""
     known = ledger.state.schemas.version_of(info)
     if known is not None:
         return known
@@ -100,9 +100,9 @@ def register_info(ledger: ManagedLedger, info: SchemaInfo, policies: SchemaPolic
 
 
 def check_validation(ledger: ManagedLedger, topic: TopicName) -> None:
-    """IncompatibleSchemaError if the topic takes no producer that has no schema.
+    """IncompatibleSchemaError if the topic takes no producer without a schema.
 
-    Follows Pulsar's `schemaValidationEnforced`, which is looked at when a producer connects.
+    Follows Pulsar's `schemaValidationEnforced`, which is checked when a producer connects.
     """
     if enforces_schemas(ledger, topic):
         newest = ledger.state.schemas.newest
@@ -116,7 +116,7 @@ def check_validation(ledger: ManagedLedger, topic: TopicName) -> None:
 
 
 def look_ahead(root: Root, topic: TopicName, schema: SinkSchema | None) -> None:
-    """IncompatibleSchemaError if the topic would refuse the schema, or that there is none, now."""
+    """IncompatibleSchemaError if the topic would now refuse the schema, or the lack of one."""
     with suppress(TopicNotFoundError):
         ledger = root.open(topic)
         if schema is None:

@@ -1,8 +1,8 @@
 """Schemas as Spark's types, and Spark's types as schemas.
 
-Invariants: a value has one Spark type, which follows from its schema alone; of a definition that
-is derived all fields may be null, as Pulsar's `AvroSchema` derives it from a class, so that it does
-not change with what Spark knows about nulls; what has no counterpart is refused by name.
+Invariants: a value has one Spark type, which follows from its schema alone; in a derived definition
+all fields may be null, as in those that Pulsar's `AvroSchema` derives from a class, so it does not
+change with what Spark knows about nulls; a type without a counterpart is refused by name.
 Follows Spark's `SchemaConverters` and Pulsar's `SchemaDefinition`.
 """
 
@@ -37,7 +37,7 @@ from pulsar_spark.schema.avro_schema import AvroType
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
 RECORD_NAME: Final = "topLevelRecord"
-"""Of a definition that is derived: the name that Spark's own `to_avro` gives."""
+"""The name of a derived definition: that of Spark's own `to_avro`."""
 
 SCALARS: Final[dict[SchemaType, DataType]] = {
     SchemaType.BYTES: BinaryType(),
@@ -90,9 +90,9 @@ _WIDER: Final[dict[DataType, tuple[DataType, ...]]] = {
     IntegerType(): (LongType(),),
     FloatType(): (DoubleType(),),
 }
-"""A column's type -> wider ones, as which a definition may have it."""
+"""A column's type -> the wider types that a definition may have for it."""
 _DECIMAL_DIGITS: Final = 38
-"""More have no place in Spark's decimals."""
+"""The most digits of Spark's decimals."""
 
 
 def spark_type(schema: SchemaInfo) -> DataType:
@@ -103,7 +103,7 @@ def spark_type(schema: SchemaInfo) -> DataType:
 
 
 def definition_of(struct: StructType) -> str:
-    """The definition of a record like the struct. InvalidMessageError names what it can't have."""
+    """The definition of a record like the struct. InvalidMessageError names a type without one."""
     return json.dumps(_record(struct, RECORD_NAME, "value"))
 
 

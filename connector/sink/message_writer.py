@@ -42,7 +42,7 @@ BUFFERED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class WrittenTopic:
-    """What one task has written of one topic: ledgers without ids. Pickles."""
+    """One task's ledgers of one topic, without ids. Pickles."""
 
     topic: str
     ledgers: tuple[NewLedger, ...]

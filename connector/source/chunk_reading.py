@@ -1,8 +1,8 @@
-"""A source's chunked messages: which there are, and the rows that each is put together from.
+"""A source's chunked messages: which there are, and the rows of which each consists.
 
-Invariants: what a micro-batch reads of them follows from its positions and the log; a chunk is
-never held between two micro-batches, since the message's last chunk names the others; a task
-holds the message that it hands over, one chunk of it and one row group, and nothing else.
+Invariants: their rows in a micro-batch follow from its positions and the log; no chunk is held
+between two micro-batches, since the message's last chunk names the others; a task holds the message
+that it hands over, one chunk of it and one row group, and nothing else.
 Follows Pulsar's `ConsumerImpl.processMessageChunk`.
 """
 
@@ -27,7 +27,7 @@ from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessage, ChunkedMessages, ChunkLimits
 
 CHUNKS_KEPT_MS: Final = 3_600_000
-"""How long the chunks of a message that is in the making stay, though all have been read."""
+"""How long the chunks of an incomplete message stay, though all have been read."""
 _log = logging.getLogger(__name__)
 
 
@@ -35,7 +35,7 @@ class TopicChunks:
     """The chunked messages of the partitions that one source reads, kept up with their logs."""
 
     def __init__(self, options: Options | None = None) -> None:
-        """Without options: all that became complete; what was trimmed since is left out."""
+        """Without options: all complete messages; those that were trimmed since are left out."""
         self._limits, self._fail = ChunkLimits(expire_ms=0), False
         if options is not None:
             self._limits = ChunkLimits(
@@ -78,9 +78,9 @@ class TopicChunks:
         return None if known is None else known.uncounted
 
     def abandoned(self, ledger: ManagedLedger, partition: int, now_ms: int) -> PositionSet:
-        """Chunks that no message will have: it was given up, or not gone on with for an hour.
+        """Chunks of messages that were given up, or had no new chunk for an hour.
 
-        What is looked at anew when there are new chunks, and each minute.
+        Computed again when there are new chunks, and each minute.
         """
         known = self.of(ledger, partition)
         if known is None:

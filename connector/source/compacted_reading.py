@@ -1,11 +1,10 @@
-"""What is seen of a partition: all of it, or with `readCompacted` what compaction has left.
+"""What a source sees of a partition: all of it, or with `readCompacted` the compacted part.
 
 Invariants: up to the horizon only kept messages, from the compacted file, with the ids that they
-always had, whether or not the ledgers that they came from are still there; behind it the partition
-as it is. Without `readCompacted`, or of a topic that was never compacted, nothing differs. What a
-consumer's micro-batch has was fixed when it was planned: a message that a later compaction removed
-is read from where it was published.
-Follows Pulsar's `CompactedTopicImpl.asyncReadEntriesOrWait`.
+always had, whether or not the ledgers that they came from still exist; behind it the partition as
+it is. Without `readCompacted`, or of a topic that was never compacted, nothing differs. A
+consumer's micro-batch is fixed when it is planned: a message that a later compaction removed is
+read from where it was published. Follows Pulsar's `CompactedTopicImpl.asyncReadEntriesOrWait`.
 """
 
 from __future__ import annotations
@@ -56,25 +55,25 @@ class ReadView:
         return known[1]
 
     def trimmed(self, ledger: ManagedLedger, partition: int) -> Position:
-        """Up to where reading finds nothing but what `ledgers` has."""
+        """The position up to which there is nothing to read but in `ledgers`."""
         compacted = self._compacted(ledger, partition)
         return compacted.horizon if compacted else ledger.state.trimmed_up_to(partition)
 
     def cursor(self, where: StartPosition, ledger: ManagedLedger, partition: int) -> Cursor:
-        """Everything before that position."""
+        """A cursor that holds everything before that position."""
         ledgers, trimmed = self.ledgers(ledger, partition), self.trimmed(ledger, partition)
         return where.cursor(ledger, partition, ledgers, trimmed)
 
     def check_present(
         self, ledger: ManagedLedger, partition: TopicPartition, cursor: Cursor
     ) -> Cursor:
-        """As `data_loss.check_present`; what is compacted, or to be compacted, is never lost."""
+        """As `data_loss.check_present`; a topic that was ever compacted loses nothing."""
         if self._compacted(ledger, partition.partition) is not None:
             return cursor
         return check_present(ledger, partition, cursor, fail=self._fail)
 
     def uncounted(self, ledger: ManagedLedger, partition: int) -> PositionSet | None:
-        """What is no message to be delivered, for admission."""
+        """Positions that are no messages to be delivered, for admission."""
         chunks = self._chunks.uncounted(ledger, partition)
         compacted = self._compacted(ledger, partition)
         if compacted is None:
@@ -86,7 +85,7 @@ class ReadView:
     def row_ranges(
         self, batch: PositionSet, ledger: ManagedLedger, partition: int
     ) -> Iterator[RowRange]:
-        """The rows of those of the messages that there are to read, in order."""
+        """The rows of these messages, in order, without those that are not there to read."""
         compacted = self._compacted(ledger, partition)
         if compacted is not None:
             remaining = compacted.remaining(batch)
@@ -106,20 +105,20 @@ class ReadView:
 
 
 class ConsumerView(ReadView):
-    """The same for a consumer, which has to acknowledge what is not there to read.
+    """The same for a consumer, which acknowledges what it finds removed.
 
-    So its `ledgers` are all that there are, those of which compaction has left nothing too.
+    So its `ledgers` are all that exist, those included of which compaction has left nothing.
     """
 
     retry_topic: str | None = None
-    """That of the subscription is read whole, as a Shared consumer."""
+    """The subscription's retry letter topic, which is read whole, as by a Shared consumer."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._removed: dict[TopicPartition, tuple[int, PositionSet]] = {}
 
     def removed(self, ledger: ManagedLedger, partition: int) -> PositionSet:
-        """What compaction has removed of `ledgers`."""
+        """The messages of `ledgers` that compaction has removed."""
         compacted = self._compacted(ledger, partition)
         if compacted is None:
             return PositionSet()
@@ -131,11 +130,11 @@ class ConsumerView(ReadView):
         return known[1]
 
     def abandoned(self, ledger: ManagedLedger, partition: int, now_ms: int) -> PositionSet:
-        """Chunks that no message will have."""
+        """Chunks of messages that will never be complete."""
         return self._chunks.abandoned(ledger, partition, now_ms)
 
     def lost_up_to(self, ledger: ManagedLedger, partition: int) -> Position:
-        """Up to where there is nothing to read any more."""
+        """The position up to which nothing can be read any more."""
         is_kept = self._compacted(ledger, partition) is not None
         return EARLIEST if is_kept else ledger.state.trimmed_up_to(partition)
 
@@ -146,7 +145,7 @@ class ConsumerView(ReadView):
         partition: int,
         numbers: Mapping[str, Mapping[int, PositionSet]],
     ) -> Iterator[RowRange]:
-        """The rows of a micro-batch, in order, with columns: of each number, which have it."""
+        """The rows of a micro-batch, in order. Each column is given as number -> its messages."""
         batch = batch.difference(ledger.state.hidden(partition).of(batch.ledger_ids))
         compacted = self._compacted(ledger, partition)
         if compacted is None:
@@ -207,9 +206,9 @@ class ConsumerView(ReadView):
 
 
 def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:
-    """The rows of messages whoever read them: of the log, or of what compaction has kept.
+    """The rows of messages, for any reader: from the log, or from the compacted file.
 
-    What neither has is left out.
+    Messages that neither has are left out.
     """
     ledgers, compacted = ledger.ledgers(partition), ledger.state.compacted(partition)
     there = frozenset(each.ledger_id for each in ledgers)
@@ -230,7 +229,7 @@ def _of_ledgers(messages: PositionSet, ledger_ids: Collection[int]) -> PositionS
 def kept_rows(
     compacted: CompactedLedgers, ledger: LedgerInfo
 ) -> tuple[NDArray[np.int64], RowRange]:
-    """Which messages of one compacted ledger are kept, counted from 0, and where their rows lie."""
+    """(the kept messages of one compacted ledger, counted from 0, their rows)."""
     numbers = np.flatnonzero(compacted.kept.row_mask(ledger))
     there = replace(ledger, batch_sizes=BatchSizes(((1, len(numbers)),)))
     return numbers, RowRange(there, 0, len(numbers), compacted=True)
@@ -268,7 +267,7 @@ def _numbers(
     messages: NDArray[np.int64] | slice,
     selected: NDArray[np.bool_] | None,
 ) -> int | bytes:
-    """Each message's number (the highest set that has it, else 0); one, if all have the same.
+    """Each message's number (the highest whose set has it, else 0); one, if all have the same.
 
     `messages` are counted from the ledger's first, and `selected` says which of them matter.
     """

@@ -1,4 +1,4 @@
-"""Whether what comes behind a cursor is still there, and what happens if it is not.
+"""A check that the messages behind a cursor still exist, and what happens if they don't.
 
 Invariants: a ledger that was read to its end before it was trimmed is no loss; a loss is an error
 that names topic, partition and range, or, where the user wants to go on, a warning and a cursor
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 def check_present(
     ledger: ManagedLedger, partition: TopicPartition, cursor: Cursor, *, fail: bool
 ) -> Cursor:
-    """The cursor, if what comes behind it is still there; else moved on, or DataLossError."""
+    """The cursor, moved behind what was trimmed unread; DataLossError if that is to `fail`."""
     trimmed = ledger.state.trimmed_up_to(partition.partition)
     done = cursor.mark_delete_position
     if done >= trimmed:

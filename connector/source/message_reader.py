@@ -1,8 +1,8 @@
 """The task's side of a source: rows of the data files become Arrow batches for Spark.
 
-Invariants: a batch has exactly the schema that Spark asked for; only the columns asked for are
-read; ids are computed from the log's batch sizes, and constants are made once and sliced; a file
-that was merged away meanwhile is looked up in the log again.
+Invariants: a batch has exactly the schema that Spark asked for; only its columns are read; ids are
+computed from the log's batch sizes; constants are made once and sliced; a file that was merged into
+another is looked up in the log again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _read_range(
 def _found_again(
     root: Root, topic: TopicRows, ledger: LedgerInfo, fail_on_data_loss: bool
 ) -> LedgerInfo | None:
-    """Where the ledger lies by now; None if it is gone and that is fine, else DataLossError."""
+    """Where the ledger lies now; None if its loss is no error, else DataLossError."""
     managed = ManagedLedger.open(root.store, topic.folder, topic=topic.topic)
     found = managed.ledgers(ledger.partition).get(ledger.ledger_id)
     if found is None and is_persistent(topic.topic):
@@ -114,7 +114,7 @@ def _found_again(
 
 
 class _Batch:
-    """A record batch, and how many rows of the file it came from."""
+    """A record batch, and the number of file rows that it came from."""
 
     __slots__ = ("messages", "rows")
 
@@ -123,7 +123,7 @@ class _Batch:
 
 
 class _Columns:
-    """The columns of one schema: how each is had for some rows of a ledger."""
+    """The columns of one schema: how each is made for some rows of a ledger."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")

@@ -1,4 +1,4 @@
-"""What tasks read: a batch's messages as ranges of rows, dealt out to tasks.
+"""The tasks of a batch: its messages as ranges of rows, dealt out.
 
 Invariants: rows keep their order within a partition, task by task; a task's work is cut at row
 group boundaries, since a row group is decoded whole; the same batch gives the same tasks.
@@ -27,11 +27,11 @@ ROWS_WORTH_SPLITTING = 20_000
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Consecutive messages of one ledger; `mask` (packed bits, one a row) says which of them.
+    """Consecutive messages of one ledger; `mask` (packed bits, one a row) chooses among them.
 
     `numbers` are columns that the planner knows, by name: one value, or the bytes of an int32 a
     row. A chunked message is a range of its own, the row of its last chunk; `chunks` has all of
-    them. Rows of a `compacted` ledger have their ids in `numbers`.
+    its chunks. Rows of a `compacted` ledger have their ids in `numbers`.
     """
 
     ledger: LedgerInfo
@@ -44,14 +44,14 @@ class RowRange:
 
     @property
     def size_bytes(self) -> int:
-        """About how many payload bytes it has."""
+        """An estimate of its payload bytes."""
         if self.chunks:
             return sum(part.size_bytes for part in self.chunks)
         return self.ledger.size_bytes * self.rows // max(1, self.ledger.messages)
 
     @property
     def messages(self) -> int:
-        """How many of its rows are in."""
+        """The number of rows that the mask chooses."""
         selected = self.selected()
         return self.rows if selected is None else int(np.count_nonzero(selected))
 
@@ -76,7 +76,7 @@ class RowRange:
         return replace(self, first_row=first, rows=stop - first, mask=mask, numbers=numbers)
 
     def selected(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
-        """Which rows are in, shape (rows,); None for all."""
+        """The mask as booleans, shape (rows,); None if all rows are chosen."""
         if self.mask is None:
             return None
         bits = np.unpackbits(np.frombuffer(self.mask, np.uint8), count=self.rows)
@@ -91,7 +91,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """What a task reads of one topic."""
+    """The rows that a task reads of one topic."""
 
     topic: str
     folder: str

@@ -1,8 +1,8 @@
-"""Where an offset lies: in Spark's checkpoint if it is small, else in a file that it names.
+"""The place of an offset: in Spark's checkpoint if it is small, else in a file that it names.
 
 Invariants: an offset in the checkpoint stays below 64 KB (Spark keeps a hundred of them, and
 prints each three times in its progress); a spilled one is named after its owner and contents, so
-writing it twice is harmless, and no query deletes what another one's checkpoint names; it is
+writing it twice is harmless, and no query deletes a file that another checkpoint names; the file is
 durable before the checkpoint names it. The owner is a checkpoint's, and is known from its offsets.
 """
 
@@ -23,15 +23,15 @@ from pulsar_spark.records.stored_record import StoredFormat, readable
 from pulsar_spark.topic_name import TopicName
 
 LARGEST_INLINE_BYTES = 48 * 1024
-"""An offset whose text is longer is spilled."""
+"""The longest text of an offset that is not spilled."""
 SPILLED_KEPT = 1000
-"""How many of its own spilled offsets a query keeps; Spark asks for the last hundred at most."""
+"""The spilled offsets that a query keeps of its own; Spark asks for the last hundred at most."""
 SPILLED_FORMAT = StoredFormat("A spilled offset", version=1, remedy="Start with a new checkpoint.")
-"""Of what names the file. The file is named after its SHA-256."""
+"""The format of the value that names the file. The file is named after its SHA-256."""
 
 
 class OffsetStore:
-    """Turns offsets into what Spark writes down, and back."""
+    """Turns offsets into the values that Spark stores, and back."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
@@ -74,7 +74,7 @@ class OffsetStore:
             ) from error
 
     def release(self, committed: dict[str, Any]) -> None:
-        """Spark has committed that offset: delete spilled ones that nothing asks for any more."""
+        """Spark has committed that offset: delete spilled ones that nobody asks for any more."""
         spilled = self._spilled or deque()
         while len(spilled) > SPILLED_KEPT and spilled[0] != committed.get("spilled"):
             self._root.store.delete(spilled.popleft())
@@ -94,7 +94,7 @@ class OffsetStore:
         return {"spilled": path, "version": SPILLED_FORMAT.version}
 
     def _spilled_before(self, folder: str) -> deque[str]:
-        """What earlier runs of this query spilled, oldest first."""
+        """Paths that earlier runs of this query spilled to, oldest first."""
         mine = (
             each
             for each in self._root.store.files(folder)

@@ -1,4 +1,4 @@
-"""Where reading begins or ends: earliest, latest, a message id, a time; as a cursor.
+"""The position where reading begins or ends, as a cursor: earliest, latest, a message id, a time.
 
 Invariants: the cursor holds what is not to be read, so reading it is `end - cursor`; an id in the
 middle of a batch begins in the middle of it; a time begins at the entry behind the newest one
@@ -32,7 +32,7 @@ Ids = Mapping[TopicPartition, str]
 class StartPosition:
     """One of: `at` earliest or latest, ids by partition, a time. Pickles.
 
-    Partitions for which there is no id are at `at`.
+    A partition without an id is at `at`.
     """
 
     at: str = "earliest"
@@ -74,7 +74,7 @@ class StartPosition:
         ledgers: LedgerList,
         trimmed: Position,
     ) -> Cursor:
-        """Everything before the position, in a partition with these ledgers."""
+        """A cursor that holds everything before the position, in a partition with these ledgers."""
         if self.time_ms is not None:
             return Cursor(before_time(ledger, ledgers, trimmed, self.time_ms))
         given = self.at
@@ -97,7 +97,7 @@ class StartPosition:
 
 
 def start_position(options: Options, default: str) -> StartPosition:
-    """Where the options say that reading begins."""
+    """The position at which the options let reading begin."""
     if options.has("startingTime"):
         return StartPosition.parse_time("startingTime", options["startingTime"])
     text = options["startingOffsets"] if options.has("startingOffsets") else default
@@ -107,7 +107,7 @@ def start_position(options: Options, default: str) -> StartPosition:
 
 
 def end_position(options: Options) -> StartPosition:
-    """Where the options say that a batch ends: a cursor that holds all up to there."""
+    """The position at which the options let a batch end: its cursor holds all up to there."""
     if options.has("endingTime"):
         return StartPosition.parse_time("endingTime", options["endingTime"])
     return StartPosition.parse_end("endingOffsets", options["endingOffsets"])
@@ -119,7 +119,7 @@ def first_position(ledgers: LedgerList, trimmed: Position) -> Position:
 
 
 def last_position(ledgers: LedgerList, trimmed: Position) -> Position:
-    """The last entry that there is."""
+    """The last entry that exists; `trimmed` if none does."""
     if not len(ledgers):
         return trimmed
     last = ledgers[-1]
@@ -129,9 +129,9 @@ def last_position(ledgers: LedgerList, trimmed: Position) -> Position:
 def before_id(
     message_id: MessageId, ledgers: LedgerList, trimmed: Position, *, inclusive: bool
 ) -> Cursor:
-    """All before the message, and with it too unless it is `inclusive`.
+    """A cursor that holds all before the message, and the message too unless it is `inclusive`.
 
-    If it was trimmed away, the cursor lies below `trimmed`, from which the loss is known.
+    If the message was trimmed, the cursor lies below `trimmed`: that shows the loss.
     """
     position = message_id.position
     if position <= EARLIEST:
@@ -155,9 +155,9 @@ def before_id(
 def before_time(
     ledger: ManagedLedger, ledgers: LedgerList, trimmed: Position, time_ms: int
 ) -> Position:
-    """The newest entry that was published before that time (its first message was).
+    """The newest entry whose first message was published before that time.
 
-    In a compacted ledger, of the messages that are kept.
+    Of a compacted ledger only the kept messages count.
     """
     newest: LedgerInfo | None = None
     for each in reversed(list(ledgers)):

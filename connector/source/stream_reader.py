@@ -154,13 +154,13 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._offsets.release(end)
 
     def stop(self) -> None:
-        """Nothing is held: a Reader has no place at any broker."""
+        """End the process if Spark has hung up on it: a Reader holds no place at any broker."""
         leave_if_hung_up()
 
     # -- planning --------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """That the user's schema, the options and the topics will do, before all else.
+        """Check schema, options and topics before all else.
 
         Not in the constructor: an error from there reaches the user inside an unrelated one.
         """
@@ -173,7 +173,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin.
 
-        A partition that is not read any more, as the options have changed, stays where it was.
+        A partition that the changed options no longer name stays where it was.
         """
         offsets = dict(begun.items())
         known = self._topics.partitions()
@@ -187,7 +187,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 offsets[partition] = PartitionOffset.beginning(origin)
                 pinned = True
             if partition not in self._connected and not is_persistent(partition.topic):
-                # What was published before is not for this run, whatever the last one has read.
+                # Older messages are not for this run, whatever the last one has read.
                 origin = self._view.cursor(StartPosition("latest"), ledger, partition.partition)
                 epoch = offsets[partition].epoch + 1
                 offsets[partition] = PartitionOffset.beginning(origin, epoch)
@@ -196,7 +196,7 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         waiting: dict[TopicPartition, Waiting] = {}
         for partition, ledger in known.items():
             cursor = self._check_present(partition, offsets[partition].cursor)
-            if cursor is not offsets[partition].cursor:  # So that the loss is told once.
+            if cursor is not offsets[partition].cursor:  # so that a loss is reported once
                 offsets[partition], pinned = offsets[partition].planned(cursor), True
             stop_at = None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
             number = partition.partition
@@ -222,5 +222,5 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 def _read(partition: MessageInputPartition, schema: StructType, values: TypedValues | None) -> Any:
     batches = read_values(partition, schema, values)
-    # Without a single batch Spark would take the empty iterator for rows, which is as well.
+    # Without a batch Spark takes the empty iterator for rows, which does no harm.
     return (batch for batch in batches if isinstance(batch, pa.RecordBatch))

@@ -39,9 +39,9 @@ class SubscribedTopics:
         return self._root.store.remote
 
     def refresh(self) -> bool:
-        """Take in new commits, new partitions and new topics; whether there was anything.
+        """Take in new commits, new partitions and new topics; False if there were none.
 
-        TopicNotFoundError if a topic that was named is not there.
+        TopicNotFoundError if a topic that the options name does not exist.
         """
         before = len(self._ledgers)
         news = [ledger.refresh() for ledger in self._ledgers.values()]
@@ -50,7 +50,7 @@ class SubscribedTopics:
         return any(news) or len(self._ledgers) > before
 
     def open_all(self, topics: Iterable[str]) -> None:
-        """Have these topics open, whether or not they are (still) among those named."""
+        """Open these topics, whether or not the options (still) name them."""
         for topic in topics:
             if topic not in self._ledgers:
                 check_reading(topic, self._options)
@@ -58,21 +58,21 @@ class SubscribedTopics:
 
     @property
     def first_topic(self) -> str:
-        """The full name of the first that is named; empty with a pattern."""
+        """The full name of the first topic that is named; empty with a pattern."""
         return self._names[0].partitioned_topic_name if self._names else ""
 
     @cached_property
     def retry_topic(self) -> str | None:
-        """The full name of the retry letter topic that is read besides, with enableRetry."""
+        """The full name of the retry letter topic that is read as well, with enableRetry."""
         if not self.first_topic:
             return None
         retry = retry_topic(self._options, self.first_topic)
         return None if retry is None else retry.partitioned_topic_name
 
     def open_retry_topic(self) -> None:
-        """With enableRetry: it is read too, and made now if it is not there.
+        """With enableRetry: read the retry letter topic too, and make it if it does not exist.
 
-        So that what is published there finds the subscription in place.
+        Whatever is published there finds the subscription in place.
         """
         name = self.retry_topic
         if name is not None and name not in self._ledgers:
@@ -80,7 +80,7 @@ class SubscribedTopics:
             self.open_all([name])
 
     def ledger(self, topic: str) -> ManagedLedger:
-        """A topic that is open."""
+        """The log of an open topic."""
         return self._ledgers[topic]
 
     def typed_ledgers(self) -> list[ManagedLedger]:
@@ -94,7 +94,7 @@ class SubscribedTopics:
         return [each for name, each in self._ledgers.items() if name != self.retry_topic]
 
     def partitions(self) -> dict[TopicPartition, ManagedLedger]:
-        """All partitions that there are now, by topic and number."""
+        """All partitions as of now, by topic and number."""
         chosen: dict[str, set[int]] = {}
         whole = {str(name) for name in self._names if not name.is_partition}
         for name in self._names:

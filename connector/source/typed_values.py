@@ -1,9 +1,10 @@
 """A source's values by their schema: bytes of the files become a typed column.
 
-Invariants: the type is settled when the DataFrame is made, and a task finds the schema to read by
+Invariants: the type is settled when the DataFrame is made, and a task finds the reader's schema
 from that type alone, so that a batch reads the same however the topic goes on; each message is
-decoded by the schema of its own version; what does not fit ends the query, is null with its reason,
-or goes to the dead letters, as `onSchemaMismatch` says. Follows Pulsar's `AutoConsumeSchema`.
+decoded by the schema of its own version; a value that does not fit ends the query, is null with its
+reason, or goes to the dead letters, as `onSchemaMismatch` says. Follows Pulsar's
+`AutoConsumeSchema`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FIELDS: Final = {column.name: column.field for column in READ_COLUMNS}
 
 @dataclass(frozen=True, slots=True)
 class TypedValues:
-    """What a source with `valueSchema` yields, and what it does with a value that does not fit."""
+    """The typed values of a source with `valueSchema`, and what it does with misfits."""
 
     schema: StructType
     on_mismatch: str
@@ -58,7 +59,7 @@ class TypedValues:
 
     @property
     def stored(self) -> StructType:
-        """The columns to read: those of the schema as they lie in the files, and those needed."""
+        """The columns to read: the schema's as the files have them, and those for decoding."""
         names = [name for name in self.schema.fieldNames() if name != "schema_error"]
         wanted = [*names, *(name for name in _NEEDED if name not in names)]
         return StructType([_FIELDS[name] for name in wanted])
@@ -142,7 +143,7 @@ class ValueReader:
     def decode(self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger) -> pa.RecordBatch:
         """The batch with typed values, and the columns that Spark has asked for.
 
-        SchemaMismatchError names the first message that does not fit, if that is to be so.
+        With onSchemaMismatch fail, SchemaMismatchError names the first message that does not fit.
         """
         column, reasons = self._values(batch, topic, ledger)
         if reasons and self.values.on_mismatch == "fail":
@@ -163,9 +164,9 @@ class ValueReader:
         return made
 
     def _bury(self, batch: pa.RecordBatch, topic: str) -> None:
-        """Tell the broker that these are dead letters, before what comes after them is delivered.
+        """Report these as dead letters, before the messages behind them are delivered.
 
-        Telling it again, as a repeated task does, changes nothing: a message is buried once.
+        A repeated task reports them again, which changes nothing: a message is buried once.
         """
         names = ("ledger_id", "entry_id", "partition", "batch_index", "attempt", "error")
         columns = {name: batch.column(name) for name in names}
@@ -205,7 +206,7 @@ class ValueReader:
         return to_arrow_type(known["value"].dataType, timezone="UTC")
 
     def _decoder(self, topic: str, ledger: ManagedLedger, version: int | None) -> Any:
-        """A message without a version is taken for one of the schema that it is read by."""
+        """The decoder of a schema version; without a version, of the reader's schema itself."""
         if (topic, version) not in self._decoders:
             reader = self._reader(topic, ledger)
             registry = ledger.state.schemas
@@ -223,7 +224,7 @@ class ValueReader:
         return self._decoders[topic, version]
 
     def _reader(self, topic: str, ledger: ManagedLedger) -> SchemaInfo | None:
-        """The newest of the topic's schemas that gives the type settled before."""
+        """The newest of the topic's schemas that gives the settled type."""
         if topic not in self._readers:
             schema = self.values.schema
             wanted = schema["value"].dataType if "value" in schema.fieldNames() else None

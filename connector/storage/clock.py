@@ -1,8 +1,8 @@
-"""The time, sleeping, and what is done again and again: all that the connector knows of clocks.
+"""Clocks: the time, sleeping, and repeated actions. The connector knows no other.
 
-Invariants: a store has one clock, and whoever works on that store asks no other; wall time may be
-set, monotonic time only goes on; a clock that its owner moves stands until it is moved, and whoever
-sleeps on it moves it. Follows trio's clocks: what tells the time is handed in.
+Invariants: a store has one clock, and code that works on the store asks no other; wall time may be
+set, monotonic time only goes on; a manual clock stands until its owner moves it, or somebody sleeps
+on it. Follows trio's clocks: the clock is handed in.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 
 
 class Repeated(ABC):
-    """Something that a clock does again and again, until `stop`."""
+    """An action that a clock repeats until `stop`."""
 
     @abstractmethod
     def stop(self) -> None:
-        """It is not begun again; one that is under way has ended when this returns."""
+        """End the repetition; an action that is under way has ended when this returns."""
 
 
 class Clock(ABC):
@@ -40,11 +40,11 @@ class Clock(ABC):
 
     @abstractmethod
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        """Do it each time that so much has passed, from now on. It must not raise."""
+        """Call `action` each time that `every_s` has passed, from now on. It must not raise."""
 
 
 class SystemClock(Clock):
-    """The machine's."""
+    """The machine's clock."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -81,11 +81,11 @@ class ManualClock(Clock):
         return repeated
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, and do at each instant what is to be repeated at it."""
+        """Let time pass, and call each repeated action at its instants."""
         self._advance(milliseconds)
 
     def next_due_ms(self) -> int | None:
-        """The next instant at which something is to be repeated."""
+        """The next instant of a repeated action."""
         at_ms = min((each.due_ms for each in self._repeated), default=None)
         return None if at_ms is None else ceil(at_ms)
 

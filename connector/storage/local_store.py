@@ -102,7 +102,7 @@ class LocalStore(ObjectStore):
             raise _refused("replace", path, error) from error
 
     def check(self) -> None:
-        """A folder is made when it is first needed."""
+        """Nothing to check: a folder is made when it is first needed."""
 
     def touch(self, path: str, data: bytes) -> None:
         full = self._full(path)
@@ -157,10 +157,10 @@ class LocalStore(ObjectStore):
             raise _refused("create", path, error) from error
 
     def _have(self, folder: str) -> None:
-        """Have the folder and those above it, durable before anything is in it.
+        """Make the folder and those above it, durable before anything is in it.
 
-        This process looks once. A folder without a file may be one whose maker died before he had
-        made it durable.
+        This process looks once. A folder without a file may not be durable: its maker may have died
+        before that.
         """
         if folder in self._durable and os.path.isdir(folder):
             return
@@ -170,7 +170,7 @@ class LocalStore(ObjectStore):
                 self._have(parent)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-            with contextlib.suppress(PermissionError):  # above the root it may be another's
+            with contextlib.suppress(PermissionError):  # above the root it may be another user's
                 _sync_folder(parent)
         self._durable.add(folder)
 
@@ -236,7 +236,7 @@ def _is_durable(path: str) -> bool:
 
 
 def _has_file(folder: str) -> bool:
-    """Whether somebody has put a file into the folder, and not only begun one."""
+    """Whether the folder has a finished file."""
     try:
         with os.scandir(folder) as entries:
             return any(
@@ -245,7 +245,7 @@ def _has_file(folder: str) -> bool:
     except FileNotFoundError:
         return False
     except PermissionError:
-        return True  # who may not look can't make it durable
+        return True  # this user can't make it durable either
 
 
 def _write_temporary(folder: str, data: bytes, *, durable: bool = True) -> str:
@@ -267,7 +267,7 @@ def _write_temporary(folder: str, data: bytes, *, durable: bool = True) -> str:
 
 
 def _replace(temporary: str, full: str) -> None:
-    """Have the temporary file take the place of another."""
+    """Put the temporary file in the place of another."""
     try:
         os.replace(temporary, full)
     except OSError:
@@ -281,7 +281,7 @@ def _discard(temporary: str) -> None:
 
 
 def _link(temporary: str, full: str, *, durable: bool) -> bool:
-    """Give the temporary file its name; False if somebody else has that name."""
+    """Give the temporary file its name; False if another file has that name."""
     try:
         os.link(temporary, full)
         created = True

@@ -1,4 +1,4 @@
-"""An object store in this process's memory: what local and remote stores promise, without a disk.
+"""An object store in this process's memory: the promises of the others, without a disk.
 
 Invariants: a name appears whole and at once; of several that create a name, or replace the same
 content, exactly one succeeds; a file's time is the clock's when it was written. Another process
@@ -56,7 +56,7 @@ class MemoryStore(ObjectStore):
 
     @staticmethod
     def forget(name: str) -> None:
-        """The store of that name is gone, with all that it had."""
+        """Drop the store of that name, with all its files."""
         with _lock:
             _stores.pop(name, None)
 
@@ -91,7 +91,7 @@ class MemoryStore(ObjectStore):
             return True
 
     def check(self) -> None:
-        """The process's memory is there."""
+        """Nothing to check: memory is there."""
 
     def touch(self, path: str, data: bytes) -> None:
         with self._lock:
@@ -133,7 +133,7 @@ class MemoryStore(ObjectStore):
         return list(self._folders.get(folder, ()))
 
     def _put(self, path: str, data: bytes) -> None:
-        """With the lock held. A folder stays when its last file goes, as on a disk."""
+        """Store the file under the lock. A folder stays when its last file goes, as on a disk."""
         self._files[path] = (bytes(data), self.clock.wall_ms())
         inner = path
         while inner:

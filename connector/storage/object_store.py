@@ -1,9 +1,9 @@
 """Where the bytes lie: one narrow interface over a local folder and the object stores.
 
 Invariants: a path is relative to the root and never leaves it; a file is written once and whole,
-under a name that did not exist (`put_if_absent`, `open_output`), or replaced only by whoever saw
-what it replaces (`replace`); what a call has confirmed survives a power cut. A file that could not
-be created is taken for there only if it was seen there. Every wait has a bound.
+under a name that did not exist (`put_if_absent`, `open_output`), or replaced only by a caller that
+saw its content (`replace`); a confirmed call survives a power cut. A file that could not be created
+is taken to exist only if it was seen. Every wait has a bound.
 
 Nothing here knows of topics or logs. Stands where Pulsar has BookKeeper and ZooKeeper.
 """
@@ -21,11 +21,11 @@ from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.errors import StorageError, StorageUnavailableError
 
 CREATE_ATTEMPTS = 10
-"""How often a file is put that was not created, and is not there either."""
+"""How often a file is put that was neither created nor seen."""
 SWAP_ATTEMPTS = 100
-"""How often a file is read again that another has replaced meanwhile."""
+"""How often a file is read again after another writer has replaced it."""
 LOST_RACE_PAUSE_S = 0.02
-"""Longest pause on an object store after each lost race; times the races lost, up to 50."""
+"""The longest pause on an object store after each lost race, times the races lost, up to 50."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ObjectStore(ABC):
 
     root: str
     clock: Clock = SYSTEM_CLOCK
-    """What tells the time to all who work on this store."""
+    """The clock of all code that works on this store."""
 
     @property
     @abstractmethod
@@ -158,14 +158,14 @@ class ObjectStore(ABC):
         )
 
     def pause(self, lost: int) -> None:
-        """After so many lost races; on an object store only, where a race costs requests."""
+        """Sleep after so many lost races; only on an object store, where a race costs requests."""
         if self.remote:
             pause_s = LOST_RACE_PAUSE_S * min(lost + 1, 50)
             self.clock.sleep(random.random() * pause_s)  # noqa: S311 - no secret
 
     @abstractmethod
     def check(self) -> None:
-        """BucketNotFoundError if nothing can be stored there, since there is no such bucket."""
+        """BucketNotFoundError if the bucket does not exist, so that nothing can be stored."""
 
     @abstractmethod
     def touch(self, path: str, data: bytes) -> None:
@@ -200,7 +200,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def open_output(self, path: str) -> Output:
-        """A new file to stream into, for what is too large for `put_if_absent`."""
+        """A new file to stream into, for data too large for `put_if_absent`."""
 
 
 def checked_path(path: str) -> str:

@@ -43,14 +43,14 @@ READ_BUFFER_BYTES = 1 << 20
 PART_BYTES = 8 << 20
 """A file of more is uploaded in parts of so many bytes; S3 takes 10,000 of them."""
 PARTS_AT_ONCE = 2
-"""Parts on their way: a writer holds these, and one that it fills."""
+"""Parts on their way: a writer holds these, and the one that it fills."""
 
 _BUCKET_PROBE = "~bucket"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-"""How S3, Google and those like them, and Azure, call it that a bucket is not there."""
+"""The codes of S3, Google and those like them, and of Azure, for a missing bucket."""
 
 _used_in: set[int] = set()
-"""The process that has used a client; after a fork, its parent."""
+"""The ids of processes that have used a client; after a fork, the parent's."""
 
 
 class RemoteStore(ObjectStore):
@@ -219,7 +219,7 @@ class RemoteStore(ObjectStore):
             raise self.failed("list", folder, error) from error
 
     def failed(self, verb: str, path: str, error: BaseException) -> StorageError:
-        """What the client said, as one of our errors."""
+        """The client's error as one of ours."""
         what = f"Could not {verb} {path}: {_first_line(error)}."
         if _lacks_bucket(error) or isinstance(error, FileNotFoundError):
             return BucketNotFoundError(
@@ -268,7 +268,7 @@ class _RemoteOutput(Output):
 
 
 class _Writable(io.RawIOBase):
-    """What pyarrow expects of a Python file, over a writer of obstore."""
+    """A writer of obstore as the Python file that pyarrow expects."""
 
     def __init__(self, store: RemoteStore, path: str, writer: Any) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class _Writable(io.RawIOBase):
 
 
 class _Readable(io.RawIOBase):
-    """What pyarrow expects of a Python file, over a reader of obstore. Raises our errors."""
+    """A reader of obstore as the Python file that pyarrow expects. Raises our errors."""
 
     def __init__(self, store: RemoteStore, path: str, reader: Any) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ class _Readable(io.RawIOBase):
 
 
 def _token(meta: Any) -> str:
-    """What `obstore` calls an UpdateVersion, as text: which of the two counts the service knows."""
+    """An UpdateVersion of `obstore` as text: the service knows which of its two fields counts."""
     parts = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
     return json.dumps(parts)
 

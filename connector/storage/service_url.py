@@ -1,6 +1,6 @@
-"""Which store a service URL names: a folder, memory, or an object store; one for each process.
+"""The store that a service URL names: a folder, memory, or an object store; one a process.
 
-Invariant: the client of an object store is loaded when a URL asks for it, and not before.
+Invariant: the client of an object store is loaded when a URL first asks for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which options `storage.NAME` an object store takes, and which part of the client gets each.
+"""The options `storage.NAME` of an object store, and the part of the client that gets each.
 
-Invariants: what is not in these tables is refused, with the nearest name, before the client sees
-it (which ends with a panic for some names that it does not expect); the bucket is the serviceUrl's
-alone. A test compares the tables with what `obstore` says of itself.
+Invariants: an option that is not in these tables is refused, with the nearest name, before the
+client sees it (some unexpected names end it with a panic); only the serviceUrl names the bucket.
+A test compares the tables with what `obstore` says of itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pulsar_spark.options.option_values import count, parse_duration_ms
 from pulsar_spark.options.options import STORAGE_PREFIX
 
 MAX_RETRIES: Final = 10
-"""How often a request is sent again that found no answer; pauses double, from 100 ms to 15 s."""
+"""How often an unanswered request is sent again; pauses double, from 100 ms to 15 s."""
 RETRY_TIMEOUT_MS: Final = 3 * 60_000
 """After so long no request is sent again; a request itself has `timeout`, 30 s by default."""
 
@@ -31,7 +31,7 @@ CLIENT: Final = (
     "proxy_ca_certificate", "proxy_excludes", "proxy_url", "randomize_addresses", "read_timeout",
     "root_certificate", "timeout", "user_agent",
 )  # fmt: skip
-"""Of the HTTP client, whatever the service."""
+"""Options of the HTTP client, for every service."""
 _S3: Final = (
     "access_key_id", "checksum_algorithm", "conditional_put", "container_authorization_token_file",
     "container_credentials_full_uri", "container_credentials_relative_uri", "copy_if_not_exists",
@@ -60,12 +60,12 @@ SERVICES: Final = {
     "gs": (_GOOGLE, ("google_",)),
     "az": (_AZURE, ("azure_storage_", "azure_")),
 }
-"""By scheme: the service's names, and what may stand before them."""
+"""URL scheme -> the service's names, and the prefixes that they may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """As `obstore` takes them: of the service, of the HTTP client, of its retries."""
+    """Options as `obstore` takes them: of the service, of the HTTP client, of its retries."""
 
     service: dict[str, str]
     client: dict[str, Any]

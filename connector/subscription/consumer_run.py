@@ -1,9 +1,9 @@
 """One run of a consumer: what it may read next, and what it has to report, without Spark.
 
-Invariants: what it plans it was granted, and has reported before anybody reads it; an offset is
-where a micro-batch ends, and with the one before it says which messages the batch has; a report is
-absolute. Who hosts it says what was committed, by the offset from which it plans on.
-Stands where Pulsar has `ConsumerImpl`; Spark's source and `MessageConsumer` host it.
+Invariants: a micro-batch has only messages that were granted, and they are reported before anybody
+reads them; an offset is where a micro-batch ends, and with the offset before it says which messages
+the batch has; a report is absolute. The host says what was committed, by the offset from which it
+plans on. Stands where Pulsar has `ConsumerImpl`; Spark's source and `MessageConsumer` host it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from pulsar_spark.protocol.commands import Report
 from pulsar_spark.topic_name import TopicPartition
 
 FLOOR_EVERY_S = 5.0
-"""How often a consumer reports at most when nothing has moved but the subscription's floor."""
+"""How often at most a consumer reports when only the subscription's floor has moved."""
 _NOTHING: Final = PositionSet()
 
 Completed = Callable[[TopicPartition, Report, LedgerList], Report]
-"""(partition, report, its ledgers) -> the report, with what its host has to say besides."""
+"""(partition, report, its ledgers) -> the report, completed by the host."""
 
 
 class ConsumerRun:
@@ -55,11 +55,11 @@ class ConsumerRun:
         held_back: Callable[[TopicPartition], PositionSet] = lambda _: _NOTHING,
         completed: Completed = lambda _about, report, _ledgers: report,
     ) -> None:
-        """`held_back`: what of a partition is not to be planned now, though it is granted."""
+        """`held_back` returns granted messages of a partition that are not to be planned now."""
         self.topics = SubscribedTopics(options, root)
         self.view = ConsumerView(options)
         self.news_s = root.clock.monotonic_s()
-        """When there was something new last."""
+        """The time of the last news."""
         self._options, self._root, self._clock = options, root, root.clock
         self._held_back, self._completed = held_back, completed
         self._admission = Admission(
@@ -72,7 +72,7 @@ class ConsumerRun:
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
         self._delivered: dict[TopicPartition, PositionSet] = {}
-        """By this run, under AvailableNow and by hand: what is rejected is for the next run."""
+        """This run's deliveries by hand under AvailableNow: rejections wait for the next run."""
         self._said: dict[TopicPartition, Report] = {}
         self._said_s = 0.0
         self._last_batch_s = self.news_s
@@ -83,19 +83,22 @@ class ConsumerRun:
     # -- who it is -----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """That its topics are there; the retry letter topic is made, if it is to be read."""
+        """Check that the topics exist; make the retry letter topic, if it is to be read."""
         self.topics.refresh()
         self.topics.open_retry_topic()
         self.view.retry_topic = self.topics.retry_topic
 
     def pinned(self) -> StreamOffset:
-        """Who this is, before anybody hears of it: a run after a crash has to be the same one."""
+        """An offset that only names the consumer: a run after a crash has to be the same one.
+
+        Spark stores it before anybody hears of the consumer.
+        """
         name = self._options["subscriptionName"]
         consumer = self._options["consumerName"] or new_consumer_name(name)
         return StreamOffset({}, name, consumer, ack_mode=self._options["ackMode"])
 
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
-        """The connection to the broker, made when it is known who this is."""
+        """The connection to the broker. The first call makes it: the consumer is known by then."""
         if self._client is None:
             self._client = SubscriptionClient(
                 self._options, self._root, begun.consumer, begun, self.topics.first_topic
@@ -105,9 +108,9 @@ class ConsumerRun:
         return self._client
 
     def hear(self) -> bool:
-        """Take in what is new in the logs and from the broker; whether there was anything.
+        """Take in news of the logs and of the broker; False if there was none.
 
-        The logs are looked at again behind the broker, who may have granted what is newer.
+        The logs are looked at again after the broker, which may have granted newer messages.
         """
         client = self._connection
         news = self.topics.refresh()
@@ -137,7 +140,7 @@ class ConsumerRun:
     # -- planning ------------------------------------------------------------------------------
 
     def end_here(self) -> None:
-        """Read what is there by now, and then no more."""
+        """Read only what is there now: the run ends behind it."""
         self.topics.refresh()
         self._stop_at = {
             partition: last_position(self.view.ledgers(ledger, partition.partition), EARLIEST)
@@ -146,28 +149,28 @@ class ConsumerRun:
 
     @property
     def must_ask(self) -> bool:
-        """Whether it has asked the broker something that is not answered yet."""
+        """Whether a request to the broker is still without its answer."""
         return bool(self._asked)
 
     @property
     def ends(self) -> bool:
-        """Whether it reads only what was there by some moment."""
+        """Whether the run ends: `end_here` was called."""
         return self._stop_at is not None
 
     def tasks(
         self, begun: StreamOffset, ended: StreamOffset, released: SuspectGroup | None = None
     ) -> list[MessageInputPartition]:
-        """What is to be read of the micro-batch between these."""
+        """The tasks that read the micro-batch between these offsets."""
         return plan_tasks(self.topics, self.view, begun, ended, self._options, self._root, released)
 
     def open_changed(self, begun: StreamOffset, ended: StreamOffset) -> None:
-        """Have the topics open of which the micro-batch between these has messages."""
+        """Open the topics of which the micro-batch between these offsets has messages."""
         self.topics.open_all(
             partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
         )
 
     def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
-        """Of the partitions that it names."""
+        """The ledgers of each partition that the offset names."""
         self.topics.open_all(about.topic for about, _ in offset.items())
         return {
             about: self.view.ledgers(self.topics.ledger(about.topic), about.partition)
@@ -211,7 +214,7 @@ class ConsumerRun:
         )
 
     def report_planned(self, begun: StreamOffset, planned: StreamOffset) -> None:
-        """Say what the planned micro-batch will deliver, before anybody is told of it."""
+        """Report what the planned micro-batch will deliver, before its offset is handed out."""
         self.report(begun, planned)
         self._asked = {}
         self._last_batch_s = self._clock.monotonic_s()
@@ -220,7 +223,7 @@ class ConsumerRun:
     def _offered(
         self, partition: TopicPartition, start: PartitionOffset | None, client: SubscriptionClient
     ) -> Offered:
-        """What may be planned of one partition. DataLossError if some of it was trimmed away."""
+        """The messages of one partition to plan. DataLossError if granted messages were trimmed."""
         consumer, ledger = client.consumers[partition], self.topics.ledger(partition.topic)
         number = partition.partition
         while True:
@@ -237,8 +240,8 @@ class ConsumerRun:
             trimmed = self.view.lost_up_to(ledger, number)
             if not offered.begins_before(trimmed):
                 return offered
-            # What everybody has acknowledged is trimmed too, and this consumer may hear of that
-            # later than the log does.
+            # Messages that everybody has acknowledged are trimmed too, and the log may know of that
+            # before this consumer does.
             if not client.hear():
                 check_present(
                     ledger, partition, Cursor(consumer.floor), fail=self._options["failOnDataLoss"]
@@ -251,15 +254,15 @@ class ConsumerRun:
     # -- reporting -------------------------------------------------------------------------------
 
     def report(self, begun: StreamOffset, planned: StreamOffset) -> None:
-        """Tell the broker what is new; nothing, if nothing is.
+        """Send the reports that say something new.
 
-        That the floor moved, and no more, is worth a report only now and then: until then the
-        topic keeps a ledger longer.
+        A floor that moved is reported at most every FLOOR_EVERY_S: until then the topic keeps a
+        ledger longer.
         """
         self._say(self._news_of(self._reports(begun, planned)))
 
     def close(self, begun: StreamOffset) -> None:
-        """Report, and go: what it did not deliver goes to others at once."""
+        """Report and leave: messages that were granted but not delivered go to others at once."""
         self._connection.close(self._news_of(self._reports(begun, begun)))
 
     def _say(self, reports: Mapping[TopicPartition, Report]) -> None:
@@ -269,7 +272,7 @@ class ConsumerRun:
             self._connection.say(reports)
 
     def _news_of(self, reports: Mapping[TopicPartition, Report]) -> dict[TopicPartition, Report]:
-        """Those that say something that was not said before."""
+        """The reports that differ from the last ones that were sent."""
         late = self._clock.monotonic_s() - self._said_s > FLOOR_EVERY_S
         news = {}
         for partition, report in reports.items():
@@ -297,7 +300,7 @@ class ConsumerRun:
                     begun.get(partition), planned.get(partition), ledgers, client.permits(),
                     (requests or {}).get(partition), self.view.removed(ledger, number),
                 )  # fmt: skip
-                if not consumer.automatic:  # no row tells its user of these
+                if not consumer.automatic:  # dead chunks: no row tells the user of them
                     dead = self.view.abandoned(ledger, number, self._clock.wall_ms())
                     dead = dead.after(consumer.floor) if dead else dead
                     report = replace(report, acknowledged=report.acknowledged.acknowledge(dead))
@@ -305,7 +308,7 @@ class ConsumerRun:
         return reports
 
     def is_drained(self, begun: StreamOffset) -> bool:
-        """Whether the broker has answered, knows all up to the end, and granted nothing more.
+        """Whether the broker has answered, knows all up to the end, and has granted nothing more.
 
         BrokerAbsentError if it does not answer in time.
         """
@@ -329,7 +332,7 @@ class ConsumerRun:
         return False
 
     def _is_heard_out(self, partition: TopicPartition, client: SubscriptionClient) -> bool:
-        """Whether the broker knows what is done and what was there, and has granted what it could.
+        """Whether the broker knows this run's report and its end, and has granted what it could.
 
         The answer to a request comes with the end of the step that took it in.
         """

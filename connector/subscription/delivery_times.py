@@ -1,8 +1,8 @@
-"""What an Exclusive or Failover consumer still holds back: messages whose delivery time is ahead.
+"""Messages that an Exclusive or Failover consumer holds back, as their delivery time lies ahead.
 
-Invariants: a ledger's times are read once, and only if one of them lies ahead; nothing is let go
-before its time; what is held back is no part of an offset, so it is neither delivered nor reported.
-Stands in for the broker's delayed delivery, which an open grant leaves no room for.
+Invariants: a ledger's times are read once, and only if one of them lies ahead; no message is
+planned before its time; a message that is held back is in no offset, so it is neither delivered nor
+reported. Stands in for the broker's delayed delivery, which open grants (all that comes) rule out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pulsar_spark.topic_name import TopicPartition
 
 
 class DeliveryTimes:
-    """Of all topic partitions of one run of a query."""
+    """The times of all topic partitions of one run."""
 
     def __init__(self) -> None:
         self._delayed: dict[TopicPartition, DelayedMessages] = {}
@@ -25,7 +25,7 @@ class DeliveryTimes:
         """The newest ledger whose times are known."""
 
     def ahead(self, about: TopicPartition, ledger: ManagedLedger, now_ms: int) -> PositionSet:
-        """The messages whose time has not come."""
+        """The messages of the partition whose time is later than `now_ms`."""
         policies = hosted_policies(ledger.state.settings)
         if not policies.delayed_delivery:
             return PositionSet()

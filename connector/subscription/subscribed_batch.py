@@ -1,8 +1,8 @@
 """The tasks of a consumer's micro-batch, with each message's attempt and redelivery count.
 
-Invariants: they follow from the two offsets and the log alone; with Key_Shared all messages of a
-key are in one task, in order; attempts and counts are numbers of a row range, or bytes by row where
-they differ inside one.
+Invariants: tasks follow from the two offsets and the log alone; with Key_Shared all messages of a
+key are in one task, in order; attempts and counts are one number a row range, or bytes by row where
+they differ inside it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def plan_tasks(
     root: Root,
     released: SuspectGroup | None = None,
 ) -> list[MessageInputPartition]:
-    """The tasks of the micro-batch from one offset to the next, or of messages tried apart."""
+    """The tasks of the micro-batch between two offsets, or of messages that are tried apart."""
     ranges: dict[tuple[str, str], list[RowRange]] = {}
     if released is not None:
         for partition, attempts in sorted(released.messages.items()):
@@ -89,9 +89,10 @@ def check_nothing_lost(
     options: Options,
     root: Root,
 ) -> None:
-    """DataLossError if part of the micro-batch was trimmed since it was planned, and is not done.
+    """DataLossError if messages of the micro-batch were trimmed after it was planned.
 
-    While this consumer was away for longer than its lease, others may have acknowledged it.
+    It is no loss if they are acknowledged: others may have had them while this consumer's lease
+    had lapsed.
     """
     floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
     for attempt, end in offset.attempts.items():
@@ -113,7 +114,7 @@ def _ranges(
     attempts: Mapping[int, PositionSet],
     counts: Mapping[int, PositionSet],
 ) -> Iterator[RowRange]:
-    """The rows of one partition's part of the micro-batch, with what is known of each."""
+    """The rows of one partition's part of the micro-batch, with attempt and redelivery count."""
     batch = PositionSet()
     for part in attempts.values():
         batch = batch.union(part)
@@ -125,10 +126,10 @@ def _ranges(
 
 
 def _tasks_by_key(ranges: Mapping[tuple[str, str], list[RowRange]], asked: int | None) -> int:
-    """In how many tasks keys are dealt, each of which has to read all the rows.
+    """How many tasks keys are dealt to; each of them reads all the rows.
 
-    By default as many as there are cores, or the share of them that this consumer has of the rows:
-    others have the rest, and want cores too.
+    By default the number of cores, times this consumer's share of the rows: the other consumers
+    want cores too.
     """
     pieces = [each for rows in ranges.values() for each in rows]
     chosen = sum(each.messages for each in pieces)
@@ -147,7 +148,10 @@ def _by_key(
     *,
     fail_on_data_loss: bool,
 ) -> Iterator[MessageInputPartition]:
-    """Each key's messages in one task: by its hash, over all topics and partitions alike."""
+    """The ranges again for each task, with a mask of the keys that are dealt to it.
+
+    A key's task follows from its hash alone, whatever the topic and partition.
+    """
     dealt: list[list[TopicRows]] = [[] for _ in range(tasks)]
     for (topic, folder), rows in ranges.items():
         shares: list[list[RowRange]] = [[] for _ in range(tasks)]
@@ -182,7 +186,7 @@ def _split(ledger: ManagedLedger, rows: RowRange, tasks: int) -> Iterator[tuple[
 
 
 def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
-    """Of each row's key, spread; a row without key has its number."""
+    """The spread hash of each row's key; a row without key has its row number."""
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
     try:
         table = _column(reader, rows.ledger, rows)

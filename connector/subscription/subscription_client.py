@@ -1,9 +1,9 @@
 """A consumer's talk with the broker: it speaks in `__commands`, and listens in `__dispatch`.
 
-Invariants: a lease is written before anybody hears of the consumer; all that is said at one moment
-is one commit; what was trimmed from `__dispatch` before it was heard is asked for again; an older
-run under the same name learns that it was replaced and stops, and one whose lease had lapsed
-begins again. Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
+Invariants: a lease is written before anybody hears of the consumer; commands of one moment are one
+commit; records of `__dispatch` that were trimmed unheard are asked for again; an older run under
+the same name learns that it was replaced and stops; a run whose lease had lapsed subscribes again.
+Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.topic_name import TopicPartition
 
 TOLD_AFTER_S = 5.0
-"""How long a consumer waits for an answer of the broker before it says so in its log, ..."""
+"""How long the broker may be silent before the consumer's log says so, ..."""
 TOLD_EVERY_S = 30.0
-"""... and how often it says so again."""
+"""... and how often the log repeats it."""
 GONE = frozenset(
     {
         ServerError.CONSUMER_REPLACED,
@@ -44,7 +44,7 @@ GONE = frozenset(
         ServerError.SUBSCRIPTION_NOT_FOUND,
     }
 )
-"""Answers to a consumer that was let in once, and is to subscribe again."""
+"""Refusals of a consumer that was let in before: it subscribes again."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,10 +60,10 @@ class SubscriptionClient:
         begun: StreamOffset,
         first_topic: str = "",
     ) -> None:
-        """Says nothing yet. `begun` is what an earlier run under that name left, if there was one.
+        """Sends nothing. `begun`: the offset of an earlier run under that name, or an empty one.
 
-        What stands in it was granted before, and stays granted; all else begins anew.
-        `first_topic`: the full name of the first that is named; empty with a pattern.
+        Messages that it names were granted before, and stay granted; all else begins anew.
+        `first_topic`: the full name of the first topic; empty with a pattern.
         """
         self._first_topic = first_topic
         retries = retry_topic(options, first_topic) if first_topic else None
@@ -91,14 +91,14 @@ class SubscriptionClient:
     # -- saying ------------------------------------------------------------------------------
 
     def subscribe(self, partitions: Iterable[TopicPartition]) -> None:
-        """Be a consumer of these too; those that are subscribed already stay."""
+        """Subscribe to these partitions, unless that was done before."""
         new = [each for each in partitions if each not in self.consumers]
         if new:
             self._subscribe(new)
         self._is_new = False
 
     def say(self, commands: Mapping[TopicPartition, Any]) -> None:
-        """One commit."""
+        """Append these commands to `__commands`, as one commit."""
         self._commands.append(
             Record.of(about, self.subscription, command) for about, command in commands.items()
         )
@@ -110,23 +110,23 @@ class SubscriptionClient:
         return self._request
 
     def permits(self) -> int:
-        """How many messages of each partition it may hold."""
+        """How many messages of each partition the consumer may hold."""
         return permits_of(self._options, len(self.consumers))
 
     def close(self, last: Mapping[TopicPartition, Any]) -> None:
-        """The last reports, then it goes; what it did not deliver goes to others at once."""
+        """Send the last reports and leave: what was not delivered goes to others at once."""
         records = [Record.of(about, self.subscription, report) for about, report in last.items()]
         self._say_and_go(records, [each for each, one in self.consumers.items() if one.connected])
 
     def leave(self) -> None:
-        """Say nothing more, and show no more life: the broker knows that it is gone."""
+        """Send nothing more, and let the lease end: the broker knows that the consumer is gone."""
         self._keeper.stop(remove=True)
         self.is_closed = True
 
     # -- hearing -----------------------------------------------------------------------------
 
     def hear(self) -> bool:
-        """Take in what the broker has said since; whether there was anything for it.
+        """Take in the broker's news; False if none was for this consumer.
 
         ConsumerReplacedError if a newer run has its name; BrokerRefusedError if the broker does
         not let it in.
@@ -154,7 +154,7 @@ class SubscriptionClient:
         return news
 
     def backlog(self, about: TopicPartition) -> int | None:
-        """Of the subscription, as the broker last said."""
+        """The subscription's backlog on the partition, as the broker last reported it."""
         step = self.stepped.get(about)
         return None if step is None else dict(step.backlogs).get(self.subscription)
 
@@ -194,7 +194,7 @@ class SubscriptionClient:
             if consumer is None:
                 consumer = PartitionConsumer(command, self._options["ackMode"] == "auto")
                 self.consumers[about] = consumer
-            if not command.durable:  # where it was, if the subscription is gone by now
+            if not command.durable:  # the broker forgot the subscription: begin where it was
                 done = consumer.done(self.committed.get(about))
                 command = replace(command, begins_behind=done)
             consumer.subscribe_again(command)
@@ -202,7 +202,7 @@ class SubscriptionClient:
         self.say(commands)
 
     def _say_and_go(self, records: list[Record], partitions: Iterable[TopicPartition]) -> None:
-        """Say these last words and that it goes, in one commit; only then its lease ends."""
+        """Append the last records and CloseConsumer in one commit; only then the lease ends."""
         command = CloseConsumer(self.subscription, self.name, self.incarnation)
         said = [*records, *(Record.of(each, self.subscription, command) for each in partitions)]
         try:
@@ -214,10 +214,10 @@ class SubscriptionClient:
         self.leave()
 
     def _late(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those that were made after the subscription: then what they have so far is new, too.
+        """The partitions that are younger than the subscription: it begins at their first message.
 
-        To a consumer that resumes, what it did not have before. To a new one, topics of its
-        pattern that lack the subscription, if others have it.
+        For a consumer that resumes: new partitions of its topics, new topics of its pattern. For a
+        new one with a pattern: topics without the subscription, if other topics have it.
         """
         new = {*partitions} - self._resumes - self.consumers.keys()
         by_pattern = bool(self._options["topicsPattern"])
@@ -246,7 +246,7 @@ class SubscriptionClient:
         if reply.error not in GONE:
             self._say_and_go([], [each for each in self.consumers if each not in refused])
             raise _refused(about, self.subscription, self.name, reply)
-        # The file of a run that was let in is the broker's to delete: a batch may still read it.
+        # A lease file of a run that was let in is deleted by the broker: a batch may still read it.
         let_in = {about for about, each in self.consumers.items() if each.was_connected}
         self._keeper.stop(remove=not let_in)
         if self._newer_run() is not None:
@@ -266,7 +266,7 @@ class SubscriptionClient:
         self._subscribe(list(self.consumers))
 
     def _next_incarnation(self, last: int) -> int:
-        """Above that of every run under this name that is known of."""
+        """A number above that of every known run under this name."""
         newest = max((each.incarnation for each in self._runs()), default=0)
         return max(self._root.clock.wall_ms(), newest + 1, last + 1)
 
@@ -291,7 +291,7 @@ class SubscriptionClient:
 
 
 def new_consumer_name(subscription: str) -> str:
-    """For a consumer to which its user gave none."""
+    """A name for a consumer to which its user gave none."""
     return f"{subscription}-{uuid.uuid4().hex[:10]}"
 
 

@@ -1,10 +1,10 @@
 """The streaming source of a consumer: it reads what the broker grants, and reports what it did.
 
-Invariants: `latestOffset(start)` comes only after `start`'s micro-batch was committed, so that is
-where it is acknowledged; what a micro-batch will deliver is reported before its offset is handed
-out; a batch follows from its two offsets alone, redelivery counts included; when there is nothing
-new, `start` itself is returned. The consumer's name stands in the offset, so that a query that is
-started again is the same consumer. Spark's shell around `ConsumerRun`.
+Invariants: `latestOffset(start)` comes only after `start`'s micro-batch was committed, so that call
+acknowledges it; the messages of a micro-batch are reported before its offset is handed out; a batch
+follows from its two offsets alone, redelivery counts included; without news `start` itself is
+returned. The consumer's name stands in the offset, so a query that is started again is the same
+consumer. Spark's shell around `ConsumerRun`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 if planned is not None:
                     run.report_planned(begun, planned)
                     return self._ends_at(planned)
-                if not run.ends or run.must_ask:  # else what it asks says all of it
+                if not run.ends or run.must_ask:  # `is_drained` reports when it asks
                     run.report(begun, begun)
                 first = False
             if run.ends:
@@ -115,7 +115,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         begun, ended = self._offsets.load(start), self._offsets.load(end)
         self._check_checkpoint(ended)
         if any(begun.get(partition) != offset for partition, offset in ended.items()):
-            self._client = self._run.connected(ended)  # repeated or not: its lease is kept
+            self._client = self._run.connected(ended)  # a repeated batch needs the lease too
         self._run.open_changed(begun, ended)
         if self._withheld.leaves_out(begun, end, ended, self._run.ledgers(ended)):
             return []
@@ -129,13 +129,13 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._withheld.forget(end)
 
     def stop(self) -> None:
-        """It shows no more life: within its lease it may come back, and nothing is redelivered."""
+        """Stop renewing the lease: nothing is redelivered to others before it has lapsed."""
         leave_if_hung_up()
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """That the user's schema, the options and the topics will do, before all else."""
+        """Check schema, options and topics before all else."""
         if not self._checked:
             self._options.check_scope(Scope.STREAM_READ)
             self._run.topics.refresh()
@@ -144,7 +144,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._checked = True
 
     def _check_checkpoint(self, offset: StreamOffset) -> None:
-        """InvalidOptionError if it is of a Reader, or of another subscription or consumer."""
+        """InvalidOptionError if it is a Reader's, or another subscription's or consumer's."""
         name = self._options["subscriptionName"]
         if not offset.is_symbolic and offset.subscription != name:
             whose = f"subscription {offset.subscription}" if offset.subscription else "a Reader"
@@ -167,7 +167,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             )
 
     def _ends_at(self, planned: StreamOffset) -> dict[str, Any]:
-        """What Spark writes down of a micro-batch that this run has planned."""
+        """The JSON of an offset that this run has planned, as Spark stores it."""
         end = self._offsets.save(planned)
         self._withheld.planned(end)
         return end
@@ -181,7 +181,7 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return None if planned is None else self._withheld.named(self._suspected, planned)
 
     def _suspects(self, start: dict[str, Any], begun: StreamOffset) -> SuspectMessages:
-        """What is tried apart, of what it still holds."""
+        """The messages to try apart, less those that the consumer no longer holds."""
         suspects = self._withheld.behind(start, begun)
         if suspects.is_empty:
             return suspects

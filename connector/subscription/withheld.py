@@ -1,10 +1,10 @@
 """Micro-batches that a query began again and again and never ended, and what becomes of them.
 
 Invariants: a batch is counted when a run plans one that an earlier run has planned, once a run, by
-a file that is created only if absent; once it is withheld it stays so, durably, before Spark hears
-of it, and is empty from then on; what it had is tried apart (`suspect_messages`), from files that
-the offsets name. Without a dead letter policy nothing is counted. No file is written for a batch
-that ends well. Pulsar has nothing of the kind: there a consumer dies of its message for ever.
+a file that is created only if absent; a withheld batch is empty from then on, durably before Spark
+hears of it; its messages are tried apart (`suspect_messages`), from files that the offsets name.
+Without a dead letter policy nothing is counted. No file is written for a batch that ends well.
+Pulsar has nothing of the kind: there a consumer dies of its message for ever.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class WithheldBatches:
         self._behind: tuple[str, SuspectMessages] | None = None
 
     def planned(self, end: Mapping[str, Any]) -> None:
-        """This run has planned the batch that ends there: it is no replay."""
+        """Note that this run planned the batch that ends at `end`: it is no replay."""
         self._own = _digest(end)
 
     def leaves_out(
         self, begun: StreamOffset, end: Mapping[str, Any], ended: StreamOffset, ledgers: Ledgers
     ) -> bool:
-        """Whether the batch is empty, having been begun too often. Counts a replay, once a run."""
+        """Whether the batch is withheld: begun too often. Counts a replay, once a run."""
         digest = _digest(end)
         if digest == self._own or (self._most is None and not ended.suspects):
             return False
@@ -70,7 +70,7 @@ class WithheldBatches:
         return digest in self._withheld
 
     def in_batch(self, ended: StreamOffset) -> SuspectMessages:
-        """What the offset names: its batch has the group released there, and no other messages."""
+        """The suspects as the offset names them: its batch is their released group alone."""
         if not ended.suspects:
             return _NOTHING
         data = self._root.store.get(ended.suspects)
@@ -84,7 +84,7 @@ class WithheldBatches:
         return SuspectMessages.from_json(data, ended.suspects)
 
     def behind(self, end: Mapping[str, Any], ended: StreamOffset) -> SuspectMessages:
-        """What is to be tried once the batch that ends there is committed."""
+        """The suspects to try once the batch that ends at `end` is committed."""
         if ended.is_symbolic:
             return _NOTHING
         digest = _digest(end)
@@ -96,7 +96,7 @@ class WithheldBatches:
         return self._behind[1]
 
     def named(self, state: SuspectMessages, offset: StreamOffset) -> StreamOffset:
-        """The offset with that behind it; durable when this returns."""
+        """The offset, naming the suspects' file; the file is durable when this returns."""
         if state.is_empty:
             return replace(offset, suspects="")
         data = _written(state)
@@ -105,7 +105,7 @@ class WithheldBatches:
         return replace(offset, suspects=path)
 
     def forget(self, end: Mapping[str, Any]) -> None:
-        """The batch behind this one is planned, so nobody asks for its files any more."""
+        """Forget the batch: the one behind it is planned, so nobody asks for its files any more."""
         folder, failures = self._replayed.pop(_digest(end), ("", 0))
         if folder:
             for number in range(1, failures + 1):
@@ -125,14 +125,14 @@ class WithheldBatches:
             return False
         batch = _batch(begun, ended, ledgers)
         if state.released is None and not any(batch.values()):
-            return False  # of no message: the query ends for another reason
+            return False  # without messages the query fails for another reason
         after = state.failed(batch, failures, self._most, ledgers)
         self._root.store.put_if_absent(path, _written(after))
         _tell(ended, state, after, failures)
         return True
 
     def _count(self, digest: str, ended: StreamOffset) -> int:
-        """How often it was planned and not committed, up to now; this run is counted once."""
+        """How many runs have planned the batch and not committed it; this run is counted once."""
         store, number = self._root.store, 1
         while True:
             path = join(_folder(ended), digest, f"failed-{number}")
@@ -149,7 +149,7 @@ def what_remains(
     report: Report, about: TopicPartition, state: SuspectMessages, floor: Position,
     ledgers: LedgerList,
 ) -> Report:  # fmt: skip
-    """A consumer's report without what is withheld; what is given up becomes dead letters."""
+    """The consumer's report, less the suspects; those that are given up become dead letters."""
     held = state.not_done(about)
     if not held:
         return report

@@ -1,9 +1,9 @@
 """An offset of the broker query: how far it has read, what the time is, and whose turn it is.
 
-Invariants: with the offset before it, it names a batch's input to the row, so a batch that is
-repeated steps at the same time on the same rows; equal offsets have equal text; time never goes
-back. What is due, whose lease has lapsed, and what is set aside, is named in it: a clock is read
-once for each batch, and what one topic's broker could not take in is kept for it alone.
+Invariants: two offsets name a batch's input to the row, so a repeated batch steps at the same time
+on the same rows; equal offsets have equal text; time never goes back. The offset names what is due,
+whose lease has lapsed, and what is set aside: a clock is read once for each batch. Commands that
+one topic's broker could not take in are kept for it alone.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.topic_name import TopicPartition
 
 SHARD_PREFIX = "\x00shard/"
-"""Before a shard's key, where a record of `__dispatch` has its subscription."""
+"""Begins the `subscription` of a record of `__dispatch` that has a shard; its key follows."""
 OFFSET_RECORD = "\x00offset"
-"""There too: the offset whose batch the commit was."""
+"""The `subscription` of the record that has the offset of the commit's batch."""
 
 _REMEDY: Final = "Delete the broker's checkpoint folder: it is rebuilt from __dispatch."
 OFFSET_FORMAT: Final = StoredFormat("An offset of the broker", version=2, remedy=_REMEDY)
-"""In Spark's checkpoint."""
+"""The format in Spark's checkpoint."""
 RECORD_FORMAT: Final = StoredFormat(
     "An offset of the broker", version=2, checked_since=2, remedy=_REMEDY
 )
-"""In `__dispatch`."""
+"""The format in `__dispatch`."""
 NO_COMMIT: Final = -1
-"""The number of a topic that is not there."""
+"""The commit number of a topic that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A topic partition whose broker could not step: its state is as of before that.
+    """A topic partition whose broker could not step: its state is that of the step before.
 
     `commands` is the next ledger of `__commands` that it has not taken in; `created` the
-    subscriptions that are to be made on it then.
+    subscriptions that its next step makes.
     """
 
     commands: int
@@ -50,15 +50,15 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class BrokerOffset:
-    """Where the batch ends.
+    """The end of a batch.
 
-    `commands` is the next ledger of `__commands`; `hosted` the last commit of each topic
-    partition that has a broker. `lapsed`: whose lease, and where they are subscribed; a path in
-    offsets of version 1. `restored`: the batch takes the brokers' states from the ledgers
-    of `__dispatch` before that one, as Spark's store has none. `dispatched` is the next ledger of
-    `__dispatch` as the batch was planned; None in offsets of older versions. `partitions` are how
-    many each topic is known to have; `created` the durable subscriptions that are made on those
-    that came since. What is in `aside` is not in the batch.
+    `commands`: the next ledger of `__commands`. `hosted`: the last commit of each topic partition
+    that has a broker. `lapsed`: the leases that lapsed, with the partitions where their consumers
+    are subscribed; paths in offsets of version 1. `restored`: the batch takes the brokers' states
+    from the ledgers of `__dispatch` before that one, as Spark's store has none. `dispatched`: the
+    next ledger of `__dispatch` when the batch was planned; None in older versions. `partitions`:
+    the known number by topic. `created`: durable subscriptions to make on partitions that are new.
+    `aside`: partitions that the batch leaves out.
     """
 
     commands: int = 0
@@ -103,7 +103,7 @@ class BrokerOffset:
         return BrokerOffset._of(value)
 
     def to_json(self) -> bytes:
-        """As a record of `__dispatch`."""
+        """The text of a record of `__dispatch`."""
         return RECORD_FORMAT.encode(self.to_json_value())
 
     @staticmethod
@@ -165,7 +165,7 @@ def _lapsed_from_json(value: Any) -> Lease | str:
 def last_shards(
     dispatch: SystemTopic, stop_ledger: int
 ) -> tuple[BrokerOffset | None, dict[TopicPartition, dict[str, bytes]]]:
-    """(the offset of the last batch, each broker's shards as of then), from `__dispatch`."""
+    """(the last batch's offset, each broker's shards after it), from `__dispatch`."""
     offset = None
     brokers: dict[TopicPartition, dict[str, bytes]] = {}
 
@@ -186,7 +186,7 @@ def last_shards(
 
 
 def last_offset(dispatch: SystemTopic, stop_ledger: int) -> BrokerOffset | None:
-    """Of the last batch; None if `__dispatch` does not tell."""
+    """The offset of the last batch; None if `__dispatch` does not have it."""
     for ledger_id in range(stop_ledger - 1, dispatch.first_ledger() - 1, -1):
         stored = next(dispatch.read(ledger_id, ledger_id + 1, keep=_is_offset), None)
         if stored is not None:
@@ -199,7 +199,7 @@ def _is_offset(_about: TopicPartition, name: str) -> bool:
 
 
 def stale_checkpoint(root: Root) -> StaleCheckpointError:
-    """What to say of a checkpoint that is not the newest."""
+    """The error for a checkpoint that is not the newest."""
     return StaleCheckpointError(
         f"This checkpoint is not the newest of the broker of {root.service_url}: one has run from "
         "another since, or this one is of another root. Start the broker from the newest, or with "

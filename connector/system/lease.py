@@ -1,10 +1,9 @@
-"""Signs of life: small files that who lives writes again and again, and who watches them.
+"""Signs of life: small files that a living process writes again and again, and their watchers.
 
 Invariants: a run of a consumer has a file of its own, named after subscription, consumer and
-incarnation, and writes it before it subscribes; a broker has one a root. Who watches a file gives
-its writer up when the file has not changed for longer than the lease, by the watcher's own clock:
-what a file says of time is compared with nothing but what it said before. No command of the
-broker's log is spent on it.
+incarnation, and writes it before it subscribes; a broker has one a root. A watcher gives a writer
+up when the file has not changed for longer than the lease, by the watcher's own clock: the time in
+a file is compared only with the time that was in it before. No command is spent on it.
 Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 """
 
@@ -26,15 +25,15 @@ from pulsar_spark.topic_name import TopicPartition
 LEASES: Final = "_leases"
 LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)
 DEFAULT_LEASE_MS: Final = 30_000
-"""Of a consumer whose file was never seen."""
+"""The lease of a consumer whose file was never seen."""
 RENEWALS: Final = 4
-"""A lease is renewed so many times before it would lapse."""
+"""How often a lease is renewed before it would lapse."""
 
 _log = logging.getLogger(__name__)
 
 
 class SignOfLife(Protocol):
-    """What is written again and again."""
+    """A file's content, which is written again and again."""
 
     @property
     def path(self) -> str: ...
@@ -47,9 +46,9 @@ class SignOfLife(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Which run of a consumer lives, and for how long without a further sign.
+    """A run of a consumer that lives, and for how long without a further sign.
 
-    `partitions`, where it is subscribed, is what the broker knows; files of version 1 say it too.
+    `partitions`, where it is subscribed, come from the broker; files of version 1 have them too.
     """
 
     subscription: str
@@ -74,7 +73,7 @@ class Lease:
 
     @staticmethod
     def from_json(data: bytes) -> Lease | None:
-        """None if it is not one: then nobody is given up on account of it."""
+        """The lease; None for other contents: nobody is given up on account of them."""
         try:
             value = LEASE_FORMAT.decode(data)
             where = value.get("partitions", ())
@@ -89,14 +88,14 @@ class Lease:
 
 
 def leases(store: ObjectStore) -> Iterator[tuple[str, int]]:
-    """(path, when it was written last in ms) of each lease below the root."""
+    """(path, time of the last write in ms) of each lease below the root."""
     for item in store.files(LEASES):
         if "~" in item.path:
             yield item.path, item.modified_ms
 
 
 def read_lease(store: ObjectStore, path: str) -> Lease | None:
-    """None if it is gone."""
+    """The lease in the file; None if there is no such file."""
     data = store.get(path)
     return None if data is None else Lease.from_json(data)
 
@@ -110,7 +109,7 @@ class LeaseKeeper:
         self._renewing: Repeated | None = None
 
     def keep(self, sign: SignOfLife) -> None:
-        """Written when this returns."""
+        """Renew it from now on. The file is written when this returns."""
         if sign == self._sign:
             return
         self._store.touch(sign.path, sign.to_json())
@@ -120,7 +119,7 @@ class LeaseKeeper:
             self._renewing = self._store.clock.repeat(every_s, self._renew, "lease")
 
     def stop(self, *, remove: bool = False) -> None:
-        """Show no more life; `remove` when all who have to know were told."""
+        """Renew nothing more; `remove` the files if everybody concerned has been told."""
         if self._renewing is not None:
             self._renewing.stop()
         if remove and self._sign is not None:
@@ -135,11 +134,11 @@ class LeaseKeeper:
 
 
 class LeaseWatch:
-    """Who has shown no life for longer than its lease, as far as one watcher has seen.
+    """Which leases have lapsed, as one watcher sees it.
 
-    The time between two looks counts for at most half a lease: after a pause of the watcher's, in
-    which those that it watches may have stood still too, they have time to write. Up to
-    `rests_until_s` it makes no pause, but has nothing to do.
+    A pause between two looks counts for at most half a lease: the watched processes may have stood
+    still along with the watcher, and get time to write. Time up to `rests_until_s` counts in full:
+    the watcher has had nothing to do.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -147,12 +146,12 @@ class LeaseWatch:
         self._looked_s = clock.monotonic_s()
         self.rests_until_s = 0.0
         self._quiet: dict[str, tuple[int | None, float]] = {}
-        """Path -> its sign, and for how many seconds it has been that."""
+        """Path -> (its sign, seconds since it changed)."""
 
     def lapsed(self, signs: Mapping[str, int | None], lease_ms: Callable[[str], int]) -> list[str]:
-        """A look at these: path -> when it was written last by whatever clock, None if it is gone.
+        """Look at these: path -> when it was written last by whatever clock, None if it is gone.
 
-        Those that are over, sorted. What is not among them is forgotten.
+        Returns the paths whose leases are over, sorted; paths that are not given are forgotten.
         """
         now_s = self._clock.monotonic_s()
         since_s = now_s - self._looked_s
@@ -172,7 +171,7 @@ class LeaseWatch:
         return sorted(over)
 
     def look_by_s(self, paths: Iterable[str], lease_ms: Callable[[str], int]) -> float:
-        """When to look at these again, by its clock: as often as they are written."""
+        """When to look at these again, by the watcher's clock: as often as they are renewed."""
         waits = []
         for path in paths:
             lease_s = lease_ms(path) / 1000

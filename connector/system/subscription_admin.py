@@ -1,8 +1,8 @@
 """Looking at subscriptions, and moving, making and deleting them, without being a consumer.
 
-Invariants: what is shown is the broker's state as of its last micro-batch, read from `__dispatch`;
-what is asked for is a command, and done when the broker has answered. Follows Pulsar's
-`Topics` admin (`getSubscriptions`, `createSubscription`, `resetCursor`, `deleteSubscription`).
+Invariants: statistics are those of the broker's last micro-batch, read from `__dispatch`; a change
+is a command, and done when the broker has answered. Follows Pulsar's `Topics` admin
+(`getSubscriptions`, `createSubscription`, `resetCursor`, `deleteSubscription`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SubscriptionStats:
     mark_delete_position: str
     backlog: int
     waiting: int
-    """Rejected or timed out, and to be delivered later."""
+    """Messages that were rejected or timed out, and are to be delivered later."""
     delayed: int
     consumers: tuple[ConsumerStats, ...]
 
@@ -70,8 +70,8 @@ def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStat
 def acknowledged_up_to(root: Root, about: TopicPartition, name: str) -> Position:
     """The mark-delete position of a durable subscription, as the broker last said; or EARLIEST.
 
-    Nothing is trimmed of a topic partition before all of its durable subscriptions were told to be
-    behind it.
+    No message of a topic partition is trimmed before `__dispatch` says that all of its durable
+    subscriptions are behind it.
     """
     for each in subscriptions(root, about.topic):
         if (each.topic_partition, each.name, each.durable) == (about, name, True):
@@ -83,8 +83,8 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
     """Send a command to each partition's broker, and wait until all have answered.
 
     `commands` have their `request_id` from `request_id()`. BrokerRefusedError if one is refused,
-    with Pulsar's word for why; BrokerAbsentError if no broker answers in time: it may still do
-    what was asked when it comes.
+    with Pulsar's word for why; BrokerAbsentError if no broker answers in time: a broker may still
+    do them when it comes.
     """
     dispatch = SystemTopic(root, DISPATCH)
     heard = dispatch.refresh()
@@ -118,7 +118,7 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
 
 
 def request_id() -> int:
-    """One that nobody else uses."""
+    """A number that nobody else uses."""
     return _requests.getrandbits(62)
 
 

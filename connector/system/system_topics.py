@@ -1,8 +1,8 @@
 """The two topics by which consumers and the broker talk: `__commands` and `__dispatch`.
 
 Invariants: they are topics like any other, one partition each, one pair a root; a record is
-about one topic partition, and a commit's records stand in the order in which they were given; a
-reader knows how far it is by the id of the next ledger, which a commit without records leaves.
+about one topic partition, and a commit's records keep their order; a reader's place is the id of
+the next ledger, which a commit without records does not change.
 Takes the place of Pulsar's connections between client and broker.
 """
 
@@ -36,7 +36,7 @@ DISPATCH: Final = TopicName.parse("persistent://pulsar/system/__dispatch")
 
 RECORDS_AN_ENTRY: Final = 1000
 APART_BYTES: Final = 64 << 10
-"""So much is not read for the sake of a few records beside it."""
+"""From this size on, data are not read for the sake of a few records beside them."""
 _NAMES: Final = ("key", "ordering_key")
 _DATA: Final = ("value", "publish_time")
 _TIME: Final = MESSAGE_SCHEMA.field("publish_time").type
@@ -52,11 +52,11 @@ class Record:
 
     @staticmethod
     def of(about: TopicPartition, subscription: str, item: Any) -> Record:
-        """A command, or an item of `Ready`."""
+        """A record of this command or item of `Ready`."""
         return Record(about, subscription, wire_format.encode(item))
 
     def item(self) -> Any:
-        """CorruptFileError, or FutureVersionError, if it can't be read."""
+        """Decode the data. CorruptFileError, or FutureVersionError, if they can't be read."""
         return wire_format.decode(self.data)
 
 
@@ -79,7 +79,7 @@ class SystemTopic:
         self._ledger: ManagedLedger | None = None
 
     def open(self) -> ManagedLedger:
-        """Its log, made if it is not there yet; as of the last look."""
+        """The topic's log, made if it does not exist; not refreshed."""
         if self._ledger is None:
             self._ledger = self.root.open_or_create(self.name, 1)
         return self._ledger
@@ -93,7 +93,7 @@ class SystemTopic:
         return True
 
     def refresh(self) -> int:
-        """Look for news; the id that its next ledger will have. 0 while there is no such topic.
+        """Look for news; the id of the next ledger, 0 if there is no such topic.
 
         A transaction that only lacks its decision is finished: nobody stops here for another.
         """
@@ -115,9 +115,9 @@ class SystemTopic:
         return self.open().append(new, application=application, term=term)
 
     def write(self, records: Iterable[Record], aside: Iterable[Record] = ()) -> list[NewLedger]:
-        """Write a file of these, which nobody sees before `ManagedLedger.append`; none, no file.
+        """Write them to a file that nobody sees before `ManagedLedger.append`; no records, no file.
 
-        Those `aside` come last, where few look for them, and apart if they are large.
+        Records `aside` come last, as few look for them, and apart if they are large.
         """
         first, last = list(records), list(aside)
         held = first + last
@@ -158,9 +158,9 @@ class SystemTopic:
         *,
         keep: Callable[[TopicPartition, str], bool] | None = None,
     ) -> Iterator[StoredRecord]:
-        """The records of the ledgers from one id up to before another, as far as they are there.
+        """The records of the ledgers from one id up to before another, as far as they exist.
 
-        `keep(about, subscription)` chooses among them before their data are looked at.
+        `keep(about, subscription)` chooses among them before their data are read.
         """
         ledger = self.open()
         last = ledger.state.next_ledger_id if stop_ledger is None else stop_ledger
@@ -172,7 +172,7 @@ class SystemTopic:
             reader.close()
 
     def first_ledger(self) -> int:
-        """The id of the oldest ledger that is still there; that of the next one if none is."""
+        """The id of the oldest ledger that still exists; the next one's if none does."""
         ledger = self.open()
         ledgers = ledger.ledgers(0)
         return int(ledgers[0].ledger_id) if len(ledgers) else ledger.state.next_ledger_id
@@ -210,7 +210,7 @@ def _records(
     if not kept:
         return
     first = 0
-    if apart:  # only the stretch in which they lie
+    if apart:  # the stretch in which they lie, no more
         first, last = kept[0][0], kept[-1][0]
         table = reader.read_table(ledger, _DATA, first, last + 1 - first)
     values = table["value"]

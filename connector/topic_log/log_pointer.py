@@ -65,7 +65,7 @@ class LogPointer:
             raise POINTER_FORMAT.damaged(name, repr(error)) from error
 
     def moved(self, snapshot: int, now_ms: int, grace_ms: int) -> LogPointer:
-        """The pointer at a newer snapshot; log files that it made superfluous in time are given up.
+        """The pointer at a newer snapshot; log files superfluous for the grace period are given up.
 
         A mark of the future, from a writer whose clock is ahead, counts from now on.
         """

@@ -137,7 +137,7 @@ class ManagedLedger:
 
     @property
     def state(self) -> TopicState:
-        """As of the last `refresh` or commit. Ask again after each: it may be another object."""
+        """The state at the last `refresh` or commit. Ask anew after each: it may be another one."""
         return self._state
 
     def ledgers(self, partition: int) -> LedgerList:
@@ -353,7 +353,7 @@ class ManagedLedger:
                 return
 
     def _decided(self, commit: Commit) -> Commit | None:
-        """The commit, or what it counts as if aborted; None while its transaction is open."""
+        """The commit, without effects if it was aborted; None while its transaction is open."""
         if commit.transaction is None:
             return commit
         decisions = TransactionDecisions(self.store, commit.transaction.id)

@@ -111,7 +111,7 @@ def enforces_schemas(ledger: ManagedLedger, topic: TopicName) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SchemaPolicies:
-    """What a topic asks of a new schema."""
+    """A topic's demands on a new schema."""
 
     strategy: SchemaCompatibilityStrategy = DEFAULT_STRATEGY
     allow_auto_update: bool = True

@@ -1,9 +1,9 @@
-"""What a report or an acknowledgement changes.
+"""The effects of a report or an acknowledgement.
 
-Invariants: acknowledging is a union, so what arrives twice, late or from a consumer that is gone
-does no harm, and what of an older epoch arrives does nothing; a rejection counts only for messages
-that are held at the attempt that it names; what a newer report said of permits, revision and
-committed floor stands against an older one. Follows Pulsar's `Consumer.messageAcked`,
+Invariants: acknowledging is a union, so a command that arrives twice, late or from a consumer that
+is gone does no harm, and one of an older epoch does nothing; a rejection counts only for messages
+that are held at the attempt that it names; permits, revision and committed floor of a newer report
+stand against an older one. Follows Pulsar's `Consumer.messageAcked`,
 `PersistentSubscription.acknowledgeMessage` and `flowPermits`.
 """
 
@@ -41,7 +41,7 @@ from pulsar_spark.subscriptions.subscription import Subscription
 
 
 def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
-    """Take in all that a consumer says."""
+    """Take in a consumer's report."""
     subscription = state.subscriptions.get(command.subscription)
     if subscription is None:
         refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
@@ -67,7 +67,7 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
 
 
 def acknowledge(state: BrokerState, command: Acknowledge, out: ReadyBuilder) -> None:
-    """As a client acknowledges; any consumer may acknowledge another's message."""
+    """Acknowledge as a client does: any consumer may acknowledge another's message."""
     subscription = state.subscriptions.get(command.subscription)
     if subscription is None:
         refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
@@ -94,7 +94,7 @@ def acknowledge(state: BrokerState, command: Acknowledge, out: ReadyBuilder) -> 
 def redeliver_unacknowledged(
     state: BrokerState, command: RedeliverUnacknowledgedMessages, out: ReadyBuilder
 ) -> None:
-    """Take back what the consumer asks to be given again; no messages named at all: everything."""
+    """Take back messages that the consumer asks to be given again; without messages: everything."""
     subscription = state.subscriptions.get(command.subscription)
     consumer = subscription.consumers.get(command.consumer) if subscription else None
     if (
@@ -111,14 +111,14 @@ def redeliver_unacknowledged(
             reject(state, subscription, out, consumer, attempt, messages, at_once)
     else:
         give_back_all(state, subscription, out, consumer, bury=True)
-        # So that it knows which grants these were: all that it reads of before this Revoke.
+        # The revision marks these grants: all that the consumer reads before this Revoke.
         consumer.revision += 1
         consumer.obeyed = consumer.revision
         out.revokes.append(dispatcher_single_active.revoke_all(subscription, consumer))
 
 
 def hear_of_ledgers(state: BrokerState, subscription: Subscription) -> None:
-    """Once the log tells of ledgers, what was acknowledged in them already counts."""
+    """Let acknowledgements count that came before the log told of their ledgers."""
     if subscription.unheard is not None:
         acknowledge_cursor(state, subscription, subscription.unheard)
 
@@ -126,7 +126,7 @@ def hear_of_ledgers(state: BrokerState, subscription: Subscription) -> None:
 def time_out(
     state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
 ) -> None:
-    """Take back what was delivered longer ago than the consumer's acknowledgement timeout."""
+    """Take back messages that were delivered longer ago than the consumer's ack timeout."""
     due, consumer.timeouts = consumer.timeouts.due(state.now_ms)
     if not due:
         return
@@ -137,7 +137,7 @@ def time_out(
 
 
 def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
-    """What was published counts; what lies beyond waits until the log tells of it."""
+    """Acknowledge published messages; those beyond wait until the log tells of them."""
     known, beyond = state.known(cursor.individually_deleted)
     end = state.last_position
     position = min(cursor.mark_delete_position, end)
@@ -174,9 +174,9 @@ def refuse(
 
 
 def _may_report(subscription: Subscription, command: Report, out: ReadyBuilder) -> bool:
-    """Not of an epoch that is over, and not, by a sink, for all up to a message where shared."""
+    """Whether it counts: not of an epoch that is over, nor cumulative by a sink where shared."""
     if command.epoch is not None and command.epoch != subscription.epoch:
-        if _is_strange(subscription, command):  # it waits for nothing, unless it is told
+        if _is_strange(subscription, command):  # a stranger waits for nothing, unless it is told
             _refuse_stranger(subscription, command, out)
         elif command.request_id is not None:
             text = f"The subscription was reset: epoch {command.epoch} is over"
@@ -189,7 +189,7 @@ def _may_report(subscription: Subscription, command: Report, out: ReadyBuilder) 
 
 
 def _is_strange(subscription: Subscription, command: Report) -> bool:
-    """Whether it is of a run that is not connected, or not any more."""
+    """Whether it comes from a run that is not connected, or no longer."""
     consumer = subscription.consumers.get(command.consumer)
     known = consumer is not None and consumer.incarnation == command.incarnation
     return bool(command.consumer) and not known
@@ -209,7 +209,7 @@ def _refuse_stranger(subscription: Subscription, command: Report, out: ReadyBuil
 def _refuses_cumulative(
     subscription: Subscription, command: Report | Acknowledge, out: ReadyBuilder
 ) -> bool:
-    """Where several consumers share it, «all up to this one» would be others' messages too."""
+    """Whether several consumers share: «all up to this one» would be others' messages too."""
     if not subscription.subscription_type.is_shared:
         return False
     kind = subscription.subscription_type.value
@@ -219,7 +219,7 @@ def _refuses_cumulative(
 
 
 def _of_this_epoch(subscription: Subscription, command: Report) -> Cursor:
-    """What it acknowledges, without what a sink names as delivered before a seek."""
+    """Its acknowledgements, without those by a sink of messages delivered before a seek."""
     cursor = command.acknowledged
     for attempt, messages in command.acknowledged_attempts.items():
         if attempt >= subscription.first_attempt:
@@ -228,7 +228,7 @@ def _of_this_epoch(subscription: Subscription, command: Report) -> Cursor:
 
 
 def _complete_batches(subscription: Subscription, messages: PositionSet) -> PositionSet:
-    """Without batch-index acknowledgement an entry counts once all its messages do."""
+    """Without batch-index acknowledgement, the entries of which all messages are in; else all."""
     together = subscription.partial_acks.union(messages)
     entries = PositionSet.of(position for position, _ in together.entries())
     known = together.union(subscription.cursor.individually_deleted.intersection(entries))
@@ -238,7 +238,7 @@ def _complete_batches(subscription: Subscription, messages: PositionSet) -> Posi
 
 
 def _published(state: BrokerState, cursor: Cursor) -> Cursor:
-    """Without what was trimmed. ValueError if something lies beyond the end."""
+    """The cursor without trimmed ledgers. ValueError if it reaches beyond the end."""
     known, beyond = state.known(cursor.individually_deleted)
     if beyond or cursor.mark_delete_position > state.last_position:
         raise ValueError(
@@ -309,9 +309,9 @@ def _take_delivered(
     consumer: Consumer,
     delivered: Mapping[int, PositionSet],
 ) -> None:
-    """What it has planned of what it holds, by attempt, and nothing else; timeouts begin now.
+    """Note what the consumer has planned of its messages, by attempt; timeouts begin now.
 
-    A run that died may have said more than it lived to write down: the next one's word counts.
+    A run that died may have reported more than it wrote down: the next run's report counts.
     """
     before, consumer.delivered = consumer.delivered, NOTHING
     for attempt, messages in delivered.items():
@@ -351,7 +351,7 @@ def _take_rejections(
 
 
 def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:
-    """The attempt that is meant; if none is, all at which it holds something."""
+    """The attempt that is given; without one, all at which the consumer holds messages."""
     if attempt is not None:
         return [attempt]
     held = sorted(consumer.pending)

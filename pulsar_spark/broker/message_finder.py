@@ -1,7 +1,7 @@
-"""Where a message lies, or an instant: what subscriptions begin at, and seeks go to.
+"""The place of a message, or of an instant: subscriptions begin there, and seeks go there.
 
-Invariants: nothing here changes the state; a cursor that is made here has acknowledged what the log
-hides. Follows Pulsar's `PersistentMessageFinder`.
+Invariants: nothing here changes the state; a cursor that is made here has acknowledged the messages
+that the log hides. Follows Pulsar's `PersistentMessageFinder`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pulsar_spark.subscriptions.broker_state import BrokerState
 def cursor_before(
     state: BrokerState, position: Position, batch_index: int = -1, *, compacted: bool = False
 ) -> Cursor:
-    """All before a message, which is the next; and the duplicates that the log hides.
+    """A cursor that holds all before a message, and the duplicates that the log hides.
 
-    If not `compacted`, what compaction has kept of trimmed ledgers too.
+    If not `compacted`, it holds the kept messages of trimmed ledgers too.
     """
     ledgers = state.ledgers_compacted if compacted else state.ledgers_that_stay
     passed = NOTHING if compacted else state.only_compacted
@@ -44,9 +44,9 @@ def position_at_time(state: BrokerState, timestamp_ms: int) -> Position:
         if ledger.max_publish_time_ms < timestamp_ms:
             return entry_after(state, Position(ledger.ledger_id, ledger.entries - 1))
         times = state.columns[ledger.ledger_id].publish_times_ms
-        if times is None:  # nobody knows which of its entries: better some again than one lost
+        if times is None:  # times are unknown: better some messages again than one lost
             return Position(ledger.ledger_id, 0)
-        # A batch is as new as its newest message, so that nothing is passed over.
+        # A batch is as new as its newest message, so that none is passed over.
         starts = np.cumsum(sizes := ledger.batch_sizes.array()) - sizes
         earlier = np.flatnonzero(np.maximum.reduceat(np.asarray(times), starts) < timestamp_ms)
         if len(earlier):

@@ -1,10 +1,10 @@
-"""What may be trimmed, what expires, and who is refused because of a backlog.
+"""Trims, expiry, and the refusal of producers because of a backlog.
 
 Invariants: a ledger goes only when every durable subscription has passed it, retention has
-released it, no connected consumer's committed offset may need it for a replay, and it is
-compacted if the topic ever was, all of it as it stood before this step; one of a non-persistent
-topic when it is old enough, whoever needs it; the newest ledger stays; nothing expires before its
-time, nor behind something that stays. Follows Pulsar's `ManagedLedgerImpl.internalTrimLedgers`,
+released it, no connected consumer's committed offset may need it for a replay, and, if the topic
+was ever compacted, it is compacted: all as it stood before this step; a ledger of a non-persistent
+topic goes when it is old enough, needed or not; the newest ledger stays; nothing expires before its
+time, nor behind a message that stays. Follows Pulsar's `ManagedLedgerImpl.internalTrimLedgers`,
 `PersistentMessageExpiryMonitor` and `BacklogQuotaManager`.
 """
 
@@ -33,7 +33,7 @@ EVICTED_TO: Final = 0.9
 
 
 def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
-    """Oldest first; `state` is that before the step, so what this step needs is still there."""
+    """The ledgers, oldest first. `state` is that before the step: this step's needs stay."""
     ledgers = [each for each in state.ledgers if each.ledger_id not in state.compaction.trimmed]
     if len(ledgers) < 2:
         return ()
@@ -53,7 +53,7 @@ def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
 
 
 def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
-    """When time alone releases the next ledger; None if something else must happen first."""
+    """The instant at which time alone releases the next ledger; None if it needs more."""
     keep_ms = kept_ms(state.topic, state.policies)
     ledgers = state.ledgers_that_stay
     if keep_ms == INFINITE or len(ledgers) < 2:
@@ -67,7 +67,7 @@ def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
 
 
 def expire(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
-    """Acknowledge what is older than the time to live, up to the first message that is not."""
+    """Acknowledge messages older than the time to live, up to the first that is not."""
     ttl_ms = state.policies.message_ttl_ms
     if ttl_ms <= 0:
         return
@@ -87,7 +87,7 @@ def expire(state: BrokerState, subscription: Subscription, out: ReadyBuilder) ->
 
 
 def check_backlog_quota(state: BrokerState, out: ReadyBuilder) -> None:
-    """Say whether a quota is exceeded, or evict what exceeds it."""
+    """Report that a quota is exceeded, or evict the excess."""
     policies = state.policies
     state.quota_exceeded = False
     durable = [each for each in state.subscriptions.values() if each.durable]
@@ -112,7 +112,7 @@ def check_backlog_quota(state: BrokerState, out: ReadyBuilder) -> None:
 
 
 def backlog_bytes(state: BrokerState, subscription: Subscription) -> int:
-    """Payload bytes of what is not acknowledged; part of a ledger counts by its messages."""
+    """Payload bytes of unacknowledged messages; part of a ledger counts by its messages."""
     total = 0
     start = subscription.cursor.mark_delete_position
     for ledger in state.ledgers.between(max(start.ledger_id, 0), state.ledgers[-1].ledger_id):
@@ -133,14 +133,14 @@ def kept_ms(topic: str, policies: TopicPolicies) -> int:
 
 
 def _passed_by_all(state: BrokerState) -> Position | None:
-    """Up to where nobody needs anything any more; None if nothing may go."""
-    if not state.is_persistent:  # nobody is waited for
+    """The position up to which nobody needs a message; None if nothing may go."""
+    if not state.is_persistent:  # it waits for nobody
         return state.last_position
     durable = [each for each in state.subscriptions.values() if each.durable]
     if not durable and state.policies.keep_without_subscription and not state.was_subscribed:
         return None
     passed = state.last_position
-    if state.compaction.horizon is not None:  # what is not compacted yet stays
+    if state.compaction.horizon is not None:  # ledgers that are not compacted yet stay
         passed = min(passed, state.compaction.horizon)
     for subscription in state.subscriptions.values():
         if subscription.durable:
@@ -151,7 +151,7 @@ def _passed_by_all(state: BrokerState) -> Position | None:
 
 
 def _released(state: BrokerState, ledger: LedgerInfo, now_ms: int, total_bytes: int) -> bool:
-    """Retention: over its time, or more than its size without it."""
+    """Whether retention lets the ledger go: it is over its time, or the topic over its size."""
     policies = state.policies
     by_time, by_size = kept_ms(state.topic, policies), policies.retention_size_bytes
     age_ms = now_ms - state.columns[ledger.ledger_id].published_at_ms
@@ -165,7 +165,7 @@ def _released(state: BrokerState, ledger: LedgerInfo, now_ms: int, total_bytes: 
 
 
 def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tuple[int, int | None]:
-    """(how many entries of it are over, from its first; when the next is)."""
+    """(the number of its entries that have expired, the instant at which the next does)."""
     if ledger.max_publish_time_ms + ttl_ms < state.now_ms:
         return ledger.entries, None
     times = state.columns[ledger.ledger_id].publish_times_ms

@@ -2,11 +2,10 @@
 
     state, ready = step(state, commands, now_ms)
 
-Invariants: the result depends on the arguments alone, and the state that was given is as it was;
-time never goes back; whatever a batch of commands says is taken in first, and what to grant is
-decided once, at its end; what the step wants done stands in `Ready`, in order. What is trimmed, is
-so on account of the state before the step. Follows Pulsar's `PersistentTopic`, `ServerCnx` and
-their dispatchers.
+Invariants: the result depends on the arguments alone, and the given state does not change; time
+never goes back; all commands of a batch are taken in first, and grants are decided once, at its
+end; effects stand in `Ready`, in order; trims follow from the state before the step. Follows
+Pulsar's `PersistentTopic`, `ServerCnx` and their dispatchers.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ from pulsar_spark.subscriptions.subscription import Subscription
 
 
 def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[BrokerState, Ready]:
-    """The state after these commands, in order, at that time; and what is to be done."""
+    """The state after these commands, in order, at that time; and the effects for the host."""
     out = ReadyBuilder()
     before, state = state, state.copy()
     state.now_ms = max(now_ms, state.now_ms)
@@ -87,7 +86,7 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
 
 
 def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
-    """The log comes first: what consumers say may be of ledgers that are new in this batch."""
+    """Take in the log first: consumers' commands may be about ledgers of this batch."""
     added = [each for each in commands if isinstance(each, LedgerAdded)]
     for command in sorted(added, key=lambda each: each.ledger.ledger_id):
         if state.add_ledger(command) and command.hidden:
@@ -108,7 +107,7 @@ def _delayed_that_are_due(state: BrokerState) -> PositionSet:
 def _advance_time(
     state: BrokerState, subscription: Subscription, delayed: PositionSet, out: ReadyBuilder
 ) -> None:
-    """Whatever has come due by now: the time to live, ack timeouts, redeliveries, delays."""
+    """Do all that is due by now: the time to live, ack timeouts, redeliveries, delays."""
     retention.expire(state, subscription, out)
     subscription.drop_acknowledged()
     for consumer in subscription.consumers.values():
@@ -116,7 +115,7 @@ def _advance_time(
             time_out(state, subscription, consumer, out)
     due, subscription.waiting = subscription.waiting.due(state.now_ms)
     if subscription.subscription_type.is_shared:
-        # Behind the read position they are read anyway; delayed ones come when their time has.
+        # Messages behind the read position are read anyway; delayed ones at their time.
         due = due.up_to(subscription.read_position) if due else due
         if due and state.delayed:
             due = due.difference(state.delayed.messages())
@@ -131,7 +130,7 @@ def _advance_time(
 
 
 def _dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
-    """Decide once what is granted; then say how far the subscription is, and when to look again."""
+    """Decide once what is granted; then report the subscription's place and its next instant."""
     subscription.drop_acknowledged()
     DISPATCHERS[subscription.subscription_type](state, subscription, out)
     if out.welcomes:
@@ -159,7 +158,7 @@ def _compacted(state: BrokerState, command: Compacted, _out: ReadyBuilder) -> No
 
 
 def _already_taken_in(_state: BrokerState, _command: LedgerAdded, _out: ReadyBuilder) -> None:
-    """See `_take_in_ledgers`."""
+    """Nothing: `_take_in_ledgers` has taken it in."""
 
 
 HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = {
@@ -177,7 +176,7 @@ HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = 
     Acknowledge: acknowledge,
     RedeliverUnacknowledgedMessages: redeliver_unacknowledged,
 }
-"""What each command does; there is no other."""
+"""The function of each command; there are no other commands."""
 
 DISPATCHERS: Final[
     dict[SubscriptionType, Callable[[BrokerState, Subscription, ReadyBuilder], None]]
@@ -187,4 +186,4 @@ DISPATCHERS: Final[
     SubscriptionType.SHARED: dispatcher_multiple_consumers.dispatch,
     SubscriptionType.KEY_SHARED: dispatcher_sticky_key.dispatch,
 }
-"""Who gets the messages of a subscription of each type."""
+"""The dispatcher of each type of subscription."""

@@ -43,7 +43,7 @@ from pulsar_spark.topic_name import TopicName, check_subscription_name
 
 
 def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None:
-    """Let a consumer in, or say why not; or say again to one that is in what it holds."""
+    """Let a consumer in, or refuse it; tell one that is in already what it holds."""
     if not state.is_persistent:
         command = _only_while_connected(command)
     refusal = _refusal(state, command)
@@ -84,7 +84,7 @@ def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None
 
 
 def create(state: BrokerState, command: CreateSubscription, out: ReadyBuilder) -> None:
-    """A subscription without consumers; one that is there stays as it is."""
+    """Make a subscription without consumers; one that exists stays as it is."""
     wanted = Subscribe(
         command.subscription, "admin", initial_position=command.initial_position,
         request_id=command.request_id,
@@ -104,7 +104,7 @@ def create(state: BrokerState, command: CreateSubscription, out: ReadyBuilder) -
 
 
 def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
-    """Answer those who were let in by this batch of commands, with all that they hold."""
+    """Answer the consumers that this batch let in, with all that they hold."""
     for command in out.welcomes:
         consumer = subscription.consumers.get(command.consumer)
         if command.subscription != subscription.name or consumer is None:
@@ -128,7 +128,7 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
             ]  # fmt: skip
             out.revokes.append(dispatcher_single_active.revoke_of(subscription, consumer))
             if consumer.has_open_grant:
-                continue  # all that it holds and has not delivered is asked back
+                continue  # all undelivered messages are asked back
         grants_again(subscription, consumer, out)
         told = {(grant.subscription, grant.consumer) for grant in out.open_grants}
         if consumer.has_open_grant and (subscription.name, consumer.name) not in told:
@@ -137,7 +137,7 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
 
 
 def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: ReadyBuilder) -> None:
-    """A consumer goes, or is given up; only the latter may bury what it was busy with."""
+    """Take a consumer out; one that is given up may have its undone messages buried."""
     subscription = state.subscriptions.get(command.subscription)
     consumer = subscription.consumers.get(command.consumer) if subscription else None
     if subscription is None or consumer is None or consumer.incarnation != command.incarnation:
@@ -225,7 +225,7 @@ def _refusal(state: BrokerState, command: Subscribe) -> Refusal | None:
 
 
 def _bad_request(state: BrokerState, command: Subscribe) -> Refusal | None:
-    """What no subscription would allow."""
+    """The refusal that every subscription would give."""
     try:
         check_subscription_name(command.subscription)
         policy = command.options.dead_letter_policy
@@ -244,7 +244,7 @@ def _bad_request(state: BrokerState, command: Subscribe) -> Refusal | None:
 
 
 def _over(subscription: Subscription, command: Subscribe) -> Refusal | None:
-    """Whether it is of the wrong durability, or of a run that is over."""
+    """The refusal of a wrong durability, or of a run that is over."""
     if subscription.durable != command.durable:
         text = "Durable subscription with the same name already exists."
         if command.durable:
@@ -260,7 +260,7 @@ def _over(subscription: Subscription, command: Subscribe) -> Refusal | None:
 
 
 def _clash(subscription: Subscription, command: Subscribe) -> Refusal | None:
-    """Whether those who are connected share in another way, or not at all."""
+    """The refusal if connected consumers share in another way, or not at all."""
     kind = command.subscription_type
     if subscription.subscription_type is not kind:
         text = (
@@ -298,7 +298,7 @@ def _too_many(state: BrokerState, subscription: Subscription | None) -> Refusal 
 
 
 def _only_while_connected(command: Subscribe) -> Subscribe:
-    """How a consumer of a non-persistent topic subscribes, whatever it asked for."""
+    """The command as for a non-persistent topic: there a subscription is not durable."""
     return replace(
         command,
         durable=False,
@@ -339,7 +339,7 @@ def _created(state: BrokerState, command: Subscribe) -> Subscription:
 
 
 def _first_consumer(state: BrokerState, subscription: Subscription, command: Subscribe) -> None:
-    """The one who comes first says of what type the subscription is, and what it reads."""
+    """Let the first consumer settle the subscription's type, and what it reads."""
     if subscription.read_compacted and not command.read_compacted:
         subscription.acknowledge(Cursor().acknowledge(state.only_compacted), state.ledgers)
     subscription.read_compacted = command.read_compacted
@@ -365,7 +365,7 @@ def _first_consumer(state: BrokerState, subscription: Subscription, command: Sub
 
 
 def _join(subscription: Subscription, command: Subscribe) -> None:
-    """Or join anew. ConsumerAssignError if its ranges are another's; then nothing has changed."""
+    """Let a consumer join, or rejoin. ConsumerAssignError, without effect, if ranges clash."""
     name = command.consumer
     is_in = name in subscription.consumers
     if subscription.failover is not None:
@@ -410,7 +410,7 @@ def _subscribe_again(
     command: Subscribe,
     out: ReadyBuilder,
 ) -> None:
-    """A doubled command, or a new run: say what it holds; without checkpoint it holds nothing."""
+    """Answer a doubled command, or a new run: what it holds; nothing without checkpoint."""
     if command.incarnation > consumer.incarnation:
         if _joins_differently(subscription, consumer, command):
             try:

@@ -1,7 +1,7 @@
-"""Shared: messages are dealt out by priority and turn, to whoever may hold more.
+"""Shared: messages are dealt out by priority and turn, to consumers with room.
 
-Invariants: what is to go out again goes before what is new; nobody gets more than it may hold, to
-the message; what finds no taker stays in `replay`. Follows Pulsar's
+Invariants: messages that go out again come before new ones; nobody gets more than it may hold, to
+the message; messages without a taker stay in `replay`. Follows Pulsar's
 `PersistentDispatcherMultipleConsumers`.
 """
 
@@ -52,7 +52,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
 
 
 def capacities_of(state: BrokerState, subscription: Subscription) -> tuple[dict[str, int], int]:
-    """(how many messages more each may hold, of those who may; how many all hold now)."""
+    """(the room of each consumer that has any, the number of messages that all hold now)."""
     capacities, total = {}, 0
     for name, consumer in subscription.consumers.items():
         held = subscription.unacked_messages_of(consumer, state.ledgers)
@@ -64,7 +64,7 @@ def capacities_of(state: BrokerState, subscription: Subscription) -> tuple[dict[
 
 
 def excluded_from_reading(state: BrokerState, subscription: Subscription) -> PositionSet:
-    """What is not read on: its time has not come, or somebody holds it from before a rewind."""
+    """Messages not to read: delayed ones, and those that somebody holds from before a rewind."""
     excluded = state.delayed.messages()
     if subscription.waiting:
         excluded = excluded.union(subscription.waiting.messages)
@@ -78,7 +78,7 @@ def _deal(
     capacities: dict[str, int],
     granted: dict[str, PositionSet],
 ) -> PositionSet:
-    """Deal these out, entry by entry in turn; what is left over."""
+    """Deal these out, entry by entry in turn; returns those left over."""
     rest = candidates
     while rest and capacities:
         run = EntryRun.of(rest, state.ledgers)
@@ -102,7 +102,7 @@ def _deal(
 
 
 def _within(run: EntryRun, ranges: list[tuple[int, int]], capacity: int) -> PositionSet:
-    """The entries at these places; the last ones are cut so that no more than `capacity` are."""
+    """The entries at these places; the last are cut, to at most `capacity` messages."""
     places = np.concatenate([np.arange(first, stop) for first, stop in ranges])
     ends = np.cumsum(run.counts[places])
     fitting = int(np.searchsorted(ends, capacity, "right"))

@@ -1,11 +1,10 @@
 """Exclusive and Failover: one consumer reads all, by an open grant, until it is revoked.
 
 Invariants: at most one consumer has the open grant; another gets it only after the holder has
-reported what it delivered, or is gone; what the holder delivered and has not acknowledged stays
-with it, so a handover delivers nothing twice; messages that were rejected come back alone, by an
-explicit grant. What a consumer is to this dispatcher, and what changes it, is the table
-TRANSITIONS, from which the figure in docs/broker.md is drawn. Follows Pulsar's
-`PersistentDispatcherSingleActiveConsumer`, which rewinds instead.
+reported what it delivered, or is gone; delivered and unacknowledged messages stay with the holder,
+so a handover delivers nothing twice; rejected messages come back by an explicit grant. The table
+TRANSITIONS has the roles of a consumer and their changes; the figure in docs/broker.md is drawn
+from it. Follows Pulsar's `PersistentDispatcherSingleActiveConsumer`, which rewinds instead.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pulsar_spark.subscriptions.subscription import Subscription
 
 
 class Role(str, Enum):
-    """What a consumer is just now."""
+    """The present role of a consumer."""
 
     STANDBY = "standby"
     ACTIVE = "active"
@@ -34,7 +33,7 @@ class Role(str, Enum):
 
 
 class Event(str, Enum):
-    """What happens to a consumer."""
+    """An event that may change a consumer's role."""
 
     ELECTED = "elected, and nobody holds the grant"
     DEPOSED = "another was elected"
@@ -50,7 +49,7 @@ TRANSITIONS: Final = {
     (Role.ACTIVE, Event.LEFT): Role.GONE,
     (Role.REVOKING, Event.LEFT): Role.GONE,
 }
-"""What is not in here cannot happen; `moved` says so by state and event."""
+"""A pair that is missing here can't happen; `moved` names it in an error."""
 
 
 def role_of(consumer: Consumer) -> Role:
@@ -67,7 +66,7 @@ def moved(role: Role, event: Event) -> Role:
 
 
 def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
-    """Hand over where another was elected; then grant again what was rejected and is due."""
+    """Hand over if another was elected; then grant again rejected messages that are due."""
     elected = subscription.failover.active if subscription.failover is not None else None
     holder = subscription.consumers.get(subscription.active)
     if holder is not None and role_of(holder) is Role.ACTIVE and holder.name != elected:
@@ -89,7 +88,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
 def obeyed(
     state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
 ) -> None:
-    """The holder has reported, and knows that the grant is over."""
+    """Note that the holder has reported, and knows that its grant is over."""
     moved(Role.REVOKING, Event.OBEYED)
     attempt, held = consumer.open_attempt, consumer.held
     delivered = subscription.held_openly(consumer.delivered.difference(held))
@@ -107,7 +106,7 @@ def obeyed(
 def open_grant_of(
     subscription: Subscription, consumer: Consumer, *, again: bool = False
 ) -> OpenGrant:
-    """Everything but what is acknowledged, waits, or is held by explicit grants."""
+    """Everything but acknowledged and waiting messages, and those in explicit grants."""
     others = subscription.held.union(subscription.waiting.messages).union(subscription.replay)
     after = subscription.cursor.acknowledge(others) if others else subscription.cursor
     counts = {
@@ -149,7 +148,7 @@ def revoke_of(subscription: Subscription, consumer: Consumer) -> Revoke:
 
 
 def revoke_all(subscription: Subscription, consumer: Consumer) -> Revoke:
-    """Of everything that was granted to it before."""
+    """A Revoke of all earlier grants."""
     return Revoke(
         subscription.name,
         consumer.name,

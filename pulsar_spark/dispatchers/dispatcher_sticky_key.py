@@ -1,11 +1,10 @@
 """Key_Shared: a key's messages go to one consumer at a time, in order.
 
-Invariants: a message is granted only to the owner of its slot; a slot of which another consumer
-still holds a message (it drains), or has yet to give one back, is granted to nobody; of each slot
-messages are granted in order, for what is passed over is kept in `replay` and goes first; at most
-the look-ahead is passed over. Follows Pulsar 4's
-`PersistentStickyKeyDispatcherMultipleConsumers` (PIP-379), for each message where Pulsar looks at
-the first of a batch.
+Invariants: a message is granted only to the owner of its slot; a slot is granted to nobody while it
+drains: another consumer still holds a message of it, or has yet to give one back; messages of a
+slot are granted in order, for those passed over are kept in `replay` and go first; at most the
+look-ahead is passed over. Follows Pulsar 4's `PersistentStickyKeyDispatcherMultipleConsumers`
+(PIP-379), for each message where Pulsar looks at the first of a batch.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def new_selector(policy: KeySharedPolicy, policies: TopicPolicies) -> StickyKeyS
 
 
 def selector_changed(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
-    """After a join or a leave: what drains now, and what is asked back of whom."""
+    """After a join or a leave: note which slots drain, and ask messages back."""
     selector = subscription.selector
     if selector is None or subscription.key_shared_policy.allow_out_of_order_delivery:
         return
@@ -64,7 +63,7 @@ def selector_changed(state: BrokerState, subscription: Subscription, out: ReadyB
 def obeyed(
     state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
 ) -> None:
-    """It has reported what it delivered: of what was asked back, the rest is free."""
+    """Free the messages that were asked back, but for those reported as delivered."""
     asked, consumer.revoked = consumer.revoked, NOTHING
     rest = asked.difference(consumer.delivered) if consumer.says_delivered else NOTHING
     for attempt in list(consumer.pending):
@@ -84,7 +83,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         return
     draining = _draining_slots(state, subscription, selector)
     granted: dict[str, PositionSet] = {}
-    if subscription.replay:  # what was passed over or comes again goes first
+    if subscription.replay:  # passed over or rejected: these go first
         replay = subscription.replay
         rest = _deal(state, selector, replay, draining, capacities, granted, room)
         room -= replay.count(state.ledgers) - rest.count(state.ledgers)
@@ -97,7 +96,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         most = min(sum(capacities.values()), look_ahead - passed_over, room)
         if most <= 0:
             break
-        # The rest of an entry that was cut goes before what is behind it.
+        # The rest of an entry that was cut goes before the entries behind it.
         candidates = beside.prefix(most, state.ledgers) if beside else NOTHING
         beside = beside.difference(candidates)
         if not beside:
@@ -110,7 +109,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         subscription.replay = subscription.replay.union(rest)
         passed_over = subscription.replay.count(state.ledgers) if subscription.replay else 0
         room -= candidates.count(state.ledgers) - (rest.count(state.ledgers) if rest else 0)
-    if beside:  # passed over for being too much at once; its owners may still have room
+    if beside:  # too much at once; its owners may still have room
         rest = _deal(state, selector, beside, draining, capacities, granted, max(room, 0))
         subscription.replay = subscription.replay.union(rest)
     for name, messages in granted.items():
@@ -143,9 +142,9 @@ def _deal(
     granted: dict[str, PositionSet],
     room: int,
 ) -> PositionSet:
-    """Give each message to the owner of its slot, up to what that one may hold; the others.
+    """Give each message to the owner of its slot, up to its capacity; returns the others.
 
-    All together get as many as there is room for, the first ones.
+    All consumers together get as many as there is room for, the first ones.
     """
     run = StickyKeyRun.of(candidates, state, selector)
     owners = selector.select_many(run.slots)
@@ -183,7 +182,7 @@ def _draining_slots(
 
 
 def _moved(state: BrokerState, selector: StickyKeySelector, consumer: Consumer) -> PositionSet:
-    """What the consumer holds of slots that are not its own."""
+    """The messages that the consumer holds of slots that are not its own."""
     held = consumer.held
     if not held:
         return NOTHING

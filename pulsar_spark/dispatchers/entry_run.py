@@ -1,8 +1,8 @@
 """A set of messages as a row of entries: to be dealt out, cut anywhere.
 
-Invariants: entries stand in order; `counts` says how many messages of each are in the set; what
-`take` and `cut` give are parts of the set. Stands for the list of entries that Pulsar's
-dispatchers have just read.
+Invariants: entries stand in order; `counts` has the number of each one's messages in the set;
+`take` and `cut` give parts of the set. Stands for the list of entries that Pulsar's dispatchers
+have just read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EntryRun:
 
     @staticmethod
     def of(messages: PositionSet, ledgers: LedgerList) -> EntryRun:
-        """KeyError if `ledgers` lacks one of the set's."""
+        """The set's entries. KeyError if `ledgers` lacks one of its ledgers."""
         ids, entries, counts = [], [], []
         for ledger_id in messages.ledger_ids:
             ledger = ledgers.get(ledger_id)
@@ -79,7 +79,7 @@ class EntryRun:
         return PositionSet(whole, partial)
 
     def cut(self, place: int, messages: int) -> PositionSet:
-        """The first messages, as many, of the entry at a place."""
+        """The first `messages` messages of the entry at a place."""
         ledger_id, entry_id = int(self.ledger_ids[place]), int(self.entry_ids[place])
         part = self.messages.partial_entries(ledger_id).get(entry_id)
         if part is None:

@@ -1,8 +1,8 @@
-"""How many messages a consumer may take, the next ones that nobody was granted, and the grant.
+"""A consumer's room for messages, the next messages that nobody was granted, and the grant.
 
 Invariants: nobody holds more than its permits, nor more unacknowledged messages than the topic
-allows; what is read is neither acknowledged, nor waiting, nor delayed; the read position never
-goes back, and what of an entry was not taken is in `replay`. Follows Pulsar's `Consumer`
+allows; messages that are read are neither acknowledged, nor waiting, nor delayed; the read position
+never goes back, and the rest of an entry that was cut is in `replay`. Follows Pulsar's `Consumer`
 (`blockedConsumerOnUnackedMsgs`) and `ManagedCursorImpl.asyncReadEntries`.
 """
 
@@ -23,9 +23,9 @@ SMALLEST_READ = 64
 def capacity_of(
     state: BrokerState, subscription: Subscription, consumer: Consumer, held: int
 ) -> int:
-    """How many messages more it may hold than that; keeps its block on unacknowledged ones.
+    """How many more messages it may hold than `held`; notes whether it is blocked.
 
-    Only consumers of a durable subscription that several share are ever blocked.
+    Too many unacknowledged messages block only consumers of a durable shared subscription.
     """
     capacity = consumer.permits - held
     limit = state.policies.max_unacked_messages_per_consumer
@@ -58,7 +58,7 @@ def read_new(
         rest = window.difference(deleted) if deleted else window
         rest = rest.difference(excluded) if excluded else rest
         taken, last = _at_most(rest, left, ledger)
-        if last is not None:  # not all of it: what is left of its last entry is read later
+        if last is not None:  # cut: the rest of its last entry is read later
             stop = last + 1
             entry = PositionSet.of([(ledger.ledger_id, last)])
             beside = rest.intersection(entry).difference(taken)
@@ -82,8 +82,8 @@ def _at_most(rest: PositionSet, most: int, ledger: LedgerInfo) -> tuple[Position
 def grant(
     subscription: Subscription, consumer: Consumer, messages: PositionSet, out: ReadyBuilder
 ) -> None:
-    """The consumer holds these from now on; one Grant for each attempt and redelivery count."""
-    if subscription.partial_acks:  # of a batch that comes again, all is to be acknowledged again
+    """Let the consumer hold these; one Grant for each attempt and redelivery count."""
+    if subscription.partial_acks:  # a batch that comes again is to be acknowledged as a whole
         subscription.partial_acks = subscription.partial_acks.difference(messages)
     for attempt, part in list(subscription.tracker.by_next_attempt(messages)):
         consumer.give(attempt, part)
@@ -103,7 +103,7 @@ def grant(
 
 
 def grants_again(subscription: Subscription, consumer: Consumer, out: ReadyBuilder) -> None:
-    """All that the consumer holds, said once more; but not what it is to give back."""
+    """Grant again all that the consumer holds, but for messages that it is to give back."""
     said = consumer.revoked
     for new in out.grants:
         if (new.subscription, new.consumer) == (subscription.name, consumer.name):
@@ -126,7 +126,7 @@ def grants_again(subscription: Subscription, consumer: Consumer, out: ReadyBuild
 
 
 def block_the_full(state: BrokerState, subscription: Subscription) -> None:
-    """After grants: who holds all that it may is blocked from now on, not from the next look."""
+    """Block consumers that a grant has filled now, not at the next look."""
     total = 0
     for consumer in subscription.consumers.values():
         held = subscription.unacked_messages_of(consumer, state.ledgers)
@@ -136,12 +136,12 @@ def block_the_full(state: BrokerState, subscription: Subscription) -> None:
 
 
 def is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: int) -> bool:
-    """Whether the subscription reads nothing new; keeps it so until half is acknowledged."""
+    """Whether the subscription reads nothing new: full, and then until half is acknowledged."""
     limit = state.policies.max_unacked_messages_per_subscription
     if limit <= 0:
         subscription.is_blocked = False
     elif held >= limit:
         subscription.is_blocked = True
-    elif held < max(limit // 2, 1):  # half of 1 is 0, and fewer nobody holds
+    elif held < max(limit // 2, 1):  # half of 1 is 0, and nobody holds fewer
         subscription.is_blocked = False
     return subscription.is_blocked

@@ -1,7 +1,7 @@
 """A set of messages as a row of messages, each with its Key_Shared slot.
 
-Invariants: messages stand in order; a message without a hash gets one from where it lies, so that
-keyless messages spread over all consumers; what `take` gives is a part of the set.
+Invariants: messages stand in order; a message without a hash gets one from its place, so that
+keyless messages spread over all consumers; `take` gives a part of the set.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StickyKeyRun:
 
     @staticmethod
     def of(messages: PositionSet, state: BrokerState, selector: StickyKeySelector) -> StickyKeyRun:
-        """KeyError if the state lacks one of the set's ledgers."""
+        """The set's messages. KeyError if the state lacks one of its ledgers."""
         ids, columns, hashes = [], [], []
         for ledger_id in messages.ledger_ids:
             ledger = state.ledgers.get(ledger_id)
@@ -68,7 +68,7 @@ class StickyKeyRun:
 
 
 def _rows(messages: PositionSet, ledger: LedgerInfo) -> Columns:
-    """(entries, batch indexes, batch sizes, rows in the ledger) of the messages held of it."""
+    """(entries, batch indexes, batch sizes, rows in the ledger) of the set's messages in it."""
     parts = messages.partial_entries(ledger.ledger_id)
     held = messages.whole_entries(ledger.ledger_id)
     whole = np.array(held.to_array(), np.int64)

@@ -1,4 +1,4 @@
 """The step, hosted: rows in, one step, changed shards and rows out.
 
-What any host needs, Spark's state store or another; the formats of shards and rows are here.
+Every host uses this room, Spark's state store or another; the formats of shards and rows are here.
 """

@@ -1,7 +1,7 @@
 """The broker's state as shards, and back.
 
-Invariants: equal states give equal shards; a state that went through shards steps as it would
-have; what is small stands in one shard a subscription, large sets in shards of their own, columns
+Invariants: equal states give equal shards; a state steps alike before and after its way through
+shards; small values stand in one shard a subscription, large sets in shards of their own, columns
 that never change in shards that are written once. The form is versioned by `shards`.
 """
 
@@ -49,7 +49,7 @@ _SELECTORS: Final[dict[str, Any]] = {
 _NO_PRODUCERS: Final[dict[str, Any]] = {
     "producers": [], "waiting": [], "topic_epoch": None, "exclusive_producer": None,
 }  # fmt: skip
-"""What an older Pulsarlite wants to find: access modes are the log's, and not the broker's."""
+"""Fields that older versions want to find: access modes are the log's, and not the broker's."""
 _PLAIN_OF_CONSUMER: Final = (
     "name", "incarnation", "priority_level", "permits", "open_attempt", "says_delivered",
     "revision", "obeyed", "sequence", "redeliver_sequence", "is_blocked",
@@ -57,7 +57,7 @@ _PLAIN_OF_CONSUMER: Final = (
 
 
 def to_shards(state: BrokerState) -> dict[str, bytes]:
-    """By key; each of at most `shards.MAX_SHARD_BYTES`."""
+    """Key -> shard, each of at most `shards.MAX_SHARD_BYTES`."""
     writer = ShardWriter()
     blocks: dict[int, list[Any]] = {}
     for ledger in state.ledgers:
@@ -316,7 +316,7 @@ def _cursor(reader: ShardReader, key: str, value: list[Any]) -> Cursor:
 
 @lru_cache(maxsize=1024)
 def _plain(policy: TopicPolicies | KeySharedPolicy | ConsumerOptions) -> dict[str, Any]:
-    """As JSON takes it; the same ones are written again and again."""
+    """The JSON of a policy; cached, as the same ones are written again and again."""
     return asdict(policy)
 
 

@@ -1,9 +1,9 @@
-"""What goes into and comes out of a hosted broker, as rows: a batch's share of one topic partition.
+"""The rows of a hosted broker, in and out: a batch's share of one topic partition.
 
-Invariants: rows say their place (`phase`, `place`, `row`), since Spark promises no order within a
+Invariants: rows have their place (`phase`, `place`, `row`), since Spark promises no order within a
 key, and the host sorts by it; a batch's rows carry one `now_ms`; columns of a ledger travel as the
-bytes of their arrays, never as rows of their own. Both hosts speak these rows: Spark's state store
-and, in tests, a plain loop.
+bytes of their arrays, never as rows of their own. All hosts speak these rows: Spark's state store,
+and the broker embedded in a process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pulsar_spark.topic_log.ledger_commit import ledger_from_json, ledger_to_jso
 
 
 class Phase(IntEnum):
-    """What is taken in first."""
+    """The order in which rows are taken in."""
 
     RESTORED = 0
     LOG = 1
@@ -54,7 +54,7 @@ OFFSET: Final = "offset"
 
 
 class InputRow(NamedTuple):
-    """One row for the broker of (topic, partition). `text` is a shard's key, or what failed."""
+    """One row for the broker of (topic, partition). `text` is a shard's key, or an error."""
 
     topic: str
     partition: int
@@ -78,7 +78,7 @@ INPUT_DDL: Final = (
 
 
 class OutputRow(NamedTuple):
-    """One row of what a step wants done. `text` is a subscription, or a shard's key.
+    """One row of a step's effects. `text` is a subscription, or a shard's key.
 
     ASIDE: there was no step; its data say why.
     """
@@ -102,7 +102,7 @@ def ledger_data(ledger: LedgerInfo, published_at_ms: int, hidden: Any = None) ->
 
 
 def messages_json(messages: PositionSet) -> Any:
-    """As a commit has it."""
+    """The JSON of a position set in a commit."""
     return cursor_format.to_json_value(EARLIEST, messages)
 
 
@@ -153,7 +153,7 @@ def letter_of(data: bytes) -> Letter:
 
 
 def in_order(rows: Iterable[InputRow]) -> list[InputRow]:
-    """By place, whatever order they came in."""
+    """The rows by their place, whatever order they came in."""
     return sorted(rows, key=lambda each: (each.phase, each.place, each.row))
 
 

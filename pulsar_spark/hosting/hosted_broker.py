@@ -1,9 +1,9 @@
 """One topic partition's broker, hosted: rows in, shards to store and rows to act on out.
 
-Invariants: what is stored after a batch is all that the next one needs; the stored shards are
-written to `__dispatch` too, so a host that lost its store is restored from there to the letter;
-the same state and rows give the same result, so a batch may be repeated; a step that fails, or
-whose input could not be read, leaves the state as it was and is no other topic's business.
+Invariants: the stored shards are all that the next batch needs; they are written to `__dispatch`
+too, so a host that lost its store is restored from there to the letter; the same state and rows
+give the same result, so a batch may be repeated; a step that fails, or whose input could not be
+read, leaves the state as it was, and affects no other topic.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ OFFSET_KEY: Final = ""
 """The topic of the row that carries a batch's offset through; it has no broker."""
 
 LONGEST_ERROR: Final = 300
-"""Characters of an error that are told."""
+"""The most characters of an error that a row has."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class HostedBroker:
-    """A broker between two batches: its shards, and the state that they say, if it is at hand."""
+    """A broker between two batches: its shards, and the state in them, if it is decoded."""
 
     state: BrokerState | None
     shards: Mapping[str, bytes]
 
     @staticmethod
     def stored(shards: Mapping[str, bytes]) -> HostedBroker | None:
-        """From a store; None if it has nothing."""
+        """The broker with these shards; None if the store has none."""
         return HostedBroker(None, shards) if shards else None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a batch made of a broker: what to store, to delete, and to do."""
+    """A batch's result for a broker: what to store, to delete, and to do."""
 
     broker: HostedBroker
     written: Mapping[str, bytes]
@@ -61,7 +61,7 @@ class Batch:
 def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
     """Take in a batch's rows of one topic partition, in their order, and step once.
 
-    A broker that can't is set aside: what it holds stays, and a row says why. Rows that restore it
+    A broker that can't step is set aside: its shards stay, and a row says why. Rows that restore it
     count for more than what the store has.
     """
     ordered = broker_rows.in_order(rows)
@@ -94,14 +94,14 @@ def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
 
 
 def described(error: Exception) -> str:
-    """What is told of it to all, in one line."""
+    """The error in one line, for a row."""
     known = isinstance(error, (PulsarliteError, _InputFailedError))
     text = str(error) if known else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:LONGEST_ERROR]
 
 
 class _InputFailedError(Exception):
-    """What a broker was to take in could not be read."""
+    """Input of a broker could not be read."""
 
 
 def _step(broker: HostedBroker, rows: list[InputRow]) -> tuple[BrokerState, Ready]:
@@ -121,7 +121,7 @@ def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
         if row.kind in (broker_rows.LEDGER, broker_rows.COMPACTED, broker_rows.COMMAND):
             try:
                 yield broker_rows.command_of(row)
-            except CorruptFileError as error:  # one bad command must not stop all the others
+            except CorruptFileError as error:  # one bad command stops no other
                 _log.error("Left out at %s:%s of __commands: %s", row.place, row.row, error)
 
 

@@ -27,18 +27,18 @@ SHARD_FORMAT: Final = StoredFormat(
     version=3,
     remedy="Start the broker with a new checkpoint folder: it is rebuilt from __dispatch.",
 )
-"""Version 1 kept every array as packed 64-bit integers."""
+"""Version 1 had every array as packed 64-bit integers."""
 MAGIC: Final = b"PLBS"
 MAX_SHARD_BYTES: Final = 100_000
 INLINE_BYTES: Final = 600
-"""Smaller sets stand in the value that they belong to."""
+"""Smaller sets stand in the value to which they belong."""
 
 _HEAD = struct.Struct("<4sHI")
 _PIECE = MAX_SHARD_BYTES - 1_000
 _ENTRY_BITS = 32
 _PART_BYTES = 24
 _PLAIN, _PACKED = b"\x00", b"\x01"
-"""Of an array: 32-bit integers as they are, or zlib over 64-bit ones."""
+"""The kinds of an array: plain 32-bit integers, or zlib over 64-bit ones."""
 
 
 class ShardWriter:
@@ -48,20 +48,20 @@ class ShardWriter:
         self.shards: dict[str, bytes] = {}
 
     def put_value(self, key: str, value: Any) -> None:
-        """Plain values, as canonical JSON, in as many shards as it takes."""
+        """Add plain values, as canonical JSON, in as many shards as it takes."""
         data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
         self._put_bytes(key, data if len(data) < INLINE_BYTES * 4 else zlib.compress(data, 1))
 
     def put_array(self, key: str, values: NDArray[Any]) -> None:
-        """Integers."""
+        """Add an array of integers."""
         self.put_packed(key, packed_array(values))
 
     def put_packed(self, key: str, data: bytes) -> None:
-        """What `packed_array` made of one before."""
+        """Add an array that `packed_array` made."""
         self._put_bytes(key, data)
 
     def put_set(self, key: str, messages: PositionSet) -> Any:
-        """What stands for the set in its value: itself if it is small, else its shards' names."""
+        """Add a set; returns its form in a value: the set if small, else its shards' names."""
         if messages.is_empty:
             return ""
         if _size(messages) <= INLINE_BYTES:
@@ -77,7 +77,7 @@ class ShardWriter:
     def _put_range(
         self, key: str, messages: PositionSet, start: int, span: int, pieces: list[str]
     ) -> None:
-        """What of the set lies in [start, start + span), halved until it fits."""
+        """Add the part of the set in [start, start + span), halved until it fits."""
         part = _between(messages, start, start + span)
         if part.is_empty:
             return
@@ -105,12 +105,12 @@ class ShardReader:
             raise SHARD_FORMAT.damaged(key, error) from error
 
     def packed(self, key: str) -> bytes:
-        """An array as `packed_array` makes it."""
+        """An array in the form of `packed_array`."""
         data = self._bytes(key)
         return _PACKED + data if _version(self.shards[f"{key}#0"]) == 1 else data
 
     def array(self, key: str) -> NDArray[Any]:
-        """As 32-bit integers if it was packed as such, else as 64-bit ones."""
+        """An array, of 32-bit integers if it was packed as such, else of 64-bit ones."""
         data = self.packed(key)
         try:
             if data[:1] == _PLAIN:
@@ -152,7 +152,7 @@ class ShardReader:
 
 
 def packed_array(values: NDArray[Any]) -> bytes:
-    """Integers, small. Those of 32 bits are hashes, which no compression makes smaller."""
+    """The bytes of an array; those of 32 bits are hashes, which no compression makes smaller."""
     if values.dtype == np.int32:
         return _PLAIN + np.ascontiguousarray(values, "<i4").tobytes()
     return _PACKED + zlib.compress(np.ascontiguousarray(values, "<i8").tobytes(), 1)
@@ -186,7 +186,7 @@ def _version(framed: bytes) -> int:
 
 
 def _size(messages: PositionSet) -> int:
-    """About as many bytes as it takes, and rather more."""
+    """An estimate of its bytes, on the high side."""
     total = 0
     for ledger_id in messages.ledger_ids:
         whole = messages.whole_entries(ledger_id)
@@ -199,7 +199,7 @@ def _size(messages: PositionSet) -> int:
 
 
 def _between(messages: PositionSet, start: int, stop: int) -> PositionSet:
-    """What lies in [start, stop), where ledger and entry are one number."""
+    """The messages in [start, stop), where ledger and entry are one number."""
     first, last = _position(start - 1), _position(stop - 1)
     ids = messages.ledger_ids
     if not ids or (start <= ids[0] << _ENTRY_BITS and (ids[-1] + 1) << _ENTRY_BITS <= stop):

@@ -1,8 +1,8 @@
-"""How much of what is there goes into the next micro-batch.
+"""Admission: how much of the waiting messages goes into the next micro-batch.
 
 Invariants: no more messages than allowed, shared over the partitions so that none starves; a
 limit may end inside an entry; at least one message passes, in turn of each partition, or a large
-one would block its own for ever; each look costs what it admits, not what waits. Spark's
+one would block its own for ever; a look costs the messages it admits, not those that wait. Spark's
 `ReadLimit` has no composite that a Python source can use, so the limits are here. Follows
 `KafkaMicroBatchStream.rateLimit`.
 """
@@ -24,7 +24,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Backlog(Protocol):
-    """What waits in one partition, as admission has to know it."""
+    """The waiting messages of one partition, as admission sees them."""
 
     def take(self, messages: int | None) -> PositionSet:
         """The next messages, at most so many (None: all)."""
@@ -41,7 +41,7 @@ class Backlog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One partition's side: how far it is, its ledgers, and where to stop (None: at the end).
+    """One partition: its cursor, its ledgers, and the end of reading (None: no end).
 
     `uncounted` are entries that are no messages (chunks, but for the last of each message): they
     are taken along with the messages behind them.
@@ -100,7 +100,7 @@ class Waiting:
         return messages
 
     def rest_of(self, ledger: LedgerInfo) -> PositionSet:
-        """What the cursor has not of one ledger, as far as it may go."""
+        """The messages of one ledger that the cursor lacks, up to the end."""
         done = self.cursor.mark_delete_position
         first = done.entry_id + 1 if done.ledger_id == ledger.ledger_id else 0
         last = ledger.entries - 1
@@ -112,7 +112,7 @@ class Waiting:
         return rest.difference(self.cursor.individually_deleted) if rest else rest
 
     def _with_uncounted(self, taken: PositionSet) -> PositionSet:
-        """What lies before the last message taken and is no message itself goes with it."""
+        """The messages, and the uncounted entries before the last of them."""
         if self.uncounted is None or not taken:
             return taken
         ledger_id = taken.ledger_ids[-1]
@@ -122,7 +122,7 @@ class Waiting:
         return taken.union(before.up_to(Position(ledger_id, last)))
 
     def _messages(self, ledger: LedgerInfo) -> int:
-        """How many messages the ledger's bytes are spread over."""
+        """The number of messages over which the ledger's bytes are spread."""
         if self.uncounted is None:
             return ledger.messages
         whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
@@ -133,7 +133,7 @@ class Waiting:
         return -(-messages * _weight(ledger) // max(self._messages(ledger), 1))
 
     def _rests(self) -> Iterator[tuple[LedgerInfo, PositionSet]]:
-        """The ledgers of which something may wait, in order, each with what does."""
+        """(ledger, its waiting messages), in order."""
         ledger = self.ledgers.first_at_or_after(self.cursor.mark_delete_position.ledger_id)
         while ledger is not None:
             if self.up_to is not None and ledger.ledger_id > self.up_to.ledger_id:
@@ -156,10 +156,10 @@ class Admission:
     def admit(
         self, waiting: Mapping[Key, Backlog], *, waited_ms: int | None = None, turn: int = 0
     ) -> dict[Key, PositionSet]:
-        """What of each partition goes into the next micro-batch; partitions without are left out.
+        """The messages of each partition for the next micro-batch; without any it is left out.
 
-        `waited_ms` is the time since the last micro-batch; None takes what is there, however
-        little. `turn` says which partition is served first when there is not one message each.
+        `waited_ms` is the time since the last micro-batch; None admits any number, however small.
+        `turn` says which partition is served first when there is not one message each.
         """
         if self.min_messages is not None and waited_ms is not None:
             enough = waited_ms >= self.max_delay_ms or self._reaches_minimum(waiting)
@@ -180,7 +180,7 @@ class Admission:
         return False
 
     def _shares(self, waiting: Mapping[Key, Backlog], turn: int) -> dict[Key, int]:
-        """How many messages of each partition that has some."""
+        """The number of messages of each partition that gets some."""
         keys = [key for key, each in waiting.items() if each.count(1)]
         if not keys:
             return {}
@@ -192,7 +192,7 @@ class Admission:
             sizes = {key: waiting[key].size_bytes(self.max_bytes) for key in keys}
             sizes = fair_shares(sizes, self.max_bytes)
             wanted = {key: waiting[key].within_bytes(sizes[key]) for key in keys}
-            # A message larger than its share would never pass, but for its partition's turn.
+            # A message larger than the share would never pass, but for its partition's turn.
             wanted[keys[0]] = max(1, wanted[keys[0]])
         return wanted if self.max_messages is None else fair_shares(wanted, self.max_messages)
 

@@ -1,9 +1,9 @@
-"""One run of a consumer on one topic partition: what it was granted, plans, and has to report.
+"""One run of a consumer on one topic partition: its grants, its plans, and its reports.
 
-Invariants: what it plans it has been granted, and an offset has it at the attempt of the grant,
+Invariants: only granted messages are planned, and an offset has them at the attempt of the grant,
 so that a redelivery is something new in the difference of two offsets; cursors in offsets are cut
-at the floor, so they don't grow; a report is absolute, and says what is delivered before it is.
-With automatic acknowledgement what stands in the committed offset is done, and not read again.
+at the floor, so they don't grow; a report is absolute, and precedes the delivery of its messages.
+With automatic acknowledgement messages in the committed offset are done, and not read again.
 Follows Pulsar's `ConsumerImpl`; a micro-batch stands for its receiver queue.
 """
 
@@ -27,26 +27,26 @@ from pulsar_spark.protocol.ready import Acknowledged, EpochBegan, Grant, OpenGra
 NO_OPEN_GRANT: Final = -1
 NOT_THE_END: Final = frozenset({ServerError.EPOCH_IS_OVER, ServerError.CONSUMER_BUSY})
 """Refusals of a request that leave a consumer connected: its report was of an epoch that is over
-(it was told so before, and says it again), or it is not alone and can't unsubscribe."""
+(it hears of the new one, and reports again), or it is not alone and can't unsubscribe."""
 
 
 @dataclass(slots=True)
 class PartitionConsumer:
-    """`automatic`: what is committed is acknowledged. Of no use before it is `connected`."""
+    """`automatic`: committed messages are acknowledged. Of no use before it is `connected`."""
 
     command: Subscribe
     automatic: bool = True
     connected: bool = False
     was_connected: bool = False
-    """At any time: then epoch, origin and floor are those that it heard last."""
+    """Whether it was ever let in: then epoch, origin and floor are those heard last."""
     refusal: Reply | None = None
-    """Why it is not, or no longer, connected."""
+    """The error with which the broker refused it, or ended its connection."""
     epoch: int = 0
     origin: Cursor = field(default_factory=Cursor)
     floor: Position = EARLIEST
     """The subscription's mark-delete position, as last heard of."""
     grants: PositionMap = field(default_factory=PositionMap)
-    """Attempt -> messages; whoever holds one at an attempt, holds it no longer at a lower one."""
+    """Attempt -> messages; each message is held at its highest attempt only."""
     counts: PositionMap = field(default_factory=PositionMap)
     """Redelivery count above 0 -> messages."""
     open_attempt: int = NO_OPEN_GRANT
@@ -54,14 +54,14 @@ class PartitionConsumer:
     revision: int = 0
     sequence: int = 0
     lost_up_to: Position = EARLIEST
-    """Up to there messages were trimmed before they were read, and are given up."""
+    """The position up to which messages were trimmed unread, and are given up."""
     answered: int = -1
     """The highest request that was answered."""
 
     # -- hearing -----------------------------------------------------------------------------
 
     def hear(self, item: Any) -> None:
-        """Take in what the broker says of this subscription; what is for others is left out."""
+        """Take in an item of the broker about this subscription; others are left out."""
         if isinstance(item, EpochBegan):
             if self.connected and item.epoch > self.epoch:
                 self._begin(item.epoch, item.origin)
@@ -77,9 +77,9 @@ class PartitionConsumer:
                 self._hear_of_newer(item)
 
     def done(self, committed: PartitionOffset | None) -> Cursor | None:
-        """What it has finished, as far as it knows; None if it never was at any place.
+        """The messages that it has finished, as far as it knows; None if it never had a place.
 
-        `committed` is its checkpoint, which an epoch that was heard of since makes void.
+        `committed` is its checkpoint; a newer epoch makes it void.
         """
         if self.was_connected and (committed is None or committed.epoch != self.epoch):
             return self.origin.floor(self.floor)
@@ -94,7 +94,7 @@ class PartitionConsumer:
         return done
 
     def subscribe_again(self, command: Subscribe) -> None:
-        """As another run, or because what the broker said was missed: it will say all again."""
+        """Subscribe as another run, or after missed records: the broker repeats everything."""
         self.command = command
         self.connected, self.refusal = False, None
         self._forget_grants()
@@ -159,7 +159,7 @@ class PartitionConsumer:
         self.counts = counts.put(count, messages) if count else counts.without(messages)
 
     def give_up(self, lost_up_to: Position) -> None:
-        """What lies at or before that position is gone: it is acknowledged, and never read."""
+        """Acknowledge messages up to that position, without reading them: they are gone."""
         self.lost_up_to = lost_up_to
         self.floor = max(self.floor, lost_up_to)
 
@@ -173,7 +173,7 @@ class PartitionConsumer:
         up_to: Position | None = None,
         removed: PositionSet | None = None,
     ) -> Offered:
-        """What may be planned behind `start`: granted, and not planned or done already.
+        """The messages to plan behind `start`: granted, and neither planned nor done.
 
         `hidden` are not offered, nor are those that compaction has `removed`.
         """
@@ -200,7 +200,7 @@ class PartitionConsumer:
         return Offered(explicit, self.open_attempt, openly, ledgers, removed)
 
     def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
-        """What the open grant does not, or no longer, offer: planned by it, or granted since."""
+        """Messages that the open grant does not offer: planned by it, or granted explicitly."""
         after = done.union(self.open_after)
         for attempt, cursor in attempts.items():
             if attempt >= self.open_attempt:
@@ -225,10 +225,10 @@ class PartitionConsumer:
     def _not_superseded(
         self, attempts: Mapping[int, Cursor], ledgers: LedgerList
     ) -> dict[int, Cursor]:
-        """Without those of which every message is below the floor, or came again at a higher one.
+        """Attempts, but for messages below the floor only, or that came again at a higher one.
 
         Forgetting is safe: at an attempt that is over nothing is planned again, and an open grant
-        leaves out what was planned at a higher one.
+        leaves out messages that were planned at a higher one.
         """
         floor, higher = Cursor(self.floor), NOTHING
         kept: dict[int, Cursor] = {}
@@ -240,7 +240,7 @@ class PartitionConsumer:
         return dict(sorted(kept.items()))
 
     def forget_planned(self, committed: PartitionOffset | None) -> None:
-        """That micro-batch is committed: what it had is never offered again."""
+        """Forget the messages of a committed micro-batch: they are never offered again."""
         if committed is None or committed.epoch != self.epoch:
             return
         self.grants = PositionMap(
@@ -272,10 +272,10 @@ class PartitionConsumer:
         request_id: int | None = None,
         removed: PositionSet = NOTHING,
     ) -> Report:
-        """All that there is to say; absolute, but for its sequence number.
+        """The whole report; absolute, but for its sequence number.
 
         `committed` is done, if acknowledgement is automatic; `planned` is about to be delivered.
-        What compaction has `removed` is done too, as far as it was passed over.
+        Messages that compaction has `removed` are done too, once they were passed over.
         """
         acknowledged = Cursor()
         if self.automatic:
@@ -287,8 +287,8 @@ class PartitionConsumer:
         if removed:
             passed = self._passed_over(planned or committed, removed, ledgers)
             acknowledged = acknowledged.acknowledge(passed)
-        # What is acknowledged is named too: part of a batch stays held without batch-index
-        # acknowledgement, until the floor has passed it.
+        # Acknowledged messages are named too: without batch-index acknowledgement part of a batch
+        # stays held until the floor has passed it.
         begin = self.origin.floor(self.floor)
         delivered = {
             attempt: held
@@ -305,7 +305,7 @@ class PartitionConsumer:
     def _passed_over(
         self, planned: PartitionOffset | None, removed: PositionSet, ledgers: LedgerList
     ) -> PositionSet:
-        """Of the removed messages those before the first that is still to be planned."""
+        """The removed messages before the first that is still to be planned."""
         done = self.origin.floor(self.floor).acknowledge(removed)
         for cursor in self._attempts(planned).values():
             done = done.union(cursor)
@@ -314,9 +314,9 @@ class PartitionConsumer:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What one partition offers: by explicit grants, and openly. As admission takes it.
+    """The messages of one partition that wait, granted explicitly or openly: a `Backlog`.
 
-    `removed` is left out of what it offers, and does not count where bytes are estimated.
+    `removed` messages are not offered, and do not count where bytes are estimated.
     """
 
     explicit: Mapping[int, PositionSet]
@@ -326,13 +326,13 @@ class Offered:
     removed: PositionSet | None = None
 
     def begins_before(self, position: Position) -> bool:
-        """Whether something that it offers lies at or before that position."""
+        """Whether it offers a message at or before that position."""
         if self.openly is not None and self.openly.cursor.mark_delete_position < position:
             return True
         return any(granted.up_to(position) for granted in self.explicit.values())
 
     def take(self, messages: int | None) -> PositionSet:
-        """The next messages, at most so many: those that were granted one by one come first."""
+        """The next messages, at most so many: explicit grants come first."""
         granted = self._granted()
         if messages is not None and granted:
             held = granted.count(self.ledgers)
@@ -345,7 +345,7 @@ class Offered:
         return granted.union(taken if self.removed is None else taken.difference(self.removed))
 
     def by_attempt(self, taken: PositionSet) -> dict[int, PositionSet]:
-        """The attempts at which these were granted; the highest, where there are several."""
+        """The messages by the attempt of their grant; the highest, where there are several."""
         found: dict[int, PositionSet] = {}
         for attempt in sorted(self.explicit, reverse=True):
             part = taken.intersection(self.explicit[attempt])
@@ -382,7 +382,7 @@ class Offered:
         return PositionSet.union_of(self.explicit.values())
 
     def _granted_waiting(self) -> Waiting:
-        """The explicit grants as what a cursor lacks: of their ledgers all else is done."""
+        """The explicit grants as a backlog: the cursor has all else of their ledgers."""
         granted = self._granted()
         ledgers = LedgerList(
             ledger for each in granted.ledger_ids if (ledger := self.ledgers.get(each)) is not None

@@ -1,9 +1,9 @@
-"""A micro-batch offset: for each topic partition, what has been planned so far, as cursors.
+"""A micro-batch offset: for each topic partition, the planned messages so far, as cursors.
 
 Invariants: a micro-batch is the difference of its two offsets, and needs nothing but them and the
 ledgers; equal offsets have equal text (keys sorted); cursors only grow from one offset to the
-next within an epoch; what `start` lacks, or has from another epoch, begins at `end`'s origin.
-The symbolic offset, with which every query begins, resolves nothing and is always the same.
+next within an epoch; a partition that `start` lacks, or has from another epoch, begins at `end`'s
+origin. The symbolic offset, with which every query begins, resolves nothing and is always the same.
 
 Takes the place of Spark's `KafkaSourceOffset`; a number per partition can't say which messages
 of a batch were acknowledged, so here it is Pulsar's cursor.
@@ -29,16 +29,16 @@ OFFSET_FORMAT: Final = StoredFormat(
     remedy="Restore the checkpoint from a copy, or start with a new one.",
 )
 READERS_VERSION: Final = 1
-"""A Reader's offset says nothing that version 1 did not, and is still written as such."""
+"""The version of a Reader's offset: it has nothing that version 1 had not."""
 FIRST_ATTEMPT: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffset:
-    """Where one partition is: the cursor from which its epoch began, and one per attempt.
+    """One partition's place: the cursor from which its epoch began, and one per attempt.
 
-    `floor` is the subscription's mark-delete position as last heard of; what lies at or below it
-    belongs to no micro-batch any more. A Reader has one attempt and no floor.
+    `floor` is the subscription's mark-delete position as last heard; messages at or below it
+    belong to no micro-batch any more. A Reader has one attempt and no floor.
     """
 
     origin: Cursor
@@ -46,7 +46,7 @@ class PartitionOffset:
     epoch: int = 0
     floor: Position | None = None
     redelivery_counts: Mapping[int, PositionSet] = field(default_factory=dict)
-    """Of the messages of the micro-batch that ends here: counts above 0 -> those that have them."""
+    """Count above 0 -> the messages of the micro-batch ending here that have it."""
 
     @staticmethod
     def beginning(origin: Cursor, epoch: int = 0) -> PartitionOffset:
@@ -54,11 +54,11 @@ class PartitionOffset:
 
     @property
     def cursor(self) -> Cursor:
-        """That of the first attempt, which is a Reader's only one."""
+        """The cursor of the first attempt, which is a Reader's only one."""
         return self.attempts[FIRST_ATTEMPT]
 
     def planned(self, cursor: Cursor) -> PartitionOffset:
-        """With the first attempt's cursor moved on."""
+        """The offset with the first attempt's cursor moved on."""
         return PartitionOffset(
             self.origin, {**self.attempts, FIRST_ATTEMPT: cursor}, self.epoch, self.floor
         )
@@ -126,13 +126,13 @@ class StreamOffset:
     partitions: Mapping[TopicPartition, PartitionOffset] | None = field(default_factory=dict)
     subscription: str = ""
     consumer: str = ""
-    """Of a consumer: who it is, so that a restart is the same one. A Reader has neither."""
+    """The consumer's name, so that a restart is the same one; a Reader has none."""
     incarnation: int = 0
     """The run of the consumer that planned this; the next one takes a higher number."""
     suspects: str = ""
-    """Of a consumer: the file of messages that it tries apart, if there are any."""
+    """The file of messages that the consumer tries apart; empty if there are none."""
     ack_mode: str = ""
-    """Of a consumer: what its cursors mean, `auto` or `manual`; version 2 did not say."""
+    """The meaning of a consumer's cursors, `auto` or `manual`; version 2 did not have it."""
 
     @property
     def is_symbolic(self) -> bool:

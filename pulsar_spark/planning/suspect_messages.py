@@ -1,9 +1,9 @@
-"""Which messages a consumer tries apart from all others, since a micro-batch with them never ends.
+"""Messages that a consumer tries apart from all others, since a micro-batch with them never ends.
 
-Invariants: values only; a micro-batch either has what its two offsets say, or one suspect group,
-never both; when it fails once too often, all that it had is withheld: one message alone is given
-up after `most` failures, several are split, and each part is tried by itself, in order. So what
-kills a query is found in a few restarts, and what happened to stand beside it is delivered.
+Invariants: values only; a micro-batch has either the messages of its two offsets, or one suspect
+group, never both; when it fails once too often, all its messages are withheld: one alone is given
+up after `most` failures, several are split, and each part is tried by itself, in order. So a
+message that kills a query is found in a few restarts, and its neighbours are delivered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUSPECTS_FORMAT: Final = StoredFormat(
     remedy="Restore it from a copy.",
 )
 PARTS: Final = 16
-"""A trial that ends well takes a fraction of a second, one that does not a restart: so not 2."""
+"""The parts of a failed group. A good trial takes a fraction of a second, a bad one a restart."""
 
 Messages = Mapping[TopicPartition, Mapping[int, PositionSet]]
 """Topic partition -> attempt -> messages."""
@@ -36,7 +36,7 @@ Ledgers = Mapping[TopicPartition, LedgerList]
 
 @dataclass(frozen=True, slots=True)
 class SuspectGroup:
-    """Messages that are tried together; so many micro-batches have failed with each of them."""
+    """Messages that are tried together, and the number of micro-batches that failed with them."""
 
     failures: int
     messages: Messages
@@ -62,41 +62,41 @@ class SuspectGroup:
 
 @dataclass(frozen=True, slots=True)
 class SuspectMessages:
-    """What stands behind one offset.
+    """The suspects behind one offset.
 
-    `released` is what the micro-batch that ends there has; `groups` are to be tried, in order;
-    `buried` are given up: to be dead letters.
+    `released` is the micro-batch that ends there; `groups` are to be tried, in order; `buried`
+    are given up: to be dead letters.
     """
 
     released: SuspectGroup | None = None
     groups: tuple[SuspectGroup, ...] = ()
     buried: Mapping[TopicPartition, PositionSet] = field(default_factory=dict)
     failures: int = 0
-    """With how many failures the latest of them was given up."""
+    """The failures with which the latest of `buried` was given up."""
 
     @property
     def is_empty(self) -> bool:
         return not (self.released or self.groups or self.buried)
 
     def not_done(self, about: TopicPartition) -> PositionSet:
-        """What of this partition was planned once and is not to be acknowledged."""
+        """The partition's suspects: planned once, and not to be acknowledged."""
         result = self.buried.get(about, NOTHING)
         for group in self.groups:
             result = result.union(group.of(about))
         return result
 
     def release(self) -> SuspectMessages:
-        """The next micro-batch tries the first group."""
+        """The suspects with the first group released: the next micro-batch tries it."""
         return replace(self, released=self.groups[0], groups=self.groups[1:])
 
     def committed(self) -> SuspectMessages:
-        """The micro-batch that ends here is done."""
+        """The suspects once the micro-batch that ends here is done."""
         return replace(self, released=None)
 
     def failed(
         self, batch: Messages, failures: int, most: int, ledgers: Ledgers
     ) -> SuspectMessages:
-        """The micro-batch that ends here is withheld: so often it was begun, and never done.
+        """The suspects if the micro-batch that ends here is withheld: begun often, never done.
 
         `batch` is what its offsets say; `most` failures are allowed to a message by itself.
         """
@@ -118,7 +118,7 @@ class SuspectMessages:
         return SuspectMessages(None, self.groups, buried, group.failures)
 
     def without(self, gone: Mapping[TopicPartition, PositionSet | None]) -> SuspectMessages:
-        """Without what is over: these messages, or (None) all of a topic partition."""
+        """The suspects without these messages, or (None) without a topic partition's."""
         groups = (replace(each, messages=_less(each.messages, gone)) for each in self.groups)
         buried = {}
         for about, part in self.buried.items():
@@ -175,7 +175,7 @@ def _split(group: SuspectGroup, total: int, ledgers: Ledgers) -> Iterator[Suspec
 
 
 def _by_itself(group: SuspectGroup, most: int, ledgers: Ledgers) -> SuspectGroup:
-    """A message alone fails twice before it is given up: one end may have had another reason."""
+    """A message alone may fail once more: the failures until now may have had other reasons."""
     alone = group.count(ledgers) == 1
     return replace(group, failures=min(group.failures, max(most - 1, 0))) if alone else group
 
@@ -201,7 +201,7 @@ def _less(messages: Messages, gone: Mapping[TopicPartition, PositionSet | None])
 
 
 def _present(messages: Messages, ledgers: Ledgers) -> Messages:
-    """Without what was trimmed."""
+    """The messages without those of trimmed ledgers."""
     left: dict[TopicPartition, dict[int, PositionSet]] = {}
     for about, attempt, part in _parts(messages):
         there = [each for each in part.ledger_ids if ledgers[about].get(each) is not None]

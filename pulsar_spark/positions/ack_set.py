@@ -1,4 +1,4 @@
-"""Which messages of a batch are *not* yet acknowledged, as Pulsar's wire protocol says it.
+"""The messages of a batch that are *not* yet acknowledged, as in Pulsar's wire protocol.
 
 Invariants: an `ack_set` is a list of signed 64-bit words, least significant first, without zero
 words at its end, so an acknowledged batch is []; bit i set means that batch index i is not

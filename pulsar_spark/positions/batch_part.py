@@ -1,8 +1,8 @@
-"""Which messages of one entry are in a set, as one int: `(1 << batch_size) | bits in the set`.
+"""The messages of one entry that are in a set, as one int: `(1 << batch_size) | bits in the set`.
 
 Invariants: the highest bit is the end bit and carries the batch size; bit i below it means that
 batch index i is in; all ones mean the whole entry; an end bit alone means none of it. The inverse
-of Pulsar's ack set (see `ack_set`), which says what is left and not how many there were.
+of Pulsar's ack set (see `ack_set`), which has the messages left, and no batch size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def complement(part: int) -> int:
 
 
 def union(one: int, other: int, entry_id: int) -> int:
-    """ValueError, which names the entry, if the batch sizes differ; so do the next two."""
+    """The messages of either. ValueError, also of the next two, if the batch sizes differ."""
     _check_same_size(one, other, entry_id)
     return one | other
 
@@ -55,7 +55,7 @@ def difference(one: int, other: int, entry_id: int) -> int:
 
 
 def first_messages(part: int, count: int) -> int:
-    """The part's first `count` messages, of which it has as many."""
+    """The part's first `count` messages; it has at least as many."""
     last = int(np.flatnonzero(mask(part))[count - 1])
     return 1 << batch_size(part) | bits(part) & (1 << last + 1) - 1
 
@@ -68,7 +68,7 @@ def mask(part: int) -> NDArray[np.bool_]:
 
 
 def from_mask(included: NDArray[np.bool_]) -> int:
-    """The part of what is True; shape (batch size,)."""
+    """The part of the True places; shape (batch size,)."""
     ended = np.append(included, True)
     return int.from_bytes(np.packbits(ended, bitorder="little").tobytes(), "little")
 

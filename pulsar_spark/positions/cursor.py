@@ -1,9 +1,9 @@
-"""How far a reader is: a mark-delete position, and what it has finished beyond that.
+"""A reader's place: a mark-delete position, and the messages it has finished beyond that.
 
 Invariants: immutable; `individually_deleted` holds nothing at or before the mark-delete
 position, and not the entry right behind it in the same ledger, which would have moved it; a
-cursor only grows under its operations, and the set of messages that it holds is all there is to
-it. Follows Pulsar's `ManagedCursorImpl`, where an acknowledgement is a union, and where a
+cursor only grows under its operations, and is no more than the set of messages that it holds.
+Follows Pulsar's `ManagedCursorImpl`, where an acknowledgement is a union, and where a
 micro-batch is a difference of two cursors.
 """
 
@@ -37,13 +37,13 @@ class Cursor:
     # -- acknowledging ---------------------------------------------------------------------------
 
     def acknowledge(self, messages: PositionSet) -> Cursor:
-        """With these messages as well."""
+        """The cursor with these messages as well."""
         return Cursor(self.mark_delete_position, self.individually_deleted.union(messages))
 
     def acknowledge_cumulative(
         self, position: Position, batch_index: int = -1, batch_size: int = 0
     ) -> Cursor:
-        """With all up to and including that message; what was acknowledged after it stays.
+        """The cursor with all up to and including that message; acknowledgements after it stay.
 
         Below the mark-delete position it changes nothing.
         """
@@ -53,7 +53,7 @@ class Cursor:
         return self.floor(position.previous).acknowledge(part)
 
     def floor(self, position: Position) -> Cursor:
-        """With the mark-delete position at that one, or beyond where it is already."""
+        """The cursor with its mark-delete position at that one, or beyond where it is already."""
         if position <= self.mark_delete_position:
             return self
         return Cursor(position, self.individually_deleted)
@@ -61,17 +61,17 @@ class Cursor:
     # -- algebra -----------------------------------------------------------------------------
 
     def union(self, other: Cursor) -> Cursor:
-        """What either holds."""
+        """The messages of both cursors."""
         return Cursor(
             max(self.mark_delete_position, other.mark_delete_position),
             self.individually_deleted.union(other.individually_deleted),
         )
 
     def difference(self, other: Cursor, ledgers: LedgerList) -> PositionSet:
-        """What it holds and the other does not: the micro-batch from the other to this one.
+        """Its messages that the other lacks: the micro-batch from the other to this one.
 
-        `ledgers` must have those between the two mark-delete positions; what it lacks there was
-        trimmed, and is not in the result.
+        `ledgers` must have those between the two mark-delete positions; one that they lack there
+        was trimmed, and is not in the result.
         """
         return (
             PositionSet.between(ledgers, other.mark_delete_position, self.mark_delete_position)
@@ -80,7 +80,7 @@ class Cursor:
         )
 
     def not_acknowledged(self, messages: PositionSet) -> PositionSet:
-        """Of these messages, those that it does not hold; the same object if it holds none."""
+        """The messages without its own; the same object if it has none of them."""
         if not messages:
             return messages
         rest = messages
@@ -161,7 +161,7 @@ class Cursor:
         return Cursor(*cursor_format.from_json(text))
 
     def to_json_value(self) -> dict[str, Any]:
-        """What `to_json` writes, for a place inside other JSON."""
+        """The value that `to_json` writes, for a place inside other JSON."""
         return cursor_format.to_json_value(self.mark_delete_position, self.individually_deleted)
 
     @staticmethod
@@ -188,7 +188,7 @@ def last_of_run(entries: BitMap, first: int) -> int:
 
 
 def _advance_in_ledger(position: Position, deleted: PositionSet) -> tuple[Position, PositionSet]:
-    """Over the deleted entries that follow in the same ledger; drops what lies below.
+    """Move over the deleted entries that follow in the same ledger, and drop them from the set.
 
     >>> _advance_in_ledger(Position(3, 0), PositionSet.of([(3, 1), (3, 2), (3, 4)]))
     (Position(ledger_id=3, entry_id=2), PositionSet(3:4))
@@ -205,7 +205,7 @@ def _advance_in_ledger(position: Position, deleted: PositionSet) -> tuple[Positi
 
 
 def _last_entry_before(position: Position, ledgers: LedgerList) -> Position:
-    """The position itself, or where it stands before a ledger's first entry, the entry before."""
+    """The position; if it is before a ledger's first entry, the last entry before that."""
     if position.entry_id < 0:
         earlier = ledgers.last_before(position.ledger_id)
         while earlier is not None:
@@ -216,7 +216,7 @@ def _last_entry_before(position: Position, ledgers: LedgerList) -> Position:
 
 
 def _first_entry_after(position: Position, ledgers: LedgerList) -> Position | None:
-    """The next entry that there is."""
+    """The next entry that exists."""
     ledger = ledgers.get(position.ledger_id)
     if ledger is not None and position.entry_id + 1 < ledger.entries:
         return position.next

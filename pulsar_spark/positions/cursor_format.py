@@ -1,9 +1,9 @@
-"""How a cursor is written down: bytes for topics and files, JSON for offsets.
+"""The stored forms of a cursor: bytes for topics and files, JSON for offsets.
 
 Invariants: both forms carry a version, and one from a newer version is refused; equal cursors
-give equal text; a form that was damaged raises CorruptFileError and nothing else. In the JSON
-form a ledger's entries are readable where they are few, and packed (roaring bitmap, zlib,
-base85) where they are many. Stands for `PositionInfo` and `ManagedCursorInfo` in Pulsar's
+give equal text; a damaged form raises CorruptFileError and nothing else. In the JSON form a
+ledger's entries are readable where they are few, and packed (roaring bitmap, zlib, base85) where
+they are many. Stands for `PositionInfo` and `ManagedCursorInfo` in Pulsar's
 `MLDataFormats.proto`.
 """
 
@@ -32,7 +32,7 @@ READABLE_CHARACTERS: Final = 400
 """A ledger's entries are packed in JSON if they would take more characters than this."""
 
 SAMPLE_BYTES: Final = 4_096
-"""Of more data such a sample, from their middle, says whether they have a pattern."""
+"""The size of a sample, from the middle of longer data, that shows whether they have a pattern."""
 
 MAX_BATCH_SIZE: Final = 1 << 24
 _HEAD = struct.Struct("<4sH")
@@ -96,7 +96,7 @@ def from_json(text: str) -> State:
 def to_json_value(position: Position, deleted: PositionSet) -> dict[str, Any]:
     """Mark-delete position as `ledger:entry`; entries by ledger, such as `0-5,7 8/10[0-3]`.
 
-    That last one means: of entry 8, a batch of 10, the indexes 0 to 3. `~` begins a packed form.
+    The last one means: of entry 8, a batch of 10, the indexes 0 to 3. `~` begins a packed form.
     """
     ledgers = {str(ledger_id): _ledger_text(deleted, ledger_id) for ledger_id in deleted.ledger_ids}
     value = {"mark_delete_position": str(position), "version": CURSOR_FORMAT.version}
@@ -121,8 +121,9 @@ def from_json_value(value: object) -> State:
 
 
 def serialized(entries: BitMap) -> bytes:
-    """The same bytes for equal bitmaps, however they came about."""
-    # What is kept as runs stays so where an array would be as small, which nobody else has made.
+    """The bytes of a bitmap; equal bitmaps have equal bytes, however they came about."""
+    # run_optimize keeps runs where an array is as small; rebuild, so that equal bitmaps give equal
+    # bytes.
     has_runs = entries.get_statistics()["n_run_containers"] > 0
     compact = BitMap(entries.to_array()) if has_runs else entries.copy()
     compact.run_optimize()
@@ -145,7 +146,7 @@ def _ledger_texts(deleted: PositionSet, ledger_id: int) -> Any:
     if whole:
         head = np.array(whole[: READABLE_CHARACTERS + 1].to_array(), np.int64)
         text = ranges_text(head)
-        # More entries than characters may still be few ranges: then look at all of them.
+        # More entries than characters may still be few ranges: look at all of them.
         if len(head) < len(whole) and len(text) <= READABLE_CHARACTERS:
             text = ranges_text(np.array(whole.to_array(), np.int64))
         yield text
@@ -156,7 +157,7 @@ def _ledger_texts(deleted: PositionSet, ledger_id: int) -> Any:
 
 
 def _ledger_from_text(text: str) -> tuple[BitMap, dict[int, int]]:
-    """(entries held whole, parts), either form."""
+    """(entries held whole, parts), from either form."""
     if text.startswith("~"):
         return _unpack(inflate(base85.decoded(text[1:])))
     whole, parts = BitMap(), {}
@@ -234,7 +235,7 @@ def _bitmap(data: bytes, offset: int) -> tuple[BitMap, int]:
 
 
 def _compressed(data: bytes) -> bytes:
-    """By zlib; bits without a pattern, such as a third of all messages, without a search for one.
+    """The data by zlib; without a search if they have no pattern, as a third of all messages.
 
     For those that is a quarter of the work, or less, and takes no more bytes.
     """

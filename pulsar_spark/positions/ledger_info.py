@@ -1,4 +1,4 @@
-"""What the log knows of a ledger: where its rows lie, and how they form entries.
+"""A ledger as the log knows it: where its rows lie, and how they form entries.
 
 Invariants: a ledger is immutable; entry ids run from 0 to `entries - 1`; the messages of entry
 `e` are the rows `batch_sizes.first_message(e)` onwards, in batch-index order; the ledgers of one
@@ -28,7 +28,7 @@ class BatchSizes:
 
     @staticmethod
     def of(sizes: Iterable[int]) -> BatchSizes:
-        """From one size (>= 1) per entry."""
+        """The sizes coded, from one size (>= 1) per entry."""
         return BatchSizes(tuple((size, sum(1 for _ in run)) for size, run in groupby(sizes)))
 
     @property
@@ -40,7 +40,7 @@ class BatchSizes:
         return sum(size * count for size, count in self.runs)
 
     def size_of(self, entry_id: int) -> int:
-        """Messages in the entry. IndexError if the ledger has no such entry."""
+        """The number of messages in the entry. IndexError if the ledger has no such entry."""
         if entry_id >= 0:
             for size, count in self.runs:
                 if entry_id < count:
@@ -49,7 +49,7 @@ class BatchSizes:
         raise IndexError(entry_id)
 
     def first_message(self, entry_id: int) -> int:
-        """Messages before the entry; `entries` itself gives the ledger's message count."""
+        """The number of messages before the entry; before `entries`, of the whole ledger."""
         first = 0
         for size, count in self.runs:
             if entry_id <= count:
@@ -86,7 +86,7 @@ class BatchSizes:
 
     @staticmethod
     def from_json(value: Sequence[Sequence[int]]) -> BatchSizes:
-        """TypeError or ValueError if it is no list of such runs."""
+        """The sizes from JSON. TypeError or ValueError if it is no list of such runs."""
         if not all(type(number) is int for run in value for number in run):
             raise TypeError(f"{value!r} has other than whole numbers")
         return BatchSizes(tuple((size, count) for size, count in value))
@@ -94,9 +94,9 @@ class BatchSizes:
 
 @dataclass(frozen=True, slots=True)
 class FileSeal:
-    """What a data file is, to the byte: its length, and the CRC-32 of its Parquet footer.
+    """The identity of a data file's bytes: its length, and the CRC-32 of its Parquet footer.
 
-    The footer has the checksums of all else, so nobody changes a file that is sealed unnoticed.
+    The footer has the checksums of all other bytes, so no change of a sealed file goes unnoticed.
     """
 
     size_bytes: int
@@ -136,7 +136,7 @@ class LedgerInfo:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSum:
-    """Some ledgers added up, in any order: how many messages, and which ids with which content.
+    """Some ledgers added up, in any order: the number of messages, and a digest of ids and content.
 
     Two sums are equal only if the ledgers are (but for a chance of one to 2**64): `digest` is the
     sum, modulo 2**64, of a hash of each ledger's id, partition, entries and digest.
@@ -183,7 +183,7 @@ class LedgerList(Sequence[LedgerInfo]):
 
     @staticmethod
     def window(column: LedgerColumn, start: int, stop: int) -> LedgerList:
-        """The ledgers start to stop of a column that changes no more below `stop`."""
+        """The ledgers start to stop of a column that never changes below `stop` again."""
         view = LedgerList()
         view._column, view._start, view._stop = column, start, stop
         return view
@@ -218,7 +218,7 @@ class LedgerList(Sequence[LedgerInfo]):
         return self._column.at(index - 1) if index > self._start else None
 
     def between(self, first_id: int, last_id: int) -> Sequence[LedgerInfo]:
-        """Ledgers with first_id <= id <= last_id; costs what it returns, not what there is."""
+        """Ledgers with first_id <= id <= last_id; costs the ledgers that it returns."""
         places = range(self._left(first_id), self._right(last_id))
         return [self._column.at(place) for place in places]
 
@@ -226,7 +226,7 @@ class LedgerList(Sequence[LedgerInfo]):
         return LedgerList, (list(self),)
 
     def place(self, ledger_id: int) -> int | None:
-        """Where the ledger stands in the column below this list; None if it is not in it."""
+        """The ledger's place in the column below this list; None if it is not in it."""
         index = self._left(ledger_id)
         return index if index < self._stop and self._column.ids[index] == ledger_id else None
 
@@ -238,10 +238,10 @@ class LedgerList(Sequence[LedgerInfo]):
 
 
 class LedgerColumn:
-    """What lists of ledgers share: ids and ledgers, appended to and never changed otherwise.
+    """The ids and ledgers that several lists share: appended to and never changed otherwise.
 
-    A ledger that came out of a snapshot is the number of its row there until somebody asks for
-    it, so that opening a topic of ten thousand ledgers builds none of them.
+    A ledger from a snapshot is the number of its row there until somebody asks for it, so that
+    opening a topic of ten thousand ledgers builds none of them.
     """
 
     __slots__ = ("_ledgers", "_load", "ids")
@@ -270,7 +270,7 @@ class LedgerColumn:
         self._ledgers.append(ledger)
 
     def copy(self, start: int, stop: int, but: Mapping[int, LedgerInfo | None]) -> LedgerColumn:
-        """The ledgers start to stop, those at `but` replaced, or left out where None."""
+        """The ledgers start to stop; those at `but` are replaced, or left out where None."""
         places = [place for place in range(start, stop) if but.get(place, self) is not None]
         return LedgerColumn(
             (self.ids[place] for place in places),

@@ -1,4 +1,4 @@
-"""Which message: ledger, entry, partition and batch index, as text, as bytes, and in order.
+"""A message's id: ledger, entry, partition and batch index, as text, as bytes, and in order.
 
 Invariants: ids sort by ledger, entry, partition, batch index, so an id without batch index (-1)
 sorts before those of its batch; equality ignores batch size, first chunk and topic, but ids that
@@ -16,7 +16,7 @@ from typing import Final, Literal
 from pulsar_spark.positions.position import MAX_LONG, Position
 
 Client = Literal["java", "cpp"]
-"""Whose form: Java's, or that of the C++ client and of those built on it (Python, Node)."""
+"""The client whose form is meant: Java's, or C++'s and those built on it (Python, Node)."""
 
 _JAVA_TEXT = re.compile(r"(-?\d+):(-?\d+):(-?\d+)(?::(-?\d+))?", re.ASCII)
 _CPP_TEXT = re.compile(r"\((-?\d+),(-?\d+),(-?\d+),(-?\d+)\)", re.ASCII)
@@ -29,7 +29,7 @@ _MAX_CHUNK_NESTING: Final = 2
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageId:
-    """A message's id. `batch_size` 0 means not known; `batched` is whether it names a batch."""
+    """A message's id. `batch_size` 0 means unknown; `batched`: it names a batch."""
 
     ledger_id: int
     entry_id: int
@@ -113,12 +113,12 @@ class MessageId:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """What ids are sorted by."""
+        """The key by which ids are sorted."""
         return self.ledger_id, self.entry_id, self.partition, self.batch_index
 
     @property
     def cpp_order(self) -> tuple[int, int, int]:
-        """What the C++ client's `<` looks at; its `<=` is `<` or equal."""
+        """The key of the C++ client's `<`; its `<=` is `<` or equal."""
         return self.ledger_id, self.entry_id, self.batch_index
 
     def __eq__(self, other: object) -> bool:

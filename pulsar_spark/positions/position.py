@@ -1,4 +1,4 @@
-"""Where an entry lies in a topic partition.
+"""The place of an entry in a topic partition.
 
 Invariants: positions sort by ledger, then entry; entry id -1 stands before a ledger's first entry.
 Follows Pulsar's `Position` and `PositionFactory`.

@@ -1,9 +1,9 @@
 """A map from messages of one topic partition to numbers: attempts, counts, instants.
 
 Invariants: immutable; each message has one number at most; a number without messages is not in
-the map. As a Mapping it goes from the number to the set of messages that have it, which is how few
-numbers and many messages stay small. Pulsar keeps such numbers a message each
-(`InMemoryRedeliveryTracker`, `NegativeAcksTracker`).
+the map. As a Mapping it goes from the number to the set of messages that have it: few numbers and
+many messages stay small. Pulsar keeps such numbers a message each (`InMemoryRedeliveryTracker`,
+`NegativeAcksTracker`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PositionMap(Mapping[int, PositionSet]):
     # -- changing --------------------------------------------------------------------------------
 
     def put(self, number: int, messages: PositionSet) -> PositionMap:
-        """With that number for these messages, whatever they had before."""
+        """The map with that number for these messages, whatever they had before."""
         if not messages:
             return self
         left = {each: held.difference(messages) for each, held in self._sets.items()}
@@ -59,24 +59,24 @@ class PositionMap(Mapping[int, PositionSet]):
         return PositionMap(left)
 
     def raised(self, messages: PositionSet) -> PositionMap:
-        """With one more for each of these messages; those without a number get 1."""
+        """The map with one more for each of these messages; those without a number get 1."""
         result = self
         for number, part in self.parts(messages, 0):
             result = result.put(number + 1, part)
         return result
 
     def without(self, messages: PositionSet) -> PositionMap:
-        """Without a number for these messages."""
+        """The map without these messages."""
         if not self._sets or not messages:
             return self
         return PositionMap({each: held.difference(messages) for each, held in self._sets.items()})
 
     def after(self, position: Position) -> PositionMap:
-        """Without what lies at or before that position."""
+        """The map without messages at or before that position."""
         return PositionMap({each: held.after(position) for each, held in self._sets.items()})
 
     def not_acknowledged(self, cursor: Cursor) -> PositionMap:
-        """Without what the cursor holds."""
+        """The map without messages that the cursor holds."""
         if not self._sets:
             return self
         return PositionMap({n: cursor.not_acknowledged(held) for n, held in self._sets.items()})
@@ -89,11 +89,11 @@ class PositionMap(Mapping[int, PositionSet]):
         return PositionSet.union_of(self._sets.values())
 
     def of(self, messages: PositionSet) -> PositionMap:
-        """The numbers of these messages alone."""
+        """The map of these messages alone."""
         return PositionMap({n: held.intersection(messages) for n, held in self._sets.items()})
 
     def parts(self, messages: PositionSet, default: int) -> Iterator[tuple[int, PositionSet]]:
-        """(number, those of the messages that have it), ascending; `default` is of the rest."""
+        """(number, those of the messages that have it), ascending; others have `default`."""
         found = dict(self.of(messages))
         rest = messages.difference(PositionSet.union_of(found.values())) if found else messages
         if rest:

@@ -23,7 +23,7 @@ from pulsar_spark.positions.position import Position
 MAX_ENTRY_ID: Final = 2**32 - 1
 _FEW_RUNS: Final = 64
 _WORD_BITS: Final = 62
-"""A batch of so many messages and its marker fit into an int64."""
+"""The largest batch that fits into an int64 along with its end bit."""
 _NO_PARTS: Final[Mapping[int, int]] = {}
 
 
@@ -39,7 +39,8 @@ class PositionSet:
     ) -> None:
         """From bitmaps of entry ids by ledger, and from parts by ledger and entry.
 
-        Takes over what it is given, which must not change afterwards; makes it canonical.
+        The set takes over its arguments, which must not change afterwards, and makes them
+        canonical.
         """
         self._whole: dict[int, BitMap] = {k: v for k, v in (whole or {}).items() if v}
         self._parts: dict[int, dict[int, int]] = {}
@@ -109,7 +110,7 @@ class PositionSet:
 
     @staticmethod
     def union_of(sets: Iterable[PositionSet]) -> PositionSet:
-        """What any of them holds, a ledger's bitmaps joined at once; one set alone is itself."""
+        """The union of all, a ledger's bitmaps joined at once; a single set is itself."""
         there = [each for each in sets if each]
         if len(there) < 2:
             return there[0] if there else NOTHING
@@ -131,7 +132,7 @@ class PositionSet:
 
     @property
     def ledger_ids(self) -> list[int]:
-        """The ledgers of which it holds something, ascending."""
+        """The ids of ledgers that it has entries of, ascending."""
         return sorted(self._whole.keys() | self._parts.keys())
 
     def whole_entries(self, ledger_id: int) -> BitMap:
@@ -202,7 +203,7 @@ class PositionSet:
     # -- algebra -------------------------------------------------------------------------------
 
     def union(self, other: PositionSet) -> PositionSet:
-        """What is in either. ValueError if they give one entry two batch sizes."""
+        """The messages of either. ValueError if they give one entry two batch sizes."""
         whole = dict(self._whole)
         for ledger_id, entries in other._whole.items():
             mine = whole.get(ledger_id)
@@ -217,7 +218,7 @@ class PositionSet:
         return result
 
     def intersection(self, other: PositionSet) -> PositionSet:
-        """What is in both."""
+        """The messages of both."""
         shared = self._whole.keys() & other._whole.keys()
         result = PositionSet({k: self._whole[k] & other._whole[k] for k in shared})
         for ledger_id in self.ledger_ids:
@@ -231,7 +232,7 @@ class PositionSet:
         return result
 
     def difference(self, other: PositionSet) -> PositionSet:
-        """What is in it and not in the other."""
+        """The messages that the other lacks."""
         result = PositionSet()
         for ledger_id in self._whole.keys() | self._parts.keys():
             mine, theirs = self.partial_entries(ledger_id), other.partial_entries(ledger_id)
@@ -256,13 +257,13 @@ class PositionSet:
         return result
 
     def after(self, position: Position) -> PositionSet:
-        """What lies after a position."""
+        """The messages after a position."""
         return self._restrict(
             lambda ledger_id: ledger_id >= position.ledger_id, position, keep_above=True
         )
 
     def up_to(self, position: Position) -> PositionSet:
-        """What lies at or before a position."""
+        """The messages at or before a position."""
         return self._restrict(
             lambda ledger_id: ledger_id <= position.ledger_id, position, keep_above=False
         )
@@ -331,7 +332,7 @@ class PositionSet:
     # -- inside ------------------------------------------------------------------------------
 
     def _put_parts(self, ledger_id: int, entries: Mapping[int, int]) -> None:
-        """Add parts, for entries of which nothing is held; those that are whole move over."""
+        """Add parts, for entries of which nothing is held; whole ones become whole entries."""
         # `batch_part.is_whole` and `is_empty` without a call for each entry of a ledger.
         became_whole = [entry_id for entry_id, part in entries.items() if not part & (part + 1)]
         if became_whole:
@@ -381,7 +382,7 @@ class PositionSet:
         return total
 
     def _prefix_of_equal(self, ledger: LedgerInfo, messages: int) -> PositionSet:
-        """The same where all entries are whole and have one size."""
+        """`prefix` where all entries are whole and have one size."""
         whole, size = self.whole_entries(ledger.ledger_id), ledger.batch_sizes.runs[0][0]
         fitting, missing = divmod(messages, size)
         result = PositionSet({ledger.ledger_id: whole[:fitting]})
@@ -391,7 +392,7 @@ class PositionSet:
         return result
 
     def _prefix_in(self, ledger: LedgerInfo, messages: int) -> PositionSet:
-        """The first messages of what is held of one ledger, of which there are more."""
+        """The first messages held of one ledger, which has more."""
         parts = self.partial_entries(ledger.ledger_id)
         if not parts and len(ledger.batch_sizes.runs) == 1:
             return self._prefix_of_equal(ledger, messages)
@@ -470,7 +471,7 @@ def _parts_of(
     batch_indexes: NDArray[Any],
     batch_sizes: NDArray[Any],
 ) -> PositionSet:
-    """What these messages are; entries of which all messages are given are whole."""
+    """(whole entries, parts) of these messages; an entry with all its messages is whole."""
     order = np.lexsort((entry_ids, ledger_ids))
     ledgers, entries = ledger_ids[order], entry_ids[order]
     indexes, sizes = batch_indexes[order], batch_sizes[order]

@@ -1,4 +1,4 @@
-"""What consumers, admins and the broker tell each other, and its form on the wire.
+"""Commands to the broker, its answers, and their form on the wire.
 
 Commands go in, `Ready` comes out; nothing here decides anything.
 """

@@ -1,9 +1,9 @@
-"""What the broker is told: by consumers, by admins, and by the log.
+"""Commands to the broker: from consumers, from admins, and from the log.
 
 Invariants: a command is a value; one that arrives twice changes nothing the second time, and one
-that arrives late is seen to be late: by its epoch, its incarnation, its sequence number, or the
-attempt that it rejects. Named as in Pulsar's wire protocol (`PulsarApi.proto`) where it has them;
-Flow and Ack travel together as a `Report`.
+that arrives late is known to be late: by its epoch, its incarnation, its sequence number, or the
+attempt that it rejects. Names are those of Pulsar's wire protocol (`PulsarApi.proto`) where it has
+them; Flow and Ack travel together as a `Report`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SubscriptionType(str, Enum):
 
 
 class InitialPosition(str, Enum):
-    """Where a subscription begins that is not there yet."""
+    """Where a new subscription begins."""
 
     LATEST = "Latest"
     EARLIEST = "Earliest"
@@ -76,7 +76,7 @@ class LedgersTrimmed:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A commit of the log compacted this partition, and says what is left."""
+    """A commit of the log compacted this partition, and says which messages are kept."""
 
     compacted: CompactedLedgers
 
@@ -90,13 +90,13 @@ class SetPolicies:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A consumer connects, or says again that it did.
+    """A consumer connects, or repeats that it did.
 
     `incarnation` tells the runs under one consumer name apart: a higher one replaces a lower.
-    `resumes`: it has a checkpoint, so what it was granted before is still with it.
+    `resumes`: it has a checkpoint, so its earlier grants are still with it.
     `start_message_id` is (position, batch index or -1) and counts only for a new subscription; so
-    does `begins_behind`, which comes before it: what a consumer has done by its own checkpoint,
-    where the subscription is not durable.
+    does `begins_behind`, which comes before it: the messages that the consumer's own checkpoint has
+    as done, where the subscription is not durable.
     """
 
     subscription: str
@@ -119,7 +119,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class CreateSubscription:
-    """An admin, or a dead-letter policy, creates a durable subscription that nobody has yet."""
+    """An admin, or a dead-letter policy, creates a durable subscription without consumers."""
 
     subscription: str
     initial_position: InitialPosition = InitialPosition.EARLIEST
@@ -178,8 +178,8 @@ class Seek:
 class Rejection:
     """Negatively acknowledged messages, as granted in `attempt`. No delay given: the consumer's.
 
-    Without attempt: at whatever attempt they are held. `properties` are set on the dead letters
-    that come of it: the error, for instance.
+    Without attempt: at whatever attempt they are held. `properties` are set on their dead
+    letters: the error, for instance.
     """
 
     attempt: int | None
@@ -192,7 +192,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class ReconsumeLater:
-    """Messages for the retry letter topic. `reconsume_times` is what their property says now.
+    """Messages for the retry letter topic. `reconsume_times` is the present value of that property.
 
     Without attempt: at whatever attempt they are held.
     """
@@ -206,17 +206,17 @@ class ReconsumeLater:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a consumer has to say, absolute: the union of what arrives is right.
+    """A consumer's whole report, absolute: the union of the reports that arrive is right.
 
     `sequence` rises with each report of an incarnation; of delivered, permits and committed floor
-    the newest report's count. `delivered`, by attempt, is all that it has planned so far of what it
-    was granted and has not acknowledged, said before it is delivered; None: it does not say.
-    `permits` is how many messages it may hold at most. `revision` is the latest `Revoke` that it
-    has obeyed. `committed` is the floor of its committed offset: below it no replay reads.
+    the newest report's count. `delivered`, by attempt, has all messages that were granted, planned
+    and not acknowledged so far; it is sent before they are delivered; None: not told. `permits` is
+    how many messages the consumer may hold at most. `revision` is the latest `Revoke` that it has
+    obeyed. `committed` is the floor of its committed offset: below it no replay reads.
     A report without consumer comes from a sink: its acknowledgements and rejections count. A sink
-    knows no epoch; None is whichever it is now. `acknowledged_attempts` are acknowledged as they
-    were granted in each attempt: what was granted before the latest seek is left out. Its
-    cumulative acknowledgement is refused where several consumers share the subscription.
+    knows no epoch; None is the present one. `acknowledged_attempts` are acknowledged as granted in
+    each attempt: grants from before the latest seek are left out. A sink's cumulative
+    acknowledgement is refused where several consumers share the subscription.
     """
 
     subscription: str
@@ -240,8 +240,8 @@ class Acknowledge:
     """Acknowledge as a client does: ids, with an ack_set where a batch is not wholly meant.
 
     Individual: `messages`, and of each entry in `ack_sets` the indexes that its words no longer
-    have. Cumulative: all up to `position`, of it only what `ack_set` no longer has. With the
-    `attempt` at which it was granted it counts for nothing once a seek came in between.
+    have. Cumulative: all up to `position`, of it only the indexes that `ack_set` no longer has.
+    With an `attempt`, the one of the grant, it counts for nothing after a seek.
     """
 
     subscription: str

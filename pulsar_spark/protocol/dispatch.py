@@ -1,8 +1,8 @@
-"""What the broker writes for all to read: the items of `Ready`, in their order, and `Stepped`.
+"""The records that the broker writes for all: items of `Ready`, in order, and `Stepped`.
 
-Invariants: revokes stand before grants, and the answer to a request behind all that it brought
-about, so that who reads up to its answer has read what follows from it; a step ends with its
-`Stepped`. Letters, trims and the like are done by the host and are not told.
+Invariants: revokes stand before grants, and the answer to a request behind all its effects, so a
+consumer that has read its answer has read them too; a step ends with its `Stepped`. Letters, trims
+and the like are done by the host, and are not written.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pulsar_spark.protocol.ready import Ready
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """How far the broker is with a topic partition, behind all else that the step brought about.
+    """The broker's place on a topic partition, behind all other records of the step.
 
-    `last_position` is the last entry that the log had told it of; `next_due_ms` when it has to
-    step again, at the latest; `backlogs` how many messages each subscription has before it, of
-    which those in `durable` stay without a consumer. `consumers` are all that are subscribed, each
-    as (subscription, name, incarnation).
+    `last_position` is the last entry that the log had told it of; `next_due_ms` the latest instant
+    of its next step; `backlogs` are messages before `last_position`, by subscription, and those in
+    `durable` stay without a consumer. `consumers` are all that are subscribed, each as
+    (subscription, name, incarnation).
     """
 
     now_ms: int

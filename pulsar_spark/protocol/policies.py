@@ -1,4 +1,4 @@
-"""What a topic's and a consumer's owners may choose: every bound has its name here.
+"""The settings of a topic's and a consumer's owners: every bound has its name here.
 
 Invariants: values only, with Pulsar's defaults; 0 switches a limit off unless it says otherwise.
 Follows `TopicPolicies`, `ServiceConfiguration` and `ConsumerConfigurationData`.
@@ -49,10 +49,10 @@ class KeySharedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPolicy:
-    """A message is seen `max_redeliver_count` + 1 times.
+    """A message is delivered `max_redeliver_count` + 1 times.
 
-    No dead letter topic: the default one. No retry letter topic: what is to be consumed later is
-    delivered again after its delay. InvalidOptionError if the count is below 1.
+    No dead letter topic: the default one. No retry letter topic: messages to consume later are
+    delivered again after their delay. InvalidOptionError if the count is below 1.
     """
 
     max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
@@ -67,7 +67,7 @@ class DeadLetterPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What a consumer says of itself when it subscribes; times in milliseconds."""
+    """The settings with which a consumer subscribes; times in milliseconds."""
 
     negative_ack_redelivery_delay_ms: int = 60_000
     negative_ack_redelivery_backoff: MultiplierRedeliveryBackoff | None = None
@@ -105,7 +105,7 @@ class TopicPolicies:
 
 
 def hosted_policies(settings: Mapping[str, Any]) -> TopicPolicies:
-    """A topic's policies by its settings, in which `policies` has those that were set.
+    """A topic's policies from its settings, of which `policies` has those that were set.
 
     Unacknowledged messages have no limit unless one is set: Pulsar's protect the broker's memory,
     and here they are bitmaps, while a micro-batch takes hundreds of thousands at once.

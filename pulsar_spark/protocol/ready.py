@@ -1,10 +1,9 @@
-"""What the broker wants done: everything the host must do after a step, and nothing else.
+"""The effects of a step: everything the host must do after it, and nothing else.
 
 Invariants: the fields of `Ready` stand in the order in which the host must do them; a step that
 is run again on the same state gives an equal `Ready`, so a host that does things once for each
-step, however often it crashed in between, does them once. What a step tells a consumer is heard
-together: one that takes in half of its grants may deliver a key out of order. After etcd raft's
-`Ready`.
+step, however often it crashed in between, does them once. A consumer takes in all items of a step
+together: with half of its grants it might deliver a key out of order. After etcd raft's `Ready`.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class Reply:
     message: str = ""
     epoch: int = 0
     origin: Cursor | None = None
-    """To a Subscribe: where the epoch begins for this consumer."""
+    """To a Subscribe: the cursor at which the epoch begins for this consumer."""
     newest: int = -1
-    """With CONSUMER_REPLACED: the highest incarnation that is known of the consumer."""
+    """With CONSUMER_REPLACED: the highest known incarnation of the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class EpochBegan:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """The consumer must give back what it has not delivered, and say so in a report.
+    """The consumer must give back undelivered messages, and say so in a report.
 
     `messages` None: its open grant and all else. Its next report carries `revision`.
     """
@@ -88,7 +87,7 @@ class Grant:
     messages: PositionSet
     redelivery_count: int = 0
     again: bool = False
-    """Said before; repeated in answer to a Subscribe."""
+    """Whether it repeats a grant, in answer to a Subscribe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class BacklogQuotaExceeded:
-    """Producers are to be refused, or a backlog was evicted; None in `Ready` when all is well."""
+    """Producers are to be refused, or a backlog was evicted; None in `Ready` if neither."""
 
     policy: BacklogQuotaPolicy
     used: int
@@ -126,7 +125,7 @@ class BacklogQuotaExceeded:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a step asks of its host, in this order; `next_due_ms` is when to step again."""
+    """The effects of a step, in this order; `next_due_ms` is the instant of the next step."""
 
     letters: tuple[Letter, ...] = ()
     epochs: tuple[EpochBegan, ...] = ()
@@ -142,7 +141,7 @@ class Ready:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether there is nothing to do but to wait."""
+        """Whether the host has nothing to do but to wait."""
         return not (
             self.letters
             or self.epochs

@@ -1,6 +1,6 @@
-"""Collects what a step asks of its host, while the step runs.
+"""Collects the effects of a step while it runs.
 
-Invariants: lives for one step; what is collected keeps its order.
+Invariants: lives for one step; items keep their order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReadyBuilder:
     """Subscribes that were let in, to be answered once all commands are taken in."""
 
     def due_at(self, instant_ms: int | None) -> None:
-        """Something falls due then."""
+        """Note that the host is to step again at that instant."""
         if instant_ms is not None and (self.next_due_ms is None or instant_ms < self.next_due_ms):
             self.next_due_ms = instant_ms
 

@@ -1,4 +1,4 @@
-"""How long a message waits for its next delivery, by how often it was delivered again before.
+"""How long a message waits for its next delivery, by its number of redeliveries.
 
 Invariants: delays lie between the shortest and the longest, and never shrink as the count grows.
 Follows Pulsar's `MultiplierRedeliveryBackoff`, to the millisecond: in doubles, with Java's casts,
@@ -48,7 +48,7 @@ class MultiplierRedeliveryBackoff:
         return min(_as_long(delay), self.max_delay_ms)
 
     def _greatest_power(self) -> int:
-        """From here on the longest delay is reached. As in Java, one beyond 2**31 - 1 wraps."""
+        """The exponent that reaches the longest delay. As in Java, one beyond 2**31 - 1 wraps."""
         ratio = float(self.max_delay_ms) / self.min_delay_ms
         power = math.log(ratio) / math.log(self.multiplier)
         return (min(int(power), _MAX_INT) + 1 + _INTS // 2) % _INTS - _INTS // 2

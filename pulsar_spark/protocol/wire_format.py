@@ -1,8 +1,8 @@
-"""Commands and what the broker answers, as the bytes that lie in the system topics.
+"""Commands and the broker's answers, as the bytes in the system topics.
 
-Invariants: every value that is written can be read back equal; each has a version and a checksum,
-and a newer one is refused; message sets travel as serialised cursors, never as rows for each
-message. JSON outside, so that a stranger can read it; stands for Pulsar's `PulsarApi.proto`.
+Invariants: every written value is read back equal; each has a version and a checksum, and a newer
+version is refused; message sets travel as serialised cursors, never as rows for each message.
+JSON outside, so that a stranger can read it; stands for Pulsar's `PulsarApi.proto`.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _ENUMS: Final[dict[str, type[Enum]]] = {
 }  # fmt: skip
 
 _GONE: Final = {"Reply": frozenset({"topic_epoch"})}
-"""Fields that an older Pulsarlite wrote, and nobody needs any more."""
+"""Fields that older versions wrote, and nobody needs any more."""
 
 
 def encode(item: Any) -> bytes:
-    """A command, or an item of `Ready`. TypeError for anything else."""
+    """The bytes of a command, or of an item of `Ready`. TypeError for anything else."""
     if type(item).__name__ not in _CLASSES:
         raise TypeError(f"{type(item).__name__} does not travel in a system topic")
     return WIRE_FORMAT.encode(_value(item))
@@ -74,7 +74,7 @@ def decode(data: bytes) -> Any:
 
 
 def _value(item: Any) -> Any:
-    """As JSON: what JSON has no form for is an object with one key that begins with `$`."""
+    """The JSON value; without a form in JSON, an object with one key that begins with `$`."""
     if item is None or type(item) in (bool, int, float, str):
         return item
     if isinstance(item, Position):

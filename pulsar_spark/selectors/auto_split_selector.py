@@ -1,4 +1,4 @@
-"""Key_Shared slots by splitting: who joins gets half of the biggest range.
+"""Key_Shared slots by splitting: a consumer that joins gets half of the biggest range.
 
 Invariants: each consumer has one range; all ranges together cover every slot; a join takes slots
 of one consumer only, a leave gives slots to one only. Follows Pulsar's
@@ -50,7 +50,7 @@ class AutoSplitSelector:
     def add(
         self, consumer: str, name: str = "", ranges: Iterable[HashRange] | None = None
     ) -> AutoSplitSelector:
-        """Give it the lower half of the biggest range, of several the lowest."""
+        """Give the consumer the lower half of the biggest range, of several the lowest."""
         del name, ranges
         check_new(self.consumers, consumer)
         if not self._highest:
@@ -71,7 +71,7 @@ class AutoSplitSelector:
         )
 
     def remove(self, consumer: str) -> AutoSplitSelector:
-        """Give its range to the next higher one, or if it is the top one, to the next lower."""
+        """Give the consumer's range to the next higher one; the top one's to the next lower."""
         if consumer not in self._highest:
             return self
         left = {who: end for who, end in self._highest.items() if who != consumer}

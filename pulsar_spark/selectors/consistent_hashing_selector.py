@@ -1,10 +1,10 @@
 """Key_Shared slots by consistent hashing: a hundred points a consumer on a ring of 65,535 slots.
 
-Invariants: a slot goes to the consumer of the next point at or above it, behind the last one to
-that of the first; where points of several consumers fall together, the one that joined first has
-it, and the next when it leaves; a join takes slots only for the one who joins, a leave gives only
-those of the one who leaves. Consumers of one name are numbered, each with the lowest number that
-is free, so that they differ. Follows Pulsar 4's `ConsistentHashingStickyKeyConsumerSelector` and
+Invariants: a slot goes to the consumer of the next point at or above it, behind the last point to
+that of the first; a point of several consumers belongs to the one that joined first, and to the
+next when it leaves; a join takes slots only for the consumer that joins, a leave gives only those
+of the one that leaves. Consumers of one name are numbered, each with the lowest free number, so
+that they differ. Follows Pulsar 4's `ConsistentHashingStickyKeyConsumerSelector` and
 `ConsumerNameIndexTracker`; it is the default of AUTO_SPLIT.
 """
 
@@ -92,7 +92,7 @@ class ConsistentHashingSelector:
         return found
 
     def ring_points(self) -> NDArray[np.int64]:
-        """The points that are taken, ascending."""
+        """The taken points, ascending."""
         return np.unique(np.concatenate([np.zeros(0, np.int64), *self._points()]))
 
     def to_json_value(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class ConsistentHashingSelector:
 
 
 def _on_ring(slot: int) -> int:
-    """A slot beyond the ring goes to the first point, as one below it does."""
+    """The slot on the ring: one beyond it goes to the first point, as one below it does."""
     return 1 if slot > CONSISTENT_HASHING_SLOTS else max(slot, 1)
 
 

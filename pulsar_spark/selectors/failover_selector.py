@@ -1,4 +1,4 @@
-"""Which of a subscription's consumers is the active one (Exclusive, Failover).
+"""The active one of a subscription's consumers (Exclusive, Failover).
 
 Invariants: immutable; consumers stand by priority level (the lowest first), then by name in UTF-16
 order as Java compares them, then in order of joining; only those of the lowest level can become
@@ -16,11 +16,11 @@ from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError
 from pulsar_spark.producing.hashing import murmur3_32_hash
 
 RING_POINTS: Final = 100
-"""Points a consumer on the ring (Pulsar's CONSUMER_CONSISTENT_HASH_REPLICAS)."""
+"""Points of each consumer on the ring (Pulsar's CONSUMER_CONSISTENT_HASH_REPLICAS)."""
 
 
 class FailoverConsumer(NamedTuple):
-    """One that is connected; ids differ, names need not."""
+    """A connected consumer; ids differ, names need not."""
 
     consumer: str
     name: str
@@ -42,7 +42,7 @@ class FailoverSelector:
     active: str | None = None
 
     def add(self, consumer: str, name: str, priority_level: int = 0) -> FailoverSelector:
-        """With one consumer more, who may be active at once.
+        """The selector with one consumer more, who may be active at once.
 
         ConsumerBusyError if the subscription is Exclusive and has one; ValueError if the id is
         there already.
@@ -55,7 +55,7 @@ class FailoverSelector:
         return self._pick(sorted(joined, key=_order))
 
     def remove(self, consumer: str) -> FailoverSelector:
-        """Without a consumer. ConsumerNotConnectedError if it is not there."""
+        """The selector without a consumer. ConsumerNotConnectedError if it is not there."""
         left = [each for each in self.consumers if each.consumer != consumer]
         if len(left) == len(self.consumers):
             raise ConsumerNotConnectedError("Consumer was not connected")
@@ -90,7 +90,7 @@ class FailoverSelector:
         return replace(self, consumers=tuple(consumers), active=self.active_of(consumers))
 
     def active_of(self, consumers: Sequence[FailoverConsumer]) -> str | None:
-        """Who of these, in order, would be the active one; None of nobody."""
+        """The active one of these, given in order; None of nobody."""
         if not consumers:
             return None
         level = consumers[0].priority_level
@@ -105,7 +105,7 @@ def _order(each: FailoverConsumer) -> tuple[int, bytes]:
 
 
 def _on_ring(consumers: Iterable[FailoverConsumer], topic: str) -> FailoverConsumer:
-    """Who has the next point at or above the topic's hash; of equal points the last counts."""
+    """The consumer of the next point at or above the topic's hash; of equal points the last."""
     ring = {
         murmur3_32_hash(f"{each.name}{point}"): each
         for each in consumers

@@ -1,4 +1,4 @@
-"""Which consumer each Key_Shared slot belongs to at one moment, and what a change moves.
+"""The consumer of each Key_Shared slot at one moment, and the slots that a change moves.
 
 Invariants: immutable; ranges are sorted, inclusive and never overlap, so a slot has at most one
 consumer; consumers are told apart by their id, never by their name. Follows Pulsar's
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 _MANY: Final = 4096
 NOBODY: Final = -1
-"""In arrays of consumers, the place of a slot without one."""
+"""The index of no consumer, for slots without one."""
 
 
 class HashRange(NamedTuple):
@@ -31,12 +31,12 @@ class HashRange(NamedTuple):
 
 
 Ranges = Mapping[str, Sequence[HashRange]]
-"""By consumer, its ranges: ascending, those that touch merged."""
+"""Consumer -> its ranges: ascending, those that touch merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImpactedConsumers:
-    """What a change took from consumers, and what it gave them."""
+    """The ranges that a change took from consumers, and those it gave them."""
 
     removed: Ranges
     added: Ranges
@@ -94,11 +94,11 @@ class HashAssignments:
         return np.repeat(owners, np.diff(edges))
 
     def ranges(self) -> dict[str, list[HashRange]]:
-        """By consumer that has any, its ranges."""
+        """Consumer -> its ranges, if it has any."""
         return _merged((r.start, r.end, who) for r, who in self)
 
     def impacted_by(self, after: HashAssignments) -> ImpactedConsumers:
-        """What changes from this to `after`."""
+        """The changes from this to `after`."""
         edges = np.unique(np.concatenate((self._edges(), after._edges())))
         starts, ends = edges[:-1], edges[1:] - 1
         before, now = self.select_many(starts), after.select_many(starts)
@@ -146,14 +146,14 @@ class HashAssignments:
 def _named(
     rows: Iterable[tuple[int, int]], owners: Iterable[int], consumers: Sequence[str]
 ) -> Iterator[tuple[int, int, str]]:
-    """(start, end, consumer) of the rows that somebody has."""
+    """(start, end, consumer) of the rows that have a consumer."""
     for (start, end), owner in zip(rows, owners, strict=True):
         if owner != NOBODY:
             yield start, end, consumers[owner]
 
 
 def _merged(parts: Iterable[tuple[int, int, str]]) -> dict[str, list[HashRange]]:
-    """By consumer, of ascending parts, those that touch made one."""
+    """Consumer -> ranges, from ascending parts; those that touch become one."""
     found: dict[str, list[HashRange]] = {}
     for start, end, who in parts:
         ranges = found.setdefault(who, [])

@@ -1,8 +1,8 @@
-"""Who of a Shared subscription's consumers gets the next messages, and how many.
+"""The turns of a Shared subscription's consumers: who gets the next messages, and how many.
 
 Invariants: immutable; consumers stand by priority level (the lowest first) and in order of
-joining; of one level they take turns; a level gets messages only while nobody of the levels above
-it can take any. Permits may go below 0 by part of a batch, which evens out. Follows Pulsar's
+joining; of one level they take turns; a level gets messages only while no consumer of the levels
+above has room. Permits may go below 0 by part of a batch, which evens out. Follows Pulsar's
 `AbstractDispatcherMultipleConsumers.getNextConsumer` and
 `PersistentDispatcherMultipleConsumers.getMaxEntriesInThisBatch`.
 """
@@ -21,7 +21,7 @@ MAX_ROUND_ROBIN_BATCH_SIZE: Final = 20
 
 
 class SharedConsumer(NamedTuple):
-    """One that is connected."""
+    """A connected consumer."""
 
     consumer: str
     priority_level: int = 0
@@ -29,7 +29,7 @@ class SharedConsumer(NamedTuple):
 
 @dataclass(slots=True)
 class Capacity:
-    """What a consumer can take. Changes as it is given messages: it lives for one dispatch."""
+    """A consumer's room. It shrinks as messages are given: it lives for one dispatch."""
 
     permits: int
     unacked_messages: int = 0
@@ -43,7 +43,7 @@ class Capacity:
 
 
 class Pick(NamedTuple):
-    """Entries `first` up to, not including, `stop` go to a consumer."""
+    """Entries from `first` up to, not including, `stop` go to a consumer."""
 
     consumer: str
     first: int
@@ -56,22 +56,22 @@ class SharedDispatch:
 
     consumers: tuple[SharedConsumer, ...] = ()
     turn: int = 0
-    """The place in `consumers` after the one who was last given messages."""
+    """The place in `consumers` after the last one that was given messages."""
 
     def add(self, consumer: str, priority_level: int = 0) -> SharedDispatch:
-        """With one consumer more, the last of its level. ValueError if the id is there already."""
+        """The same with one consumer more, the last of its level. ValueError if its id is taken."""
         if any(each.consumer == consumer for each in self.consumers):
             raise ValueError(f"consumer {consumer!r} is there already: ids must differ")
         joined = (*self.consumers, SharedConsumer(consumer, priority_level))
         return replace(self, consumers=tuple(sorted(joined, key=_level)))
 
     def remove(self, consumer: str) -> SharedDispatch:
-        """Without a consumer; the same if it is not there."""
+        """The same without a consumer; unchanged if it is not there."""
         left = tuple(each for each in self.consumers if each.consumer != consumer)
         return self if len(left) == len(self.consumers) else replace(self, consumers=left)
 
     def next(self, is_available: Callable[[str], bool]) -> tuple[SharedDispatch, str | None]:
-        """Who is next, and the turn after it; None, and the turn unchanged, if nobody can take."""
+        """(the dispatch after it, the next consumer); None, without a change, if none has room."""
         if not self.consumers:
             return self, None
         turn = self.turn if self.turn < len(self.consumers) else 0

@@ -1,4 +1,4 @@
-"""Which consumer of a Key_Shared subscription a key's slot goes to: the contract of all selectors.
+"""The consumer of a key's slot in a Key_Shared subscription: the contract of all selectors.
 
 Invariants: immutable, `add` and `remove` give a new selector; each slot goes to one consumer or
 to none; removing a consumer that is not there changes nothing; the same joins and leaves in the
@@ -31,18 +31,18 @@ class StickyKeySelector(Protocol):
 
     @property
     def assignments(self) -> HashAssignments:
-        """Who has which ranges."""
+        """The ranges of each consumer."""
 
     def add(
         self, consumer: str, name: str, ranges: Iterable[HashRange] | None = None
     ) -> StickyKeySelector:
-        """With one consumer more. ConsumerAssignError if it can't get slots.
+        """The selector with one consumer more. ConsumerAssignError if it can't get slots.
 
         `ranges` are for STICKY alone, which asks for them. ValueError if the id is there already.
         """
 
     def remove(self, consumer: str) -> StickyKeySelector:
-        """Without a consumer; the same if it is not there."""
+        """The selector without a consumer; the same if it is not there."""
 
     def slots_of(self, sticky_key_hashes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slot of each key from its Murmur3_32Hash (31 bits); never 0. Shape (n,)."""
@@ -61,7 +61,7 @@ class StickyKeySelector(Protocol):
 
 
 def check_new(consumers: Iterable[str], consumer: str) -> None:
-    """ValueError if a consumer's id is there already."""
+    """ValueError if a consumer has that id already."""
     if consumer in consumers:
         raise ValueError(f"consumer {consumer!r} is there already: ids must differ, names need not")
 

@@ -1,6 +1,6 @@
 """Key_Shared slots by ranges that each consumer names itself (STICKY).
 
-Invariants: ranges of different consumers never overlap; a slot that nobody named has no consumer,
+Invariants: ranges of different consumers never overlap; a slot outside all ranges has no consumer,
 and its messages wait. Follows Pulsar's `HashRangeExclusiveStickyKeyConsumerSelector` (the
 broker's checks) and `KeySharedPolicySticky.validate` (the client's).
 """
@@ -52,7 +52,7 @@ class StickyRangeSelector:
     def add(
         self, consumer: str, name: str = "", ranges: Iterable[HashRange] | None = None
     ) -> StickyRangeSelector:
-        """Give it the slots that it names. ConsumerAssignError in Pulsar's words."""
+        """Give the consumer the ranges that it names. ConsumerAssignError in Pulsar's words."""
         del name
         check_new(self.consumers, consumer)
         if ranges is None:
@@ -84,7 +84,7 @@ class StickyRangeSelector:
 
     @property
     def ranges(self) -> Mapping[str, Sequence[HashRange]]:
-        """By consumer, the ranges that it named, ascending; those that touch are not merged."""
+        """Consumer -> the ranges that it named, ascending; those that touch are not merged."""
         return self._ranges
 
     def to_json_value(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class StickyRangeSelector:
         assert all(self._ranges.values()), "a consumer without ranges"
 
     def _holder_of_any(self, named: Sequence[HashRange]) -> str | None:
-        """Who has slots of the first range that is not free, and of several, the lowest ones."""
+        """The holder of the lowest taken slots in the first range that is not free."""
         held = [(each, who) for who, ranges in self._ranges.items() for each in ranges]
         for start, end in named:
             conflicts = [

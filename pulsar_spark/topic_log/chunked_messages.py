@@ -1,9 +1,9 @@
-"""Which chunks of a partition make a message, and which entries are no message of their own.
+"""Chunks of a partition: which make a message, and which entries are no message of their own.
 
 A chunked message stands at the position of its last chunk; the chunks before it are no messages,
-and are read by reference when it is. Invariants: what an entry is follows from the entries before
-it and nothing else, so that every reader, at any time, sees the same messages; chunks of several
-messages may lie between each other; a message is complete only if all its chunks came in order.
+and are read by reference along with it. Invariants: the entries before it alone decide what an
+entry is, so that every reader, at any time, sees the same messages; chunks of several messages may
+lie between each other; a message is complete only if all its chunks came in order.
 
 Follows Pulsar's `ConsumerImpl.processMessageChunk`, with the publish times of the chunks where
 Pulsar takes the time at which they reach a consumer.
@@ -41,14 +41,14 @@ class ChunkRun:
     total_bytes: int
 
     def to_json(self) -> list[Any]:
-        """As commits and snapshots have it."""
+        """The JSON in commits and snapshots."""
         return [
             self.entry_id, self.uuid, self.chunk_id, self.count, self.num_chunks, self.total_bytes,
         ]  # fmt: skip
 
     @staticmethod
     def from_json(value: Sequence[Any]) -> ChunkRun:
-        """TypeError or ValueError if it is none."""
+        """Read `to_json`. TypeError or ValueError if it is no run."""
         entry_id, uuid, chunk_id, count, num_chunks, total_bytes = value
         numbers = (entry_id, chunk_id, count, num_chunks, total_bytes)
         if not isinstance(uuid, str) or any(type(number) is not int for number in numbers):
@@ -69,7 +69,7 @@ class ChunkPart:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedMessage:
-    """A message of which all chunks are there."""
+    """A message of which all chunks exist."""
 
     uuid: str
     parts: tuple[ChunkPart, ...]
@@ -77,23 +77,23 @@ class ChunkedMessage:
 
     @property
     def position(self) -> Position:
-        """That of the last chunk, at which the message stands."""
+        """The position of the last chunk, at which the message stands."""
         last = self.parts[-1]
         return Position(last.ledger_id, last.entry_id + last.count - 1)
 
     @property
     def first_chunk(self) -> Position:
-        """Where it begins: with `position`, Pulsar's `ChunkMessageIdImpl`."""
+        """The position of the first chunk: with `position`, Pulsar's `ChunkMessageIdImpl`."""
         return Position(self.parts[0].ledger_id, self.parts[0].entry_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkLimits:
-    """Pulsar's `maxPendingChunkedMessage` and its kin, for messages that are not complete.
+    """Pulsar's `maxPendingChunkedMessage` and its kin, for incomplete messages.
 
-    With `auto_ack_oldest`, when more than `max_pending` messages are in the making the oldest is
-    given up for good; without it it would come again, so it stays. One whose next chunk was
-    published more than `expire_ms` after its first is given up; 0 means never.
+    With `auto_ack_oldest`, of more than `max_pending` incomplete messages the oldest is given up
+    for good; otherwise it stays, as it would come again. A message is given up if its next chunk
+    was published more than `expire_ms` after its first; 0 means never.
     """
 
     max_pending: int = DEFAULT_MAX_PENDING
@@ -103,7 +103,7 @@ class ChunkLimits:
 
 @dataclass(slots=True)
 class _Pending:
-    """A message in the making: what is there of it, and when its first chunk was published."""
+    """An incomplete message: its chunks so far, and the publish time of the first."""
 
     run: ChunkRun
     since_ms: int
@@ -118,7 +118,7 @@ class ChunkedMessages:
     limits: ChunkLimits = field(default_factory=ChunkLimits)
     last_ledger_id: int = -1
     given_up: int = 0
-    """Messages that can't be complete any more."""
+    """The number of messages that can't be complete any more."""
     _messages: dict[Position, ChunkedMessage] = field(default_factory=dict)
     _pending: dict[str, _Pending] = field(default_factory=dict)
     _chunks: dict[int, BitMap] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class ChunkedMessages:
     def of(
         chunks: Mapping[int, Sequence[ChunkRun]], ledgers: LedgerList | None = None
     ) -> ChunkedMessages:
-        """All that became complete, however long that took; times are those of the `ledgers`."""
+        """The chunked messages of these chunks, without limits; times are the `ledgers`'."""
         known = ChunkedMessages(ChunkLimits(expire_ms=0))
         for ledger_id, runs in sorted(chunks.items()):
             info = None if ledgers is None else ledgers.get(ledger_id)
@@ -163,12 +163,12 @@ class ChunkedMessages:
         return PositionSet(self._uncounted)
 
     def pending(self) -> Mapping[str, Position]:
-        """Messages in the making, oldest first: where each begins."""
+        """Incomplete messages, oldest first, each with the position of its first chunk."""
         begun = {uuid: _begin(held) for uuid, held in self._pending.items()}
         return dict(sorted(begun.items(), key=lambda each: each[1]))
 
     def first_pending(self, since_ms: int) -> Position | None:
-        """Where the first message in the making begins that was begun at that time or later."""
+        """The first position of an incomplete message that was begun at that time or later."""
         begun = (_begin(held) for held in self._pending.values() if held.since_ms >= since_ms)
         return min(begun, default=None)
 
@@ -189,7 +189,7 @@ class ChunkedMessages:
         return PositionSet(found)
 
     def abandoned(self, begun_before_ms: int) -> PositionSet:
-        """Every chunk of no message: given up, or in the making since before then."""
+        """Every chunk of messages that were given up, or begun before then and are incomplete."""
         used: dict[int, BitMap] = {}
         recent = (e.parts for e in self._pending.values() if e.since_ms >= begun_before_ms)
         for parts in (*recent, *(message.parts for message in self._messages.values())):
@@ -199,9 +199,9 @@ class ChunkedMessages:
         return self.chunks.difference(PositionSet(used))
 
     def needed(self, gone: Collection[int], begun_since_ms: int = 0) -> frozenset[int]:
-        """Those of the ledgers to be dropped that have chunks of a message which stays.
+        """The ledgers among `gone` that have chunks of a message which stays.
 
-        Also of one in the making that was begun since then.
+        An incomplete message stays if it was begun at `begun_since_ms` or later.
         """
         groups = [
             ({part.ledger_id for part in message.parts}, message.position.ledger_id)
@@ -225,7 +225,7 @@ class ChunkedMessages:
             stays |= more
 
     def _advance(self, ledger_id: int, run: ChunkRun, now_ms: int) -> ChunkedMessage | None:
-        """Take in a run of chunks; the message that it ends, if it does."""
+        """Take in a run of chunks; the message that it completes, if it does."""
         held = self._pending.pop(run.uuid, None)
         if held is not None and self._is_over(held, run, now_ms):
             self.given_up += 1
@@ -248,7 +248,7 @@ class ChunkedMessages:
         return None
 
     def _is_over(self, held: _Pending, run: ChunkRun, now_ms: int) -> bool:
-        """Whether what is held of a message can't go on with that run."""
+        """Whether the incomplete message can't go on with that run."""
         if 0 < self.limits.expire_ms < now_ms - held.since_ms:
             return True
         if run.chunk_id == 0:
@@ -270,14 +270,14 @@ def _begin(held: _Pending) -> Position:
 
 
 def chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any]:
-    """Left out where there are none, so that the snapshot of such a topic stays of version 1."""
+    """The JSON, empty without chunks: the snapshot of such a topic stays of version 1."""
     if not chunks:
         return {}
     return {"chunks": {str(k): [run.to_json() for run in v] for k, v in chunks.items()}}
 
 
 def chunks_from_json(value: Mapping[str, Any]) -> dict[int, tuple[ChunkRun, ...]]:
-    """By ledger id, ascending. TypeError or ValueError if it is none of these."""
+    """Runs by ledger id, ascending. TypeError or ValueError if the value is wrong."""
     chunks: dict[int, tuple[ChunkRun, ...]] = {
         int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
         for ledger_id, runs in value.items()

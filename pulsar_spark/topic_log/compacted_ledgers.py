@@ -1,9 +1,9 @@
-"""What compaction has left of a partition: which messages, and where their rows lie now.
+"""The compacted part of a partition: its kept messages, and where their rows lie now.
 
-Invariants: up to the horizon, which ends a ledger, the messages in `kept` are all there is; each
-has the message id that it always had, since a compacted ledger has the batch sizes of the one that
-it was made of, though its file holds the rows of the kept messages only, in order; it doesn't
-change when the ledgers that it was made of are trimmed. Follows Pulsar's `CompactedTopicImpl`.
+Invariants: up to the horizon, which ends a ledger, only the messages in `kept` are read; each
+has the message id that it always had, since a compacted ledger has the batch sizes of its
+original, though its file holds the rows of the kept messages only, in order; a trim of the
+originals does not change it. Follows Pulsar's `CompactedTopicImpl`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pulsar_spark.topic_log.ledger_commit import ledger_from_json, ledger_to_jso
 
 @dataclass(frozen=True)
 class CompactedLedgers:
-    """Of one partition. A ledger of which nothing is kept is not among `ledgers`.
+    """The compacted part of one partition. A ledger without kept messages is not in `ledgers`.
 
     Of a compacted ledger `batch_sizes` and times are those of the original, `size_bytes` are the
     kept payloads, and `file` and `first_row` say where the first kept row lies.
@@ -35,7 +35,7 @@ class CompactedLedgers:
 
     @property
     def files(self) -> set[str]:
-        """The data files that it is in."""
+        """The data files of the compacted ledgers."""
         return {each.file for each in self.ledgers}
 
     @cached_property
@@ -44,12 +44,12 @@ class CompactedLedgers:
         return self.removed_from(self.ledgers)
 
     def view(self, ledgers: LedgerList) -> LedgerList:
-        """These, and behind the horizon those of the partition."""
+        """These ledgers, and behind the horizon those of the partition."""
         last = ledgers[-1].ledger_id if len(ledgers) else -1
         return LedgerList([*self.ledgers, *ledgers.between(self.horizon.ledger_id + 1, last)])
 
     def with_log(self, ledgers: LedgerList) -> LedgerList:
-        """These, and all others of the partition, those before the horizon too."""
+        """These ledgers, and all others of the partition, those before the horizon too."""
         held = {each.ledger_id: each for each in (*ledgers, *self.ledgers)}
         return LedgerList(held[ledger_id] for ledger_id in sorted(held))
 
@@ -69,7 +69,7 @@ class CompactedLedgers:
         return CompactedLedgers(horizon, held, self.kept.up_to(horizon))
 
     def remaining(self, messages: PositionSet) -> PositionSet:
-        """Those of the messages that a compacted read delivers."""
+        """The messages that a compacted read delivers."""
         kept = messages.up_to(self.horizon).intersection(self.kept)
         return kept.union(messages.after(self.horizon))
 
@@ -96,5 +96,5 @@ class CompactedLedgers:
 
     @staticmethod
     def of_snapshot(value: Mapping[str, Any] | None) -> CompactedLedgers | None:
-        """None for a partition that was never compacted."""
+        """Read it from a snapshot; None for a partition that was never compacted."""
         return None if value is None else CompactedLedgers.from_json_value(value)

@@ -1,8 +1,8 @@
 """When applications and producers published last to a topic, by the clocks of its log.
 
-Invariants: a time never falls, and none is above the latest that any commit of the log has, so a
-writer whose clock is behind is not taken for one that was away; nobody is forgotten unless a commit
-says so. Follows the inactive producers of Pulsar's `MessageDeduplication`.
+Invariants: a time never falls, and none is above the latest time of any commit, so a writer whose
+clock is behind is not taken for absent; nobody is forgotten unless a commit says so. Follows the
+inactive producers of Pulsar's `MessageDeduplication`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pulsar_spark.topic_log.ledger_commit import Commit
 
 @dataclass(slots=True)
 class LastSeen:
-    """Mutable, as the state of a topic is."""
+    """The times by application and by producer. Mutable, as a topic's state is."""
 
     latest_ms: int = 0
     """The latest time of any commit."""
@@ -39,20 +39,20 @@ class LastSeen:
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The applications, and producers, not seen since before then.
 
-        Producers that are `present`, as the topic has a ledger of theirs, are not.
+        Producers that are `present`, with a ledger in the topic, are left out.
         """
         applications = [name for name, seen_ms in self.applications.items() if seen_ms < since_ms]
         producers = [name for name, seen_ms in self.producers.items() if seen_ms < since_ms]
         return tuple(applications), tuple(name for name in producers if name not in present)
 
     def to_json_value(self) -> dict[str, Any]:
-        """Empty if there is nothing to say."""
+        """The times as JSON; empty if there are none."""
         value = {"application_times": self.applications, "producer_times": self.producers}
         return {name: dict(times) for name, times in value.items() if times}
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any], applications: Mapping[str, int]) -> LastSeen:
-        """Out of a snapshot; one of before there were times counts from its own."""
+        """Read a snapshot; in one without times, applications count as seen at the snapshot's."""
         now_ms = int(value["timestamp_ms"])
         producers = {name for each in value["sequence_ids"].values() for name in each}
         seen = {**dict.fromkeys(applications, now_ms), **value.get("application_times", {})}

@@ -1,8 +1,8 @@
 """One commit of a topic's log: everything that happens to the topic at one instant.
 
-Invariants: equal commits are equal bytes, with their checksum; what this version does not
+Invariants: equal commits are equal bytes, with their checksum; a field that this version does not
 understand is refused, never skipped; a file that it names lies inside the topic's folder, and its
-numbers are such as rows and entries have. The format is described in `docs/storage-format.md`.
+numbers are possible ones of rows and entries. The format is described in `docs/storage-format.md`.
 
 Takes the place of Pulsar's `ManagedLedgerInfo` in the metadata store.
 """
@@ -24,7 +24,7 @@ from pulsar_spark.topic_log.transaction_attempt import TRANSACTION_FIELDS, Trans
 
 LOG_FOLDER = "_log"
 MOST_MESSAGES: Final = (1 << 31) - 1
-"""No ledger has more: a task writes a file for each 64 MiB."""
+"""The most messages of a ledger: a task writes a file for each 64 MiB."""
 _LARGEST: Final = (1 << 63) - 1
 
 COMMIT_FORMAT: Final = StoredFormat(
@@ -46,7 +46,7 @@ COMMIT_FORMAT: Final = StoredFormat(
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What makes a publication recognisable: the `version`-th of the application `id`."""
+    """The identity of a publication: the `version`-th of the application `id`."""
 
     id: str
     version: int
@@ -70,13 +70,13 @@ class Commit:
     `term` is None for writers that can't be fenced; `partitions` and `settings` are only given
     when they change; `trimmed` maps partitions to ledger ids, `hidden` to the JSON of a position
     set that readers subtract, `sequence_ids` to each producer's highest. `sequence_ranges` and
-    `chunks` map ids of ledgers of this commit to what they hold, by producer and by entry id.
-    `producers` is the JSON of a ProducerRegistry, when it changes; `compacted` maps partitions to
-    the JSON of CompactedLedgers, which take the place of earlier ones. `schemas` are schemas added,
-    by version. `reclaimed` are data files that no commit named and none may name later, `forgotten`
-    such as are deleted. `inactive_applications` and `inactive_producers` are forgotten: what they
-    publish later is new. All that a commit of a `transaction` says holds once that is committed,
-    and never if it is aborted.
+    `chunks` map ids of ledgers of this commit to their ranges and chunks, by producer and by entry
+    id. `producers` is the JSON of a ProducerRegistry, when it changes; `compacted` maps partitions
+    to the JSON of CompactedLedgers, which take the place of earlier ones. `schemas` are schemas
+    added, by version. `reclaimed` are data files that no commit has named and none may name later,
+    `forgotten` those that were deleted. `inactive_applications` and `inactive_producers` are
+    forgotten: their later publications count as new. A commit of a `transaction` has its effects
+    once that is committed, and none if it is aborted.
     """
 
     number: int
@@ -104,12 +104,12 @@ class Commit:
 
     @property
     def files(self) -> set[str]:
-        """The data files that it names as published, in this commit for the first time."""
+        """The data files that this commit publishes or moves rows to."""
         kept = (each["file"] for of in self.compacted.values() for each in of["ledgers"])
         return {each.file for each in self.ledgers}.union((m.file for m in self.moved), kept)
 
     def aborted(self) -> Commit:
-        """What is left of it when its transaction is aborted: its place in the log."""
+        """The commit without effects, for an aborted transaction: it keeps its place in the log."""
         return Commit(self.number, self.commit_id, self.timestamp_ms, transaction=self.transaction)
 
     def to_json(self) -> bytes:
@@ -241,7 +241,7 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
 
 
 def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
-    """One of a commit's ledgers."""
+    """The JSON of one of a commit's ledgers."""
     record = {
         "id": ledger.ledger_id,
         "partition": ledger.partition,
@@ -262,7 +262,7 @@ def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
 
 
 def seal_to_json(seal: FileSeal | None) -> list[int]:
-    """Empty if there is none."""
+    """The JSON of a seal; empty if there is none."""
     return [] if seal is None else [seal.size_bytes, seal.footer_crc32]
 
 
@@ -342,5 +342,5 @@ def _text(value: Any) -> str:
 
 
 def _keyed(by_partition: Mapping[int, Any]) -> dict[str, Any]:
-    """With the text keys that JSON wants."""
+    """The map with the text keys that JSON wants."""
     return {str(partition): value for partition, value in by_partition.items()}

@@ -1,4 +1,4 @@
-"""What a topic is: the fold of its commits, from number 0 to the newest.
+"""A topic's state: the fold of its commits, from number 0 to the newest.
 
 Invariants: commits apply in order, each wholly or not at all; ledger ids are a gapless counter of
 the topic; a data file is published by one commit only, and one that was given up by none; terms
@@ -74,15 +74,15 @@ class TopicState:
         return sum(len(partition.view()) for partition in self._partitions)
 
     def ledgers(self, partition: int) -> LedgerList:
-        """The partition's ledgers as of now; the list stays as it is when the state goes on."""
+        """The partition's ledgers as of now; later commits don't change the list."""
         return self._partitions[partition].view()
 
     def messages(self, partition: int) -> int:
-        """Stored messages, hidden ones included."""
+        """The number of stored messages, hidden ones included."""
         return self._partitions[partition].messages
 
     def size_bytes(self, partition: int) -> int:
-        """Stored payload bytes before compression."""
+        """The stored payload bytes before compression."""
         return self._partitions[partition].size_bytes
 
     def trimmed_up_to(self, partition: int) -> Position:
@@ -102,16 +102,16 @@ class TopicState:
         return next(reversed(self._partitions[partition].chunks), -1)
 
     def ledgers_left(self, partition: int) -> LedgerList:
-        """The partition's ledgers, and those trimmed ones of which compaction has kept messages."""
+        """The partition's ledgers, and trimmed ones of which compaction has kept messages."""
         compacted, ledgers = self.compacted(partition), self.ledgers(partition)
         return ledgers if compacted is None else compacted.with_log(ledgers)
 
     def compacted(self, partition: int) -> CompactedLedgers | None:
-        """What compaction has left of the partition; None if it was never compacted."""
+        """The compacted part of the partition; None if it was never compacted."""
         return self._partitions[partition].compacted
 
     def may_trim(self, partition: int, ledger_id: int) -> bool:
-        """Whether compaction lets the ledger go: of a compacted topic, it has to be compacted."""
+        """Whether compaction lets the ledger go: in a compacted topic only once it is compacted."""
         compacted = self._partitions[partition].compacted
         return compacted is None or ledger_id <= compacted.horizon.ledger_id
 
@@ -121,7 +121,7 @@ class TopicState:
 
     @property
     def records_sequences(self) -> bool:
-        """Whether every publication says its sequence ids: duplicates are, or were, dropped."""
+        """Whether every publication has its sequence ids: duplicates are, or were, dropped."""
         return bool(self.settings.get("deduplication") or self.sequence_ids)
 
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
@@ -136,7 +136,7 @@ class TopicState:
         self._checked(commit)
 
     def apply(self, commit: Commit) -> None:
-        """Go on to the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
+        """Apply the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
         trims, compacted, hidden = self._checked(commit)
         self._apply_header(commit)
         for ledger in commit.ledgers:
@@ -156,7 +156,7 @@ class TopicState:
     def _checked(
         self, commit: Commit
     ) -> tuple[dict[int, dict[int, LedgerInfo]], dict[int, CompactedLedgers], Any]:
-        """By partition, what it trims, what it has compacted, and what it hides."""
+        """By partition: the trimmed ledgers, the compacted part, and the hidden messages."""
         self._check_header(commit)
         self._check_ledgers(commit)
         trims = self._check_trimmed(commit)
@@ -294,9 +294,9 @@ class TopicState:
             self._partitions.append(PartitionState())
 
     def _know_sequence_ids(self, commit: Commit) -> None:
-        """Each producer's highest id, and in which ledgers which ids are.
+        """Take in each producer's highest id, and the ranges of ids by ledger.
 
-        Without ranges, as in commits that are older than these, all up to the highest counts.
+        In older commits without ranges, all ids up to the highest count as published.
         """
         told: set[tuple[int, str]] = set()
         for ledger in commit.ledgers:
@@ -332,7 +332,7 @@ class TopicState:
             self._release(ledger.file, commit.timestamp_ms)
         for partition, changed in places.items():
             part = self._partitions[partition]
-            # Places stay as they are, so that a trim in the same commit still finds its own.
+            # Places stay, so that a trim in the same commit still finds its own.
             part.column = part.column.copy(0, len(part.column.ids), changed)
 
     def _trim(self, commit: Commit, trims: Mapping[int, Mapping[int, LedgerInfo]]) -> None:

@@ -1,9 +1,8 @@
 """One partition as of a commit of its topic's log.
 
-Invariants: ledgers are added at the end of a column that lists handed out earlier share, and
-trimmed by moving its start, so neither costs more as a topic grows; a message is hidden by the
-commit that adds its ledger. Stands for a part of Pulsar's
-`ManagedLedgerImpl`.
+Invariants: ledgers are added at the end of a column that earlier lists share, and trimmed by
+moving its start, so neither costs more as a topic grows; a message is hidden by the commit that
+adds its ledger. Stands for a part of Pulsar's `ManagedLedgerImpl`.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
 
 TRIMMED_KEPT: Final = 64
-"""Ids of ledgers are gathered anew once they are twice as many as there are, and these."""
+"""Ledger ids are rebuilt when they exceed twice the present ledgers plus this number."""
 
 
 @dataclass(slots=True)
 class HiddenMessages:
     """The messages of one partition that readers leave out. Only asked for by ledger.
 
-    What a snapshot has is read when somebody asks first.
+    A snapshot's cursors are read when somebody asks first.
     """
 
     stored: Sequence[Any] = ()
-    """Cursors as JSON, out of a snapshot; empty once they were read."""
+    """Cursors as JSON, from a snapshot; empty once they were read."""
     _by_ledger: dict[int, PositionSet] = field(default_factory=dict)
     _ledger_ids: list[int] = field(default_factory=list)
-    """Ascending; with some that were trimmed."""
+    """Ascending ids, some of trimmed ledgers."""
 
     def add(self, messages: PositionSet) -> None:
-        """Those of ledgers that are new."""
+        """Hide these messages, of ledgers that are new."""
         self._read()
         for ledger_id, held in _by_ledger(messages):
             self._by_ledger[ledger_id] = held
@@ -53,7 +52,7 @@ class HiddenMessages:
             self._ledger_ids = sorted(self._by_ledger)
 
     def of(self, ledger_ids: Iterable[int]) -> PositionSet:
-        """Those in these ledgers."""
+        """The hidden messages in these ledgers."""
         self._read()
         if not self._by_ledger:
             return PositionSet()
@@ -64,13 +63,13 @@ class HiddenMessages:
         )
 
     def since(self, ledger_id: int) -> PositionSet:
-        """Those in that ledger and all behind it."""
+        """The hidden messages in that ledger and all behind it."""
         self._read()
         ledger_ids = self._ledger_ids
         return self.of(ledger_ids[bisect_left(ledger_ids, ledger_id) :])
 
     def _read(self) -> None:
-        # Two threads may do the same at once, and come to the same.
+        # Two threads may do this at once, with the same result.
         stored = self.stored
         if stored:
             sets = (cursor_format.from_json_value(value)[1] for value in stored)
@@ -93,32 +92,32 @@ class PartitionState:
     sequences: PublishedSequences = field(default_factory=PublishedSequences)
     compacted: CompactedLedgers | None = None
     published: LedgerSum | None = field(default_factory=LedgerSum)
-    """Of all ledgers ever; None as long as a snapshot from before it was stored is all there is."""
+    """The sum of all ledgers ever; None if an older snapshot without it is all there is."""
     removed: LedgerSum = field(default_factory=LedgerSum)
-    """Of those that were trimmed: `published` is the sum of these and of those in `view`."""
+    """The sum of trimmed ledgers: with that of `view` it makes `published`."""
 
     def view(self) -> LedgerList:
-        """Its ledgers as of now."""
+        """The partition's ledgers as of now."""
         return LedgerList.window(self.column, self.start, len(self.column.ids))
 
     @property
     def compacted_files(self) -> set[str]:
-        """Those that compaction has left its messages in."""
+        """The files of its compacted part."""
         return self.compacted.files if self.compacted else set()
 
     def sum_of_ledgers(self) -> LedgerSum:
-        """Of those that there are, by the ledgers themselves."""
+        """The sum of the present ledgers, by the ledgers themselves."""
         total = LedgerSum()
         for ledger in self.view():
             total = total.plus(ledger)
         return total
 
     def place(self, ledger_id: int) -> int | None:
-        """Where the ledger stands in the column."""
+        """The ledger's place in the column."""
         return self.view().place(ledger_id)
 
     def to_json_value(self) -> dict[str, Any]:
-        """All but its ledgers. `published` is counted now where it never was."""
+        """The state without its ledgers. `published` is counted now where it never was."""
         if self.published is None:
             self.published = self.sum_of_ledgers()
         ledgers = self.view()
@@ -142,8 +141,7 @@ class PartitionState:
     ) -> PartitionState:
         """Read `to_json_value`; `highest` is each producer's highest sequence id.
 
-        A snapshot of an older version has no sums, and one from before there were ranges knows no
-        other sequence ids.
+        A snapshot of an older version has no sums; one without ranges has no other sequence ids.
         """
         sums: dict[str, Any] = {"published": None}
         if "published" in value:

@@ -1,11 +1,11 @@
 """Which producers may publish to a topic: access modes, who waits, and the topic's epochs.
 
-Invariants: immutable; at most one producer owns the topic, and then it is the only one; who waits
-is promoted in order of coming; the topic epoch grows with each new grant to an exclusive producer
-and never shrinks, so one that comes back with an older epoch knows that it was replaced. Follows
-Pulsar's `AbstractTopic.incrementTopicEpochIfNeeded` and `handleProducerRemoved`, and differs in
-two places: who waits behind Shared producers is promoted when the last of them leaves (there it
-waits for ever), and a fencing producer whose epoch is too old fences nobody.
+Invariants: immutable; at most one producer owns the topic, and then it is the only one; waiting
+producers are promoted in order of coming; the topic epoch grows with each new grant to an exclusive
+producer and never shrinks, so one that comes back with an older epoch knows that it was replaced.
+Follows Pulsar's `AbstractTopic.incrementTopicEpochIfNeeded` and `handleProducerRemoved`, and
+differs in two places: a producer that waits behind Shared ones is promoted when the last of them
+leaves (there it waits for ever), and a fencing producer whose epoch is too old fences nobody.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class ProducerAccessMode(str, Enum):
 
 
 class ConnectedProducer(NamedTuple):
-    """One that may publish."""
+    """A producer that may publish."""
 
     name: str
     access_mode: ProducerAccessMode
     epoch: int = 0
-    """Of the producer itself: grows when it connects again."""
+    """The producer's own epoch: it grows when it connects again."""
     topic_epoch: int | None = None
-    """Of the topic, when it was granted to this producer; None if Shared."""
+    """The topic's epoch when this producer was granted it; None if Shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What came of a producer's coming or going."""
+    """The result of a producer's coming or going."""
 
     topic: TopicProducers
     granted: tuple[ConnectedProducer, ...] = ()
-    """Those who may publish from now on; a producer that is not in it waits."""
+    """Producers that may publish from now on; the others wait."""
     fenced: tuple[str, ...] = ()
-    """Those who may not any more, or wait no longer: `Fenced out`."""
+    """Producers that may not publish any more, or wait no longer: `Fenced out`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class TopicProducers:
     """The producers of one topic."""
 
     producers: Mapping[str, ConnectedProducer] = field(default_factory=dict)
-    """By name."""
+    """Name -> producer."""
     waiting: tuple[ConnectedProducer, ...] = ()
     topic_epoch: int | None = None
     exclusive_producer: str | None = None
@@ -68,10 +68,10 @@ class TopicProducers:
         epoch: int = 0,
         topic_epoch: int | None = None,
     ) -> Admission:
-        """Let a producer in, or let it wait. `topic_epoch` is what it was granted before, if ever.
+        """Let a producer in, or let it wait. `topic_epoch` is its earlier grant's, if it had one.
 
-        ProducerBusyError if it must wait or has a name that is taken (unless it is the same one
-        with a higher `epoch`, who replaces the old one); ProducerFencedError if it may not.
+        ProducerBusyError if it must wait or its name is taken (unless it is the same producer with
+        a higher `epoch`, which replaces the old one); ProducerFencedError if it may not.
         """
         producer = ConnectedProducer(name, access_mode, epoch, topic_epoch)
         if name in self.producers or any(each.name == name for each in self.waiting):

@@ -1,9 +1,9 @@
-"""Who publishes to a topic, as its log keeps it: producers, the runs behind them, their leases.
+"""A topic's producers, as its log keeps them: the runs behind them, and their leases.
 
-Whether a commit may be made is asked of the state that it follows, so a producer that was fenced
-out can't commit, however late it comes. Invariants: immutable; a run (`incarnation`) that was
-fenced or replaced never publishes again; a lease only decides when somebody else may have the
-topic, never whether its holder may publish; what nobody claimed is without a record.
+A commit is checked against the state that it follows, so a producer that was fenced out can't
+commit, however late it comes. Invariants: immutable; a run (`incarnation`) that was fenced or
+replaced never publishes again; a lease decides only when another may have the topic, never
+whether its holder may publish; a producer without a claim has no record.
 
 Puts `TopicProducers` where Pulsar has a broker that sees its producers' connections.
 """
@@ -19,9 +19,9 @@ from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
 from pulsar_spark.topic_log.producer_access import Admission, ProducerAccessMode, TopicProducers
 
 FENCED_RUNS: Final = 100
-"""Runs of one producer that are remembered as fenced out; the oldest are forgotten."""
+"""The fenced runs of one producer that are remembered; the oldest are forgotten."""
 FENCED_PRODUCERS: Final = 1000
-"""Producers of which runs are remembered as fenced out."""
+"""The producers whose fenced runs are remembered."""
 DEFAULT_LEASE_MS: Final = 5 * 60_000
 
 
@@ -39,7 +39,7 @@ class ProducerClaim:
 
 
 class FencedRun(NamedTuple):
-    """One run of a producer; the name is empty where the log is older than these."""
+    """One run of a producer; without a name where the log is of an older version."""
 
     name: str
     incarnation: str
@@ -47,11 +47,11 @@ class FencedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRegistry:
-    """The producers that said how they want to share the topic."""
+    """The producers that claimed the topic in an access mode."""
 
     topic: TopicProducers = field(default_factory=TopicProducers)
     incarnations: Mapping[str, str] = field(default_factory=dict)
-    """Of those that publish or wait: name -> run."""
+    """Name -> run, of producers that publish or wait."""
     lapses_ms: Mapping[str, int] = field(default_factory=dict)
     fenced: tuple[FencedRun, ...] = ()
     """Runs that may not publish any more, the latest last."""
@@ -72,7 +72,7 @@ class ProducerRegistry:
         return _renewed(registry, claim, now_ms), registry.may_publish(claim)
 
     def check(self, claim: ProducerClaim | None, now_ms: int) -> ProducerRegistry:
-        """The registry behind a commit of that producer; of one without a claim, if it is None.
+        """The registry behind a commit of that producer, or (None) of one without a claim.
 
         ProducerFencedError or ProducerBusyError if it may not publish.
         """
@@ -92,13 +92,13 @@ class ProducerRegistry:
         return held == claim.incarnation and claim.name in self.topic.producers
 
     def leave(self, claim: ProducerClaim) -> ProducerRegistry:
-        """The producer is done; whoever waits longest has its place."""
+        """Take the producer out; the one that waits longest gets its place."""
         if self.incarnations.get(claim.name) != claim.incarnation:
             return self
         return _after(self, self.topic.remove(claim.name), (claim.name,), fence=False)
 
     def without_lapsed(self, now_ms: int, but: str | None = None) -> ProducerRegistry:
-        """Those whose lease is over leave, and their runs are fenced out."""
+        """Take out producers whose lease is over, and fence out their runs."""
         registry = self
         for name, lapse_ms in sorted(self.lapses_ms.items(), key=lambda each: each[1]):
             if lapse_ms <= now_ms and name != but and name in registry.incarnations:
@@ -116,7 +116,7 @@ class ProducerRegistry:
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any] | None) -> ProducerRegistry:
-        """None: nobody ever made a claim."""
+        """The registry from JSON; None: nobody ever made a claim."""
         if value is None:
             return ProducerRegistry()
         fenced = value["fenced"]
@@ -129,7 +129,7 @@ class ProducerRegistry:
         )
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if one is broken."""
+        """Raise AssertionError if an invariant is broken."""
         self.topic.check()
         known = {*self.topic.producers, *(each.name for each in self.topic.waiting)}
         assert known == set(self.incarnations) == set(self.lapses_ms)
@@ -163,7 +163,7 @@ def _added(known: ProducerRegistry, claim: ProducerClaim) -> ProducerRegistry:
 def _after(
     registry: ProducerRegistry, admission: Admission, gone: tuple[str, ...], *, fence: bool
 ) -> ProducerRegistry:
-    """With what an admission says; the runs of those gone are fenced out, if `fence`."""
+    """The registry after an admission; runs of those gone are fenced out, if `fence`."""
     fenced = set(admission.fenced)
     left = fenced | set(gone)
     names = [name for name in (*gone, *admission.fenced) if fence or name in fenced]
@@ -177,7 +177,7 @@ def _after(
 
 
 def _fencing(registry: ProducerRegistry, *names: str) -> ProducerRegistry:
-    """With the present runs of these producers fenced out.
+    """The registry with the present runs of these producers fenced out.
 
     Each producer forgets its own oldest runs, so that no other can make it forget one.
     """
@@ -193,7 +193,7 @@ def _fencing(registry: ProducerRegistry, *names: str) -> ProducerRegistry:
 
 
 def _renewed(registry: ProducerRegistry, claim: ProducerClaim, now_ms: int) -> ProducerRegistry:
-    """With a new lease, once half of the old one is over: most commits change nothing."""
+    """The registry with a new lease, once half of the old one is over: most commits keep it."""
     known = registry.lapses_ms.get(claim.name)
     if known is not None and known - now_ms > claim.lease_ms // 2:
         return registry

@@ -1,7 +1,7 @@
-"""What a writer wants published, and the commit that does so on a given state of the topic.
+"""A publication, and the commit that makes it on a given state of the topic.
 
 Invariants: a publication is fixed when its files are written, and ledger ids are given here, so
-that a writer who lost a race makes the next commit without writing data again; of messages with
+that a writer that lost a race makes the next commit without writing data again; of messages with
 the same producer and sequence id at most one is ever visible, whoever else publishes meanwhile.
 
 Follows Pulsar's `MessageDeduplication`, but for each message where Pulsar drops whole batches.
@@ -33,7 +33,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class NewLedger:
-    """A ledger before it has its id. Without `sequences` nobody has looked at its sequence ids."""
+    """A ledger without an id. Without `sequences` its sequence ids are not known yet."""
 
     partition: int
     file: str
@@ -70,7 +70,7 @@ SequenceReader = Callable[[LedgerInfo], Mapping[str, tuple[Rows, Rows]]]
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCommitted:
-    """Nothing was published, as it had been before: `number` is that of the state that says so."""
+    """Nothing was published, as it had been before: the state `number` has it."""
 
     number: int
     application: Application | None
@@ -78,7 +78,7 @@ class AlreadyCommitted:
 
 @dataclass(slots=True)
 class Publication:
-    """One publication, to be committed once on whatever state the topic has by then."""
+    """One publication, to be committed once, on the latest state of the topic."""
 
     ledgers: Sequence[NewLedger]
     application: Application | None = None
@@ -87,16 +87,16 @@ class Publication:
     read_sequences: SequenceReader | None = None
     producer: ProducerClaim | None = None
     leaves: bool = False
-    """Whether the producer is done with this publication."""
+    """Whether the producer leaves the topic with this publication."""
     is_brokers: bool = False
-    """Whether it is the broker's own, which no producer excludes."""
+    """Whether it is the broker's own: no producer excludes it."""
     _read: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
     _published: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
     def commit_on(
         self, state: TopicState, commit_id: str, now_ms: int
     ) -> Commit | AlreadyCommitted:
-        """The commit that follows `state`, or why there is none to make.
+        """The commit that follows `state`, or AlreadyCommitted.
 
         FencedError if a higher term has committed; FileReclaimedError if a file was given up;
         ProducerFencedError or ProducerBusyError if the producer may not publish.
@@ -172,7 +172,7 @@ class Publication:
         return None if registry == known else registry.to_json_value()
 
     def _duplicates(self, state: TopicState) -> dict[int, Rows]:
-        """By index in `ledgers`, the ascending rows that are to be hidden."""
+        """Index in `ledgers` -> the ascending rows to hide."""
         groups: dict[tuple[int, str], list[int]] = {}
         for index, ledger in enumerate(self.ledgers):
             for producer in self._ranges(index):
@@ -200,7 +200,7 @@ class Publication:
     def _repeated(
         self, state: TopicState, partition: int, producer: str, indexes: list[int]
     ) -> Iterable[tuple[int, Rows]]:
-        """By ledger, the rows whose sequence id was published, or came up before among these."""
+        """Ledger -> rows with a sequence id that was published, or is in an earlier row."""
         read = [self._sequences(index)[producer] for index in indexes]
         ids = np.concatenate([sequence_ids for _, sequence_ids in read])
         repeated = np.ones(len(ids), bool)
@@ -224,7 +224,7 @@ class Publication:
         return told
 
     def _ranges_without(self, index: int, duplicates: Rows | None) -> Mapping[str, SequenceRange]:
-        """The same, but for rows that are hidden: their ids lie where they came first."""
+        """The ranges without hidden rows: their ids belong to the rows that came first."""
         if duplicates is None:
             return self._ranges(index)
         left = {
@@ -234,7 +234,7 @@ class Publication:
         return {producer: SequenceRange.of(ids) for producer, ids in left.items() if len(ids)}
 
     def _stored(self, ledgers: LedgerList, ledger_id: int) -> Mapping[str, tuple[Rows, Rows]]:
-        """The ids in a ledger that is published; read once, since a ledger does not change."""
+        """The ids in a published ledger; read once, since a ledger does not change."""
         if ledger_id not in self._published:
             ledger = ledgers.get(ledger_id)
             assert ledger is not None

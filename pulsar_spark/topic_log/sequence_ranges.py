@@ -1,9 +1,8 @@
-"""Which sequence ids a partition's producers have published: ranges by ledger, and a floor.
+"""The published sequence ids of a partition's producers: ranges by ledger, and a floor.
 
-Invariants: an id in no range and above the floor was never published; what was published at or
-below the floor is not known singly, and counts as published, as by Pulsar's rule of the highest
-id. Ranges go into the floor when their ledger is trimmed. A look costs by the ledgers whose ranges
-overlap where the ids are, not by how many ledgers there are.
+Invariants: an id in no range and above the floor was never published; an id at or below the floor
+counts as published, as by Pulsar's rule of the highest id. Ranges go into the floor when their
+ledger is trimmed. A look costs the ledgers whose ranges overlap at the ids, not all ledgers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 SequenceIds = NDArray[np.int64]
 TRIMMED_KEPT: Final = 64
-"""A producer's ranges are gathered anew once they are twice as many as the ledgers, and these."""
+"""A producer's ranges are rebuilt when they exceed twice the ledgers plus this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,12 @@ class SequenceRange:
         )
 
     def to_json(self) -> list[int]:
-        """As commits and snapshots have it: whether ids were distinct does not matter later."""
+        """The JSON in commits and snapshots: whether ids were distinct does not matter later."""
         return [self.lowest, self.highest, int(self.dense)]
 
     @staticmethod
     def from_json(value: Sequence[Any]) -> SequenceRange:
-        """TypeError or ValueError if it is none."""
+        """Read `to_json`. TypeError or ValueError if it is no range."""
         lowest, highest, dense = value
         if any(type(number) is not int for number in (lowest, highest, dense)):
             raise TypeError(f"{value!r} is no range of sequence ids")
@@ -59,14 +58,14 @@ class SequenceRange:
 
 @dataclass(slots=True)
 class _ProducersRanges:
-    """One producer's ranges by their lowest id, where they overlap side by side.
+    """One producer's ranges by their lowest id; overlapping ones stand side by side.
 
-    Those of trimmed ledgers stay for a while: what is above the floor is in none of them.
+    Those of trimmed ledgers stay for a while: ids above the floor are in none of them.
     """
 
     lowest: list[int] = field(default_factory=list)
     highest_so_far: list[int] = field(default_factory=list)
-    """The highest id of a range and of all before it."""
+    """For each range, the highest id of it and of all before it."""
     ranges: list[tuple[int, SequenceRange]] = field(default_factory=list)
     """(ledger id, range)"""
 
@@ -89,7 +88,7 @@ class _ProducersRanges:
             stop = bisect_right(self.lowest, int(ascending[left - 1]))
             if not stop:
                 return
-            if self.highest_so_far[stop - 1] < ascending[left - 1]:  # it lies between two ranges
+            if self.highest_so_far[stop - 1] < ascending[left - 1]:  # it is between two ranges
                 left = int(np.searchsorted(ascending, self.highest_so_far[stop - 1], "right"))
                 continue
             first = stop - 1
@@ -101,27 +100,27 @@ class _ProducersRanges:
 
 @dataclass(slots=True)
 class PublishedSequences:
-    """Of one partition. Mutable, as the state of a topic is."""
+    """The sequence ids of one partition. Mutable, as a topic's state is."""
 
     ranges: dict[int, Mapping[str, SequenceRange]] = field(default_factory=dict)
-    """By ledger id and producer."""
+    """Ledger id -> producer -> range."""
     floors: dict[str, int] = field(default_factory=dict)
     _of: dict[str, _ProducersRanges] = field(default_factory=dict)
-    """Of producers that were asked for."""
+    """The ranges of producers that were asked for."""
 
     @property
     def producers(self) -> set[str]:
-        """Those that have an id in one of the ledgers."""
+        """Producers with an id in one of the ledgers."""
         return {producer for by_producer in self.ranges.values() for producer in by_producer}
 
     def add(self, ledger_id: int, by_producer: Mapping[str, SequenceRange]) -> None:
-        """What a new ledger has."""
+        """Add a new ledger's ranges."""
         self.ranges[ledger_id] = by_producer
         for producer in by_producer.keys() & self._of.keys():
             self._of[producer].add(ledger_id, by_producer[producer])
 
     def raise_floor(self, producer: str, sequence_id: int) -> None:
-        """All up to that id count as published."""
+        """Let all ids up to that one count as published."""
         self.floors[producer] = max(sequence_id, self.floors.get(producer, sequence_id))
 
     def trim(self, ledger_id: int) -> None:
@@ -153,7 +152,7 @@ class PublishedSequences:
         return found
 
     def to_json_value(self) -> dict[str, Any]:
-        """Empty if there is nothing to say."""
+        """The ranges and floors as JSON; empty if there are none."""
         value: dict[str, Any] = {}
         if self.ranges:
             value["sequence_ranges"] = ranges_to_json(self.ranges)
@@ -179,7 +178,7 @@ class PublishedSequences:
 
 
 def ranges_to_json(ranges: Mapping[int, Mapping[str, SequenceRange]]) -> dict[str, Any]:
-    """By ledger id and producer, as commits and snapshots have them."""
+    """The JSON in commits and snapshots, by ledger id and producer."""
     return {
         str(ledger_id): {producer: each.to_json() for producer, each in by_producer.items()}
         for ledger_id, by_producer in ranges.items()
@@ -187,7 +186,7 @@ def ranges_to_json(ranges: Mapping[int, Mapping[str, SequenceRange]]) -> dict[st
 
 
 def ranges_from_json(value: Mapping[str, Any]) -> dict[int, Mapping[str, SequenceRange]]:
-    """TypeError or ValueError if they are none."""
+    """Read `ranges_to_json`. TypeError or ValueError if the value is wrong."""
     return {
         int(ledger_id): {name: SequenceRange.from_json(each) for name, each in by_producer.items()}
         for ledger_id, by_producer in value.items()

@@ -1,10 +1,10 @@
-"""A transaction as the commits of its topics name it: which one it is, and which try at it.
+"""A transaction as the commits of its topics name it: its id, and the try at it.
 
-Invariants: an id is what the names of the decisions begin with and can't lead elsewhere; the tries
+Invariants: the names of the decisions begin with an id, which can't lead elsewhere; the tries
 at one (application, version) share the id, so that at most one of them is ever committed; while a
 transaction is open its commit is the last of the topic's log.
 
-Takes the place of Pulsar's `TxnID` and of what `TransactionBuffer` has in memory.
+Takes the place of Pulsar's `TxnID` and of the contents of `TransactionBuffer`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 """Pulsar's `TransactionBuilder` has the same."""
 
 MAX_TRANSACTION_TIMEOUT_MS = 60 * 60_000
-"""Longest that writers behind an open transaction wait, whatever it says."""
+"""The longest wait of writers behind an open transaction, whatever timeout it has."""
 
 ANONYMOUS = "0" * 32
-"""Stands for the application in the ids of transactions that have none: nobody tries them again."""
+"""The application in ids of transactions that have none: nobody tries them again."""
 _VERSIONS_A_SECOND = 10**9
 
 _ID = re.compile(r"[0-9a-f]{32}/\d{20}")
@@ -32,7 +32,7 @@ TRANSACTION_FIELDS = {"id", "attempt", "timeout_ms", "complete"}
 
 
 class TxnStatus(Enum):
-    """What is known of one try at a transaction (Pulsar's `TxnStatus`).
+    """The status of one try at a transaction (Pulsar's `TxnStatus`).
 
     FORGOTTEN: another try, or this one, was committed so long ago that no log refers to it.
     """
@@ -45,10 +45,10 @@ class TxnStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One try. Whoever waits for its end may abort it `timeout_ms` after its commit.
+    """One try. A waiting writer may abort it `timeout_ms` after its commit.
 
-    `complete` says that the commit is the last that the try makes: whoever meets it may finish
-    the transaction, as nothing is missing but the decision.
+    `complete`: the commit is the try's last, and only the decision is missing. Any process that
+    meets it may then finish the transaction.
     """
 
     id: str
@@ -76,12 +76,12 @@ class Transaction:
 
     @property
     def application(self) -> str:
-        """What all tries of one application have in common; of none, its own id."""
+        """The part of the id that all tries of one application share; without one, its own id."""
         application = self.id.partition("/")[0]
         return self.id if application == ANONYMOUS else application
 
     def completed(self) -> Transaction:
-        """As the last commit names it."""
+        """The transaction as the last commit names it."""
         return replace(self, complete=True)
 
     def to_json_value(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Transaction:
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> Transaction:
-        """KeyError, TypeError or ValueError if it is none."""
+        """Read it. KeyError, TypeError or ValueError if it is none."""
         named, attempt = value["id"], value["attempt"]
         timeout_ms, complete = value["timeout_ms"], value["complete"]
         if not isinstance(named, str) or not _ID.fullmatch(named):
@@ -105,5 +105,5 @@ class Transaction:
 
 
 def first_version(begun_ms: int) -> int:
-    """The lowest version that an anonymous transaction can have that began in that second."""
+    """The lowest version of an anonymous transaction that began in that second."""
     return begun_ms // 1000 * _VERSIONS_A_SECOND

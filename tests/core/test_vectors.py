@@ -206,7 +206,7 @@ MUTANTS: dict[str, tuple[str, str, Any]] = {
     "dedup": (
         "pulsar_spark.topic_log.sequence_ranges.PublishedSequences",
         "published",
-        lambda _, producer, ids, stored: ids < 0,
+        lambda _, _producer, ids, _stored: ids < 0,
     ),
     "draining_hashes": (
         "pulsar_spark.dispatchers.dispatcher_sticky_key",

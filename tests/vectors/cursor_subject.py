@@ -21,7 +21,7 @@ from pulsar_spark.errors import InvalidCursorPositionError, ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
 from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
@@ -41,6 +41,7 @@ from tests.vectors.ranges import ranges_of, ranges_text
 _RUNS: Final = 1_000_000
 """A run's id is its Pulsar ledger's, times this, and its first entry's."""
 _NAME: Final = "s"
+_PLACE: Final = re.compile(r"-?\d+:-?\d+")
 _KEPT: Final = TopicPolicies(retention_time_ms=INFINITE, retention_size_bytes=INFINITE)
 """When Pulsar trims is its own affair: nothing is asked for, and what is gone is told."""
 Sizes = Mapping[int, Sequence[int]]
@@ -62,17 +63,11 @@ class CursorSubject:
 
     @property
     def mark_delete(self) -> Position:
-        return self._pulsars(self._cursor.mark_delete_position)
+        return max(self._pulsars(self._cursor.mark_delete_position), self._earliest)
 
     def published(self, sizes: Sizes) -> None:
-        """Messages were published, or ledgers trimmed."""
-        gone = tuple(
-            ledger.ledger_id
-            for ledger in self._state.ledgers
-            if ledger.ledger_id // _RUNS not in sizes
-        )
-        if gone:
-            self._tell(LedgersTrimmed(gone))
+        """Messages were published, or ledgers trimmed, of which the log keeps its newest."""
+        self._sizes = sizes
         for ledger_id, held in sorted(sizes.items()):
             first = self._next_entry.get(ledger_id, 0)
             self._next_entry[ledger_id] = len(held)
@@ -80,13 +75,17 @@ class CursorSubject:
                 run = BatchSizes.of(held[first:])
                 run_id = ledger_id * _RUNS + first
                 self._tell(LedgerAdded(LedgerInfo(run_id, 0, "", 0, run, 0, 0, 0)))
+        known = [ledger.ledger_id for ledger in self._state.ledgers]
+        gone = tuple(each for each in known[:-1] if each // _RUNS not in sizes)
+        if gone:
+            self._tell(LedgersTrimmed(gone))
 
     def not_released(self, ledger_ids: Iterable[int]) -> list[int]:
         """Those that the step would not ask to be trimmed without retention; the newest it never
         does, since an empty one behind it is Pulsar's alone."""
         unkept = replace(self._state, policies=TopicPolicies())
         released = retention.ledgers_to_trim(unkept, unkept.now_ms)
-        wanted = [each.ledger_id for each in self._state.ledgers][:-1]
+        wanted = [ledger.ledger_id for ledger in self._state.ledgers][:-1]
         left = {each // _RUNS for each in wanted if each not in released}
         return sorted(left.intersection(ledger_ids))
 
@@ -106,22 +105,25 @@ class CursorSubject:
 
     def acknowledge_cumulative(self, position: Position, words: list[int] | None = None) -> None:
         end = self._pulsars(self._state.last_position)
-        if position.entry_id < 0 and position > self.mark_delete >= end:
-            position = self.mark_delete  # before an empty ledger, which the log has not
+        named = self._ours(position)
+        is_behind_all = position.entry_id < 0 and position > self.mark_delete >= end
+        # Where it stands already, or before an empty ledger, which the log has not.
+        if position == self.mark_delete or is_behind_all:
+            named = self._cursor.mark_delete_position
         self._tell(
             Acknowledge(
                 _NAME,
                 ack_type=AckType.CUMULATIVE,
-                position=self._ours(position),
+                position=named,
                 ack_set=None if words is None else tuple(words),
                 request_id=0,
             )
         )
 
-    def seek(self, position: Position, words: list[int] | None, earliest: int) -> None:
+    def seek(self, position: Position, words: list[int] | None) -> None:
         """With `words`, an ack_set, some of that entry's messages stay acknowledged."""
-        self._earliest = Position(earliest, -1)
-        named = position if position in (EARLIEST, LATEST) else self._ours(position)
+        self._earliest = Position(min(self._sizes), -1)
+        named = LATEST if position == LATEST else self._ours(max(position, self._earliest))
         self._tell(Seek(_NAME, named, request_id=0))
         if words is not None:
             self.acknowledge_batch(position, words)
@@ -141,7 +143,8 @@ class CursorSubject:
 
     def unread(self) -> list[Position]:
         """The entries of which something is not acknowledged."""
-        return [self._pulsars(each) for each, _ in self._cursor.unread(self._ledgers).entries()]
+        left = (self._pulsars(p) for p, _ in self._cursor.unread(self._ledgers).entries())
+        return [each for each in left if each.ledger_id in self._sizes]
 
     def check(self) -> None:
         """Its own invariants."""
@@ -174,7 +177,7 @@ class CursorSubject:
         return self._state.subscriptions[_NAME].cursor
 
     @property
-    def _ledgers(self) -> Any:
+    def _ledgers(self) -> LedgerList:
         return self._state.ledgers
 
     def _tell(self, command: Command) -> None:
@@ -182,14 +185,13 @@ class CursorSubject:
         assert not ready.trim, "everything is kept"
         for reply in ready.replies:
             if reply.error is ServerError.INVALID_CURSOR_POSITION:
-                raise InvalidCursorPositionError(
-                    re.sub(
-                        r"(\d+):(-?\d+)",
-                        lambda found: str(self._pulsars(Position.parse(found[0]))),
-                        reply.message,
-                    )
-                )
+                raise InvalidCursorPositionError(_PLACE.sub(self._renamed, reply.message))
             assert reply.error is None, reply.message
+
+    def _renamed(self, found: re.Match[str]) -> str:
+        position = Position.parse(found[0])
+        at_mark_delete = position == self._cursor.mark_delete_position
+        return str(self.mark_delete if at_mark_delete else self._pulsars(position))
 
     def _ours(self, position: Position) -> Position:
         """The same place in the log; where there is none, one that the log has not either."""
@@ -200,6 +202,6 @@ class CursorSubject:
 
     def _pulsars(self, position: Position) -> Position:
         if position == EARLIEST:
-            return self._earliest
+            return EARLIEST
         ledger_id, first = divmod(position.ledger_id, _RUNS)
         return Position(ledger_id, first + position.entry_id)

@@ -3,10 +3,11 @@
 At every step three things stand beside each other: what Pulsar recorded, what `CursorSubject` says,
 and what `PlainCursor`, plain Python sets of the acknowledgements that were confirmed, says. The
 last two must agree in every field that the subject has, always: how far a read came, and what was
-persisted last, are Pulsar's alone, and the plain cursor's. With Pulsar ours they must agree in every field unless its
-record holds fewer acknowledgements than were confirmed to the client, for one of the reasons in
-`differences`. From there on Pulsar must hold no more than we do and agree on what does not depend
-on acknowledgements; once it agrees again in all (after a seek, say), every field counts again.
+persisted last, are Pulsar's alone, and the plain cursor's. With Pulsar they must agree in every
+field unless its record holds fewer acknowledgements than were confirmed to the client, for one of
+the reasons in `differences`. From there on Pulsar must hold no more than we do and agree on what
+does not depend on acknowledgements; once it agrees again in all (after a seek, say), every field
+counts again.
 
 What is refused counts always, to the letter: Pulsar's errors by the mark-delete position that it
 showed before, ours by the same rule and our own position.
@@ -250,7 +251,7 @@ class _Walk:
 
     def _seek(self, position: Position, words: list[int] | None) -> None:
         self.before_seek |= self.plain.acknowledged()
-        self.subject.seek(position, words, min(self.ledgers.sizes))
+        self.subject.seek(position, words)
         self.plain.seek(position, words)
 
     def _do_trim(self, step: Case) -> None:

@@ -138,7 +138,8 @@ def rule_of(
     """The rule by which Pulsar no longer has `lost` after an operation; None if there is none.
 
     `before` was acknowledged before it; of it, the entries `whole` were so wholly. `capped` is
-    whether Pulsar was told to persist only so many ranges, `by_index` whether part of a batch counts.
+    whether Pulsar was told to persist only so many ranges, `by_index` whether part of a batch
+    counts by itself.
     """
     entries = {message[:2] for message in lost}
     if op in ("reopen_clean", "reopen_crash"):

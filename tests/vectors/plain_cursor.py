@@ -77,17 +77,21 @@ class PlainCursor:
 
     def acknowledge_cumulative(self, position: Position, words: list[int] | None = None) -> None:
         part: set[Message] = set()
-        target = position
+        target, earlier = position, []
         if words:
+            if position > self.last:
+                raise InvalidCursorPositionError("beyond the last entry")
             part = self._acked_by(position, words)
             earlier = [p for p in self.entries if p < position]
-            target = earlier[-1] if earlier else Position(min(self.sizes), -1)
+            target = earlier[-1] if earlier else Position(min(*self.sizes, position.ledger_id), -1)
         if target.entry_id < 0 and target > self.mark_delete >= self.last:
             target = self.mark_delete
         if target > self.last:
             raise InvalidCursorPositionError("beyond the last entry")
         if target < self.mark_delete:
             raise InvalidCursorPositionError("below the mark-delete position")
+        if words and not earlier:
+            self.start = target  # before the first entry that is left
         for entry in self.entries:
             if entry <= target:
                 self.acked |= self._messages(entry)
@@ -95,7 +99,7 @@ class PlainCursor:
         self._moved(persist=True)
 
     def after_skipping(self, count: int, *, include_deleted: bool) -> Position:
-        """The last of so many entries that are next; those already deleted count, or they do not."""
+        """The last of the next so many entries; those already deleted count, or they do not."""
         rest = [p for p in self.entries if p > self.mark_delete]
         if not include_deleted:
             rest = [p for p in rest if not self.is_done(p)]

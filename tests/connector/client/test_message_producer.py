@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from pulsar_spark.connector.client.message_producer import MessageProducer
+from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import (
     InvalidMessageError,
     InvalidOptionError,
     ProducerBusyError,
     ProducerFencedError,
+    StorageError,
 )
 from pulsar_spark.producing.hashing import java_string_hash, murmur3_32_hash
 from tests.connector.reading import entries, messages
@@ -95,6 +98,49 @@ def test_a_message_that_can_not_be_is_refused_and_loses_no_other(host: Host) -> 
     assert mine.send(b"1") == 1  # no sequence id was used up
     mine.flush()
     assert published(host) == ["0123", "1"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"sequence_id": 1 << 63}, {"sequence_id": "a"}, {"key": 5}, {"key": "\ud800"},
+        {"properties": {"a": 1}}, {"properties": {None: "a"}}, {"properties": {"a": "\udc80"}},
+        {"event_time": "now"}, {"value": 5},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_out_of_its_type_or_bounds_is_refused_by_name(
+    host: Host, said: dict[str, Any]
+) -> None:
+    mine = producer(host, delay_ms=1)
+    with pytest.raises(InvalidMessageError, match=r"Some part of the message can't be stored"):
+        mine.send(**{"value": b"x", **said})
+    mine.send(b"y")
+    mine.flush()
+    assert published(host) == ["y"]
+
+
+def test_what_could_not_be_published_waits_and_is_published_later(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = producer(host, delay_ms=10)
+    mine.send(b"a")
+    with monkeypatch.context() as broken:
+
+        def create(_self: MemoryStore, _path: str, _data: bytes) -> bool:
+            raise StorageError("the disk is full")
+
+        broken.setattr(MemoryStore, "create", create)
+        host.clock.advance(25)
+        mine.send(b"b")
+        with pytest.raises(StorageError):
+            mine.flush()
+        with pytest.raises(StorageError):
+            mine.close()
+    assert sizes(host) == []
+    host.clock.advance(10)
+    assert published(host) == ["a", "b"]
+    mine.close()
 
 
 def test_a_sequence_id_that_was_published_is_dropped_and_a_new_run_goes_on_behind(

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -36,6 +36,11 @@ from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Run
 from tests.connector.topics import files_below, ledger_of, maps, options_of, send, trim
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.connector.conftest import MakeQuery
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -396,30 +401,13 @@ def test_a_message_of_256_mib_passes_in_bounded_memory(root: Path) -> None:
     assert read <= LARGE + SPARE, "the source holds the message, and a row group"
 
 
-THROUGH_SPARK = """
-import sys
-import pulsar_spark
-root, size = sys.argv[1], int(sys.argv[2])
-spark = pulsar_spark.session("large", "local[1]", **{"spark.driver.memory": "2g"})
-value = f"repeat('0123456789abcdef', cast({size // 16} + id as int)) as value"
-chunked = {"serviceUrl": root, "topic": "t", "chunkingEnabled": True, "batchingEnabled": False}
-frame = spark.sql(f"select {value} from range(1)").write.format("pulsarlite").mode("append")
-frame.options(**chunked).save()
-source = spark.readStream.format("pulsarlite").options(topic="t", startingOffsets="earliest")
-found = []
-query = source.load(root).selectExpr("length(value) as n", "entry_id").writeStream.foreachBatch(
-    lambda batch, _: found.extend(map(tuple, batch.collect()))
-)
-query = query.option("checkpointLocation", root + "/checkpoint").trigger(availableNow=True).start()
-query.awaitTermination()
-print(found)
-"""
-
-
-@pytest.mark.slow
-def test_a_message_of_256_mib_passes_through_spark(root: Path) -> None:
-    """In a session of its own: Spark holds such a value several times."""
-    command = [sys.executable, "-c", THROUGH_SPARK, str(root), str(LARGE)]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.strip().endswith(f"[({LARGE}, 51)]")
+def test_a_message_of_32_mib_passes_through_spark(
+    spark: SparkSession, root: Path, query: MakeQuery
+) -> None:
+    size = 32 << 20
+    text = f"repeat('0123456789abcdef', cast({size // 16} + id as int))"
+    chunked = {"topic": "t", "chunkingEnabled": True, "batchingEnabled": False}
+    frame = spark.sql(f"select {text} as value from range(1)").write.format("pulsarlite")
+    frame.mode("append").options(serviceUrl=str(root), **chunked).save()
+    ((row,),) = query(topic="t", startingOffsets="earliest").run()
+    assert (len(row.value), row.entry_id) == (size, 6)

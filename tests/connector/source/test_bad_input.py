@@ -336,7 +336,7 @@ def test_files_of_a_future_version_are_refused_with_the_remedy(
         path.unlink()
     (last,) = offsets.iterdir()
     last.write_text(last.read_text().replace('"version": 1', '"version": 99'))
-    with refused(root, "FUTURE_VERSION", "version 99", "update it"):
+    with refused(root, "FUTURE_VERSION", "version 99", "Update Pulsarlite"):
         reader.run()
 
 

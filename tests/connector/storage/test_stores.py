@@ -217,7 +217,7 @@ def test_stores_are_kept_for_each_process(tmp_path: Path, monkeypatch: pytest.Mo
 def test_without_obstore_the_error_tells_the_command() -> None:
     code = (
         "import sys; sys.modules['obstore'] = None\n"
-        "from pulsar_spark.connector.storage.object_store import open_store\n"
+        "from pulsar_spark.connector.storage.service_url import open_store\n"
         "open_store('s3://bucket/root')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -229,7 +229,7 @@ def test_without_obstore_the_error_tells_the_command() -> None:
 def test_a_process_forked_after_use_is_told_instead_of_hanging(s3_root: S3Root) -> None:
     code = (
         "import os, signal, sys\n"
-        "from pulsar_spark.connector.storage.object_store import open_store\n"
+        "from pulsar_spark.connector.storage.service_url import open_store\n"
         f"root, options = {s3_root.root!r}, {s3_root.options!r}\n"
         "open_store(root, options)\n"
         "early = os.fork()\n"

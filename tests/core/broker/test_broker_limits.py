@@ -241,7 +241,7 @@ def test_where_many_instants_fall_due_those_closest_are_merged_at_the_later_one(
     instants = [number * 10 for number in range(MAX_INSTANTS)]
     for number, instant in enumerate([*instants, 5_003]):
         due = due.add(instant, entries(1, number))
-        due.check()
+    due.check()
     assert len(due.instants) == MAX_INSTANTS
     assert 5_000 not in due.instants
     early, _ = due.due(5_002)
