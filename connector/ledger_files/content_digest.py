@@ -20,33 +20,36 @@ from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
 _COLUMNS: Final = ("key", "value")
-_SUMS: Final = struct.Struct("<4I")
+_SUMS: Final = struct.Struct("<Q4I")
+_NULL: Final = -2
+"""The length of a null. -1 would bring a CRC-32 that begins with it to 0, where it sees no zeros."""
 
 
 class ContentDigest:
     """Adds up batches; `value` is the digest of all their rows."""
 
     def __init__(self) -> None:
-        self._sums = [0] * 4
+        self._rows, self._sums = 0, [0] * 4
 
     def add(self, messages: pa.Table | pa.RecordBatch) -> None:
+        self._rows += messages.num_rows
         for place, name in enumerate(_COLUMNS):
             if name in messages.schema.names:
                 self._add(2 * place, messages.column(name))
             else:
-                missing = np.full(messages.num_rows, -1, np.int32)
+                missing = np.full(messages.num_rows, _NULL, np.int32)
                 self._sums[2 * place] = zlib_ng.crc32(missing, self._sums[2 * place])
 
     @property
     def value(self) -> int:
-        """A hash of the four sums; a checksum of checksums would be blind, as both are linear."""
-        return mmh3.hash(_SUMS.pack(*self._sums), signed=False)
+        """A hash of count and sums; a checksum of checksums would be blind, as both are linear."""
+        return mmh3.hash(_SUMS.pack(self._rows, *self._sums), signed=False)
 
     def _add(self, place: int, column: pa.Array | pa.ChunkedArray) -> None:
-        """Add a column: its lengths, -1 for a null, and apart from them all bytes."""
+        """Add a column: its lengths, and apart from them all bytes."""
         for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             if array.null_count:
-                lengths = pc.fill_null(pc.binary_length(array), -1).to_numpy()
+                lengths = pc.fill_null(pc.binary_length(array), _NULL).to_numpy()
             else:
                 lengths = np.diff(_offsets(array))
             self._sums[place] = zlib_ng.crc32(lengths, self._sums[place])
