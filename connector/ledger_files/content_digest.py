@@ -22,7 +22,7 @@ from zlib_ng import zlib_ng
 _COLUMNS: Final = ("key", "value")
 _SUMS: Final = struct.Struct("<Q4I")
 _NULL: Final = -2
-"""The length of a null. -1 would bring a CRC-32 that begins with it to 0, where it sees no zeros."""
+"""The length of a null. With -1 a CRC-32 would begin at 0, where it is blind to zeros."""
 
 
 class ContentDigest:
