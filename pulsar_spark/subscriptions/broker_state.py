@@ -216,7 +216,7 @@ class BrokerState:
             whole, parts = messages.whole_entries(ledger_id), messages.partial_entries(ledger_id)
             if max(whole.max() if whole else -1, max(parts, default=-1)) >= stop:
                 strange = True
-                beyond |= ledger is not None or ledger_id > newest
+                beyond |= ledger_id >= newest
             if ledger is not None and parts:
                 _check_batch_sizes(ledger, parts)
         return (self._published(messages) if strange else messages), beyond
