@@ -10,10 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.records.stored_data import parse_json
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 MOST_COUNT: Final = (1 << 63) - 1
 """The highest of Java's longs, which stands for «no limit» in many configurations."""
@@ -89,6 +92,34 @@ def parse_time_ms(value: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.timezone.utc)
     return _within(round(moment.timestamp() * 1000), FIRST_TIME_MS, LAST_TIME_MS)
+
+
+def message_ids(*words: str) -> Callable[[str], str | Mapping[TopicPartition, str]]:
+    """Reads one of these words, or JSON of ids by topic and partition with words among them."""
+
+    def parse(value: str) -> str | Mapping[TopicPartition, str]:
+        if text(value).strip().lower() in words:
+            return value.strip().lower()
+        try:
+            ids = {
+                TopicPartition(str(TopicName.parse(topic)), int(partition)): str(given)
+                for topic, partitions in parse_json(value).items()
+                for partition, given in partitions.items()
+            }
+        except (AttributeError, TypeError):
+            raise ValueError("it is no JSON object of objects") from None
+        for about, given in ids.items():
+            if given not in words:
+                message_id = MessageId.parse(given)
+                if message_id.partition not in (-1, about.partition):
+                    raise ValueError(f"{given} is an id of partition {message_id.partition}")
+        return ids
+
+    return parse
+
+
+start_positions: Final = message_ids("earliest", "latest")
+end_positions: Final = message_ids("latest")
 
 
 def topic_names(value: str) -> tuple[str, ...]:

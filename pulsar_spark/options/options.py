@@ -85,7 +85,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "without `://` is taken in the namespace `public/default`, as Pulsar takes it; one "
            "that begins with `non-persistent://` finds such topics. "
            "System topics never match. New topics are found while the query runs."),
-    Option("startingOffsets", values.text, "latest", Scope.READ,
+    Option("startingOffsets", values.start_positions, "latest", Scope.READ,
            "earliest, latest, or JSON of message ids by topic and partition",
            "Where a new query begins (a batch: `earliest` by default). As JSON: "
            '`{"flights": {"0": "7:12:0", "1": "earliest"}}`; the message named is the first '
@@ -93,13 +93,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "at the earliest."),
     Option("startMessageIdInclusive", values.boolean, True, Scope.READ, _BOOLEAN,
            "Whether a message id in startingOffsets is itself read."),
-    Option("startingTime", values.text, None, Scope.READ, _TIME,
+    Option("startingTime", values.parse_time_ms, None, Scope.READ, _TIME,
            "Begin at the first entry that was published at this time or later."),
-    Option("endingOffsets", values.text, "latest", Scope.BATCH_READ,
+    Option("endingOffsets", values.end_positions, "latest", Scope.BATCH_READ,
            "latest, or JSON of message ids by topic and partition",
            "Where a batch ends; the message named is the last that is read. Partitions not named "
            "end at the latest."),
-    Option("endingTime", values.text, None, Scope.BATCH_READ, _TIME,
+    Option("endingTime", values.parse_time_ms, None, Scope.BATCH_READ, _TIME,
            "End before the first entry that was published at this time or later."),
     Option("maxMessagesPerTrigger", values.count(1), None, Scope.STREAM_READ, _NUMBER,
            "Most messages of a micro-batch, over all partitions. It may end inside an entry."),
@@ -293,6 +293,8 @@ _NAMES: Final = tuple(option.name for option in OPTIONS)
 CONSUMERS: Final = _NAMES[_NAMES.index("subscriptionName") : _NAMES.index("drainTimeout") + 1]
 """Options that a consumer has, and a Reader has not."""
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
+_EXPLAINED: Final = (values.pattern, values.start_positions, values.end_positions)
+"""Parsers whose ValueError has a text for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +400,7 @@ def _parse(option: Option, value: str) -> Any:
     try:
         return option.parse(str(value))
     except ValueError as error:
-        detail = f" ({error})" if option.parse is values.pattern else ""
+        detail = f" ({error})" if option.parse in _EXPLAINED else ""
         raise InvalidOptionError(
             f"Option {option.name} can't be {value!r}{detail}: it takes {option.expects}."
         ) from None
