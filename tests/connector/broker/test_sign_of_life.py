@@ -62,7 +62,11 @@ def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
     place: Root, clock: SetClock
 ) -> None:
     first = EmbeddedBroker(place)
-    turning = clock.repeat(1.0, lambda: first.until_quiet() and None, "turns")
+
+    def turn() -> None:
+        first.turn()
+
+    turning = clock.repeat(1.0, turn, "turns")
     clock.ahead_ms = 86_400_000
     with pytest.raises(BrokerBusyError, match=r"serves memory://test-signs-\d+ already: process"):
         EmbeddedBroker(place)
