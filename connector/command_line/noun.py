@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.option_values import parse_time_ms
+from pulsar_spark.options.option_values import TIME, parse_time_ms
 from pulsar_spark.options.options import SERVICE_URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -166,10 +166,7 @@ def time_ms(name: str, text: str) -> int:
     try:
         return parse_time_ms(text)
     except ValueError:
-        raise InvalidOptionError(
-            f"{name} can't be {text!r}: it takes milliseconds since 1970, or a date and time such "
-            "as 2026-01-31T12:00:00Z."
-        ) from None
+        raise InvalidOptionError(f"{name} can't be {text!r}: it takes {TIME.expects}.") from None
 
 
 def table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
