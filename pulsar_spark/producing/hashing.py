@@ -75,7 +75,8 @@ def _hash_array(
         hashes = _hash_array(values.dictionary, hash_keys)
         if not len(hashes):
             return np.zeros(len(values), np.int64)
-        found = hashes[values.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+        places = values.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        found = np.take(hashes, places)
     else:
         if pa.types.is_null(values.type):
             return np.zeros(len(values), np.int64)
