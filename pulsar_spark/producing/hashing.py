@@ -68,6 +68,7 @@ def _hash_array(
     """Unfolds chunks and dictionaries, and puts 0 where there is no key."""
     import pyarrow as pa
 
+    found: NDArray[np.int64]
     if isinstance(values, pa.ChunkedArray):
         parts = [_hash_array(chunk, hash_keys) for chunk in values.chunks]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -75,8 +76,7 @@ def _hash_array(
         hashes = _hash_array(values.dictionary, hash_keys)
         if not len(hashes):
             return np.zeros(len(values), np.int64)
-        places = values.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        found = np.take(hashes, places)
+        found = np.take(hashes, values.indices.fill_null(0).to_numpy(zero_copy_only=False))
     else:
         if pa.types.is_null(values.type):
             return np.zeros(len(values), np.int64)
