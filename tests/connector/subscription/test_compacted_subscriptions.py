@@ -302,6 +302,7 @@ def test_a_broker_that_lost_its_checkpoint_still_has_what_outlived_its_ledgers(
     run.next()
     run.next()
     broker.until_quiet()
+    broker.stop()
     other = PlainBroker(root, "_broker/another")
     assert pairs(turns(run, other)) == ["b=1", "a=2"]
     put(root, "c=1")
