@@ -368,13 +368,12 @@ class BrokerStreamReader(DataSourceStreamReader):
             there = self._logs[topic].state.partitions
             known = partitions.get(topic, there)
             if known < there and first in base.hosted:
-                names = self._durable.get(first)
-                for number in range(known, there) if names else ():
-                    about = TopicPartition(topic, number)
-                    hosted.setdefault(about, NO_COMMIT)
-                    created[about] = names
-                if names is None:  # its broker has not said yet what there is
+                if first not in self._durable:  # its broker has not said yet what there is
                     there = known
+                for about in (TopicPartition(topic, number) for number in range(known, there)):
+                    if self._durable[first]:
+                        hosted.setdefault(about, NO_COMMIT)
+                        created[about] = self._durable[first]
             partitions[topic] = min(there, seen.get(topic, there))
         return partitions, created
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -93,9 +93,9 @@ class SubscriptionClient:
 
     # -- saying ------------------------------------------------------------------------------
 
-    def subscribe(self, partitions: Mapping[TopicPartition, ManagedLedger]) -> None:
+    def subscribe(self, partitions: Mapping[TopicPartition, PartitionView]) -> None:
         """Subscribe to these partitions, unless that was done before."""
-        self._counts |= {about.topic: each.state.partitions for about, each in partitions.items()}
+        self._counts |= {a.topic: each.ledger.state.partitions for a, each in partitions.items()}
         new = [each for each in partitions if each not in self.consumers]
         if new:
             self._subscribe(new)
