@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from pulsar_spark import errors
 from pulsar_spark.positions import cursor_format
-from pulsar_spark.positions.ack_set import from_words, full
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
@@ -142,12 +141,14 @@ def _cumulative(
 ) -> commands.Report:
     """A sink's cumulative acknowledgement, of which versions 1 and 2 made a command of its own.
 
-    The last message of a batch was in its ack set, or the whole batch was acknowledged.
+    Its ack set has the messages that are left, as bits of 64-bit words: the last of the batch too,
+    or none.
     """
     cursor = Cursor(position)
-    if left := from_words(ack_set or ()):
+    left = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(ack_set or ()))
+    if left:
         size = left.bit_length()
-        part = PositionSet.of_batch(position, size, full(size) & ~left)
+        part = PositionSet.of_batch(position, size, left ^ (1 << size) - 1)
         cursor = Cursor(position.previous).acknowledge(part)
     if attempt is None:
         return commands.Report(**held, acknowledged=cursor)

@@ -19,7 +19,6 @@ from pulsar_spark.broker import retention
 from pulsar_spark.broker.step import step
 from pulsar_spark.errors import InvalidCursorPositionError, ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
@@ -35,6 +34,7 @@ from pulsar_spark.protocol.commands import (
 )
 from pulsar_spark.protocol.policies import INFINITE, TopicPolicies
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from tests.vectors import ack_set
 from tests.vectors.ranges import ranges_of, ranges_text
 
 _RUNS: Final = 1_000_000
@@ -181,7 +181,7 @@ class CursorSubject:
         size = left.bit_length() + 1
         if ledger is not None and 0 <= named.entry_id < ledger.entries:
             size = ledger.batch_sizes.size_of(named.entry_id)
-        return PositionSet.of_batch(named, size, ack_set.full(size) & ~left)
+        return PositionSet.of_batch(named, size, (1 << size) - 1 & ~left)
 
     def _report(self, acknowledged: Cursor) -> None:
         """As a sink does."""
