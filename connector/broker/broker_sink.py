@@ -21,7 +21,6 @@ from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD
 from pulsar_spark.connector.broker.letters import write_letters
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
 from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
-from pulsar_spark.connector.source.chunk_reading import CHUNKS_KEPT_MS
 from pulsar_spark.connector.system.broker_offset import (
     OFFSET_RECORD,
     SHARD_PREFIX,
@@ -44,7 +43,6 @@ from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
 from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
@@ -187,10 +185,7 @@ def commit_batch(
     except FencedError as error:
         raise _fenced(root) from error
     for about, ledger_ids in (trim for task in held for trim in task.trims):
-        try:
-            _trim(root.open(TopicName.parse(about.topic)), about.partition, ledger_ids)
-        except PulsarliteError as error:  # noqa: PERF203 - the next trim takes these along
-            _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
+        _trim(root, about, ledger_ids)
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
@@ -220,27 +215,17 @@ def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[st
         SystemTopic(root, COMMANDS).append(commands, application=application)
 
 
-def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
+def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
     """Drop these ledgers and all older ones that an earlier trim had to leave.
 
-    With an open transaction in the topic's log all stay: the broker waits for no topic. A ledger
-    stays, and all behind it, if its chunks belong to a message that stays or is incomplete.
+    With an open transaction in the topic's log all stay: the broker waits for no topic.
     """
-    last = max(ledger_ids, default=-1)
-
-    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-        ledgers = state.ledgers(partition)
-        there = [each.ledger_id for each in ledgers if each.ledger_id <= last]
-        gone = tuple(each for each in there if state.may_trim(partition, each))
-        if chunks := state.chunks(partition):
-            needed = ChunkedMessages.of(chunks, ledgers).needed(gone, now_ms - CHUNKS_KEPT_MS)
-            first = min(needed, default=last + 1)
-            gone = tuple(each for each in gone if each < first)
-        if not gone:
-            return None
-        return Commit(state.number + 1, commit_id, now_ms, trimmed={partition: gone})
-
-    ledger.commit(build, waits=False)
+    before = max(ledger_ids, default=-1) + 1
+    try:
+        topic = root.open(TopicName.parse(about.topic))
+        LedgerStore(topic, waits=False).trim({about.partition: before})
+    except PulsarliteError as error:  # the next trim takes these along
+        _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
 
 
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:

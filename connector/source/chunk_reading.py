@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 import pyarrow as pa
 
@@ -24,10 +23,13 @@ from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.chunked_messages import ChunkedMessage, ChunkedMessages, ChunkLimits
+from pulsar_spark.topic_log.chunked_messages import (
+    CHUNKS_KEPT_MS,
+    ChunkedMessage,
+    ChunkedMessages,
+    ChunkLimits,
+)
 
-CHUNKS_KEPT_MS: Final = 3_600_000
-"""How long the chunks of an incomplete message stay, though all have been read."""
 _log = logging.getLogger(__name__)
 
 
