@@ -275,8 +275,7 @@ class MessageConsumer:
         for about, ledgers in self._run.ledgers(planned).items():
             new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
             if new is not None and new != self._offset.get(about):
-                for part in new.attempts_since(self._offset.get(about), ledgers).values():
-                    held = held.union(part)
+                held = held.union(new.batch_since(self._offset.get(about), ledgers))
                 self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
         self._run.report_planned(self._offset, planned)
         self._offset = planned
@@ -284,7 +283,6 @@ class MessageConsumer:
         self._queue.extend(taken)
 
     def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
-        self._run.open_changed(self._offset, planned)
         for task in self._run.tasks(self._offset, planned):
             for batch in read_messages(task, _COLUMNS):
                 yield from map(_message, batch.to_pylist())
