@@ -10,15 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.selectors.hash_assignments import HashRange
 from pulsar_spark.selectors.sticky_range_selector import check_sticky_ranges
-from pulsar_spark.topic_name import check_subscription_name
+from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name
 
 MOST_COUNT: Final = (1 << 63) - 1
 """The highest of Java's longs, which stands for «no limit» in many configurations."""
@@ -88,6 +89,29 @@ def _topic_names(value: str) -> tuple[str, ...]:
     if not all(names):
         raise ValueError
     return names
+
+
+def message_ids(*words: str) -> Kind:
+    """One of these words, or JSON of message ids by topic and partition with words among them."""
+
+    def parse(value: str) -> str | Mapping[TopicPartition, str]:
+        if _text(value).strip().lower() in words:
+            return value.strip().lower()
+        try:
+            ids = {
+                TopicPartition(str(TopicName.parse(topic)), int(partition)): str(given)
+                for topic, partitions in parse_json(value).items()
+                for partition, given in partitions.items()
+            }
+            for about, given in ids.items():
+                number = -1 if given in words else MessageId.parse(given).partition
+                if number not in (-1, about.partition):
+                    raise InvalidOptionError(f"{given} is an id of partition {number}")
+        except (ValueError, AttributeError, TypeError) as error:
+            raise InvalidOptionError(getattr(error, "message", str(error))) from error
+        return ids
+
+    return Kind(parse, f"{', '.join(words)}, or JSON of message ids by topic and partition")
 
 
 def _pattern(value: str) -> str:

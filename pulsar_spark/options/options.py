@@ -73,21 +73,18 @@ OPTIONS: Final = (
            "without `://` is taken in the namespace `public/default`, as Pulsar takes it; one "
            "that begins with `non-persistent://` finds such topics. System topics never match. "
            "New topics are found while the query runs."),
-    Option("startingOffsets",
-           values.text("earliest, latest, or JSON of message ids by topic and partition"),
-           "latest", Scope.READ,
+    Option("startingOffsets", values.message_ids("earliest", "latest"), "latest", Scope.READ,
            'Where a new query begins (a batch: `earliest` by default). As JSON: `{"flights": '
            '{"0": "7:12:0", "1": "earliest"}}`; the message named is the first that is read, '
            "unless startMessageIdInclusive is false. Partitions not named begin at the earliest."),
     Option("startMessageIdInclusive", values.BOOLEAN, True, Scope.READ,
            "Whether a message id in startingOffsets is itself read."),
-    Option("startingTime", values.text(values.TIME.expects), None, Scope.READ,
+    Option("startingTime", values.TIME, None, Scope.READ,
            "Begin at the first entry that was published at this time or later."),
-    Option("endingOffsets", values.text("latest, or JSON of message ids by topic and partition"),
-           "latest", Scope.BATCH_READ,
+    Option("endingOffsets", values.message_ids("latest"), "latest", Scope.BATCH_READ,
            "Where a batch ends; the message named is the last that is read. Partitions not named "
            "end at the latest."),
-    Option("endingTime", values.text(values.TIME.expects), None, Scope.BATCH_READ,
+    Option("endingTime", values.TIME, None, Scope.BATCH_READ,
            "End before the first entry that was published at this time or later."),
     Option("maxMessagesPerTrigger", values.count(1), None, Scope.STREAM_READ,
            "Most messages of a micro-batch, over all partitions. It may end inside an entry."),

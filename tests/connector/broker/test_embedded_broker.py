@@ -16,6 +16,7 @@ from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT_FORMAT, Emb
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.producer_connection import connect
 from pulsar_spark.connector.topic_log.topics import Root
@@ -38,8 +39,7 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply
-from pulsar_spark.topic_log.producer_access import ProducerAccessMode
-from pulsar_spark.topic_log.producer_registry import ProducerClaim
+from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
@@ -368,7 +368,7 @@ def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
     for value in "bc":
         send(place.service_url, "t", value)
     topic = place.open(TopicName.parse("t"))
-    broker_sink._trim(topic, 0, [0])
+    LedgerStore(topic).trim({0: 1})
     EmbeddedBroker(place, "_broker/c").until_quiet()
     assert [each.messages for each in told(place, Grant)][1] == messages(0, ledger_id=1).union(
         messages(0, ledger_id=2)
