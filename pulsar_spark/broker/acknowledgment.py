@@ -28,7 +28,7 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
 from pulsar_spark.subscriptions.message_redelivery import (
     Burial,
     at_once,
@@ -127,7 +127,7 @@ def time_out(
     state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
 ) -> None:
     """Take back messages that were delivered longer ago than the consumer's ack timeout."""
-    due, consumer.timeouts = consumer.timeouts.due(state.now_ms)
+    due, consumer.timeouts = consumer.timeouts.split(state.now_ms)
     if not due:
         return
     for attempt in list(consumer.pending):
@@ -329,7 +329,8 @@ def _take_delivered(
         for count, part in subscription.tracker.by_count(new):
             backoff = options.ack_timeout_redelivery_backoff
             wait_ms = options.ack_timeout_ms + (backoff.next(count) if backoff else 0)
-            consumer.timeouts = consumer.timeouts.add(state.now_ms + wait_ms, part)
+            timeouts = consumer.timeouts.put(state.now_ms + wait_ms, part)
+            consumer.timeouts = timeouts.coarsened(MAX_INSTANTS)
 
 
 def _take_rejections(

@@ -430,7 +430,7 @@ class Oracle:
         subscription = after.subscriptions.get("s")
         if subscription is None or not subscription.subscription_type.is_shared:
             return
-        seen = [subscription.replay, subscription.waiting.messages, after.delayed.messages()]
+        seen = [subscription.replay, subscription.waiting.messages, after.delayed.messages]
         seen += [consumer.held for consumer in subscription.consumers.values()]
         places = {m for each in seen for m in self.world.plain(each)}
         for message in self.heard - self.acked - places:
