@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pulsar_spark.connector.sink.message_batching import in_entries
+from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
@@ -179,6 +180,7 @@ def _check_key_based(case: Case) -> None:
             "key": pa.array([m["key"] for m in messages], pa.string()),
             "ordering_key": pa.array(ordering, pa.binary()),
             "sequence_id": pa.array([m["seq"] for m in messages], pa.int64()),
+            PAYLOAD_SIZE: pa.repeat(0, len(messages)),
         }
     )
     given = {"serviceUrl": "memory://vectors", "batcherBuilder": "KEY_BASED"}
