@@ -262,5 +262,5 @@ def test_what_a_change_impacts_is_told_slot_by_slot(
     for held, owners, others in ((removed, was, now), (added, now, was)):
         found = {s: who for who, ranges in held.items() for a, b in ranges for s in range(a, b + 1)}
         assert found == {s: who for s, who in enumerate(owners) if who and others[s] != who}
-        for ranges in held.values():
-            assert all(a[1] + 1 < b[0] for a, b in pairwise(ranges))
+        for spans in held.values():
+            assert all(a[1] + 1 < b[0] for a, b in pairwise(spans))
