@@ -327,12 +327,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidOptionError(
+                f"Another demo is at work in {folder}. Wait for its end, or choose another folder "
+                "with --root."
+            ) from None
         yield
-    except BlockingIOError:
-        raise InvalidOptionError(
-            f"Another demo is at work in {folder}. Wait for its end, or choose another folder "
-            "with --root."
-        ) from None
     finally:
         os.close(descriptor)
