@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, batches_of
+from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
 from pulsar_spark.connector.system.broker_offset import (
@@ -62,13 +62,6 @@ SNAPSHOT_EVERY = 1_000
 """Ledgers of `__dispatch` between snapshots: batches that write all shards anew."""
 
 _log = logging.getLogger(__name__)
-
-
-class BrokerInputPartition(InputPartition):
-    """A batch's input, read by one task: it is small."""
-
-    def __init__(self, root: Root, start: BrokerOffset, end: BrokerOffset) -> None:
-        self.root, self.start, self.end = root, start, end
 
 
 class BrokerStreamReader(DataSourceStreamReader):
@@ -119,11 +112,11 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = BrokerOffset.from_json_value(start), BrokerOffset.from_json_value(end)
-        return [BrokerInputPartition(self._root, self.begins_at(begun, ended), ended)]
+        return [self.input_of(begun, ended)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, BrokerInputPartition)
-        yield from batches_of(partition.root, partition.start, partition.end)
+        assert isinstance(partition, BatchInput)
+        yield from partition.batches()
 
     def stop(self) -> None:
         """End the process if Spark has hung up on it: the reader holds nothing."""
@@ -144,12 +137,12 @@ class BrokerStreamReader(DataSourceStreamReader):
             self._news_s = self._clock.monotonic_s()
         return end
 
-    def begins_at(self, begun: BrokerOffset, ended: BrokerOffset) -> BrokerOffset:
-        """The offset before the batch; for a restoring batch the one that `__dispatch` has."""
-        if ended.restored is None:
-            return begun
-        self._dispatch.refresh()
-        return last_shards(self._dispatch, ended.restored)[0] or begun
+    def input_of(self, begun: BrokerOffset, ended: BrokerOffset) -> BatchInput:
+        """The batch's input. One that restores begins at the offset that `__dispatch` has."""
+        if ended.restored is not None:
+            self._dispatch.refresh()
+            begun = last_shards(self._dispatch, ended.restored)[0] or begun
+        return BatchInput(self._root, begun, ended)
 
     def rests_until_ms(self) -> int | None:
         """The instant of the next look, if nobody says or publishes anything before; None is never.

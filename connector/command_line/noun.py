@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options.option_values import TIME, parse_time_ms
 from pulsar_spark.options.options import SERVICE_URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -158,6 +159,14 @@ def root_of(arguments: Namespace) -> Root:
             f"{SERVICE_URL_VARIABLE}."
         )
     return Root.of(Options.parse({"serviceUrl": url, **storage_options(arguments)}))
+
+
+def time_ms(name: str, text: str) -> int:
+    """The argument's time. InvalidOptionError if it is none."""
+    try:
+        return parse_time_ms(text)
+    except ValueError:
+        raise InvalidOptionError(f"{name} can't be {text!r}: it takes {TIME.expects}.") from None
 
 
 def table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:

@@ -10,8 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Final
 
-from pulsar_spark.connector.command_line.noun import TOPIC, Noun, argument, one_of, table
-from pulsar_spark.connector.source.start_positions import StartPosition
+from pulsar_spark.connector.command_line.noun import TOPIC, Noun, argument, one_of, table, time_ms
 from pulsar_spark.connector.system.subscription_admin import ask, request_id, subscriptions
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -125,8 +124,8 @@ def _seek_of(about: TopicPartition, arguments: Namespace) -> Seek | None:
     """What to tell one partition; None if the message id is of another."""
     name, number = arguments.subscription, request_id()
     if arguments.to_time:
-        time_ms = StartPosition.parse_time("--to-time", arguments.to_time).time_ms
-        return Seek(name, timestamp_ms=time_ms, request_id=number)
+        at_ms = time_ms("--to-time", arguments.to_time)
+        return Seek(name, timestamp_ms=at_ms, request_id=number)
     if arguments.to in ("earliest", "latest"):
         seek = Seek.to_earliest(name) if arguments.to == "earliest" else Seek.to_latest(name)
         return Seek(name, seek.position, request_id=number)

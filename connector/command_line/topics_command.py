@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pulsar_spark.connector.command_line.namespaces_command import register_topic_policies
-from pulsar_spark.connector.command_line.noun import TOPIC, Noun, argument, one_of, table
+from pulsar_spark.connector.command_line.noun import TOPIC, Noun, argument, one_of, table, time_ms
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
-from pulsar_spark.connector.source.start_positions import StartPosition
 from pulsar_spark.connector.system.lease import LEASES
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, delete_temporaries
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -316,11 +315,11 @@ def _before_id(ledger: ManagedLedger, text: str) -> dict[int, int]:
 
 
 def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
-    time_ms = StartPosition.parse_time("--before-time", text).time_ms or 0
+    oldest_ms = time_ms("--before-time", text)
     before = {}
     for partition in range(ledger.state.partitions):
         for each in ledger.ledgers(partition):
-            if each.max_publish_time_ms >= time_ms:
+            if each.max_publish_time_ms >= oldest_ms:
                 break
             before[partition] = each.ledger_id + 1
     return before

@@ -26,7 +26,6 @@ from pulsar_spark.producing.hashing import java_string_hash_many, murmur3_32_has
 from pulsar_spark.producing.message_router import (
     RoundRobinByBatch,
     RoundRobinPartitionMessageRouter,
-    SinglePartitionMessageRouter,
     partitions_of_keys,
 )
 
@@ -67,8 +66,7 @@ class MessageRouting:
 
     def _without_key(self, messages: pa.Table) -> NDArray[np.int32] | int:
         if self._options["messageRoutingMode"] == "SinglePartition":
-            single = SinglePartitionMessageRouter(self._start % self._partitions)
-            return single.choose_partition(self._partitions)
+            return self._start % self._partitions
         if self._options["batchingEnabled"]:
             sizes = payload_sizes(messages["value"])
             return self._by_batch.choose_partitions(self._partitions, sizes)

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.ledger_files.ledger_file import BATCH_ROWS, LedgerFileReader
 from pulsar_spark.connector.source.chunk_reading import put_together
-from pulsar_spark.connector.source.micro_batch import MessageInputPartition, RowRange, TopicRows
+from pulsar_spark.connector.source.input_partition import MessageInputPartition, RowRange, TopicRows
 from pulsar_spark.connector.spark.message_columns import stored_columns
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger

@@ -24,8 +24,8 @@ from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import FoldedRows, tell
 from pulsar_spark.connector.schema.schema_codec import Reasons, decoder, nothing_fits
 from pulsar_spark.connector.schema.schema_types import spark_type
+from pulsar_spark.connector.source.input_partition import MessageInputPartition
 from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.micro_batch import MessageInputPartition
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, check_read_schema
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root

@@ -7,6 +7,7 @@ on it. Follows trio's clocks: the clock is handed in.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -14,6 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
+
+from pulsar_spark.errors import PulsarliteError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,10 @@ class Clock(ABC):
 
     @abstractmethod
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        """Call `action` each time that `every_s` has passed, from now on. It must not raise."""
+        """Call `action` each time that `every_s` has passed, from now on.
+
+        A PulsarliteError or OSError is logged as of `name`: it is tried again the next time.
+        """
 
 
 class SystemClock(Clock):
@@ -61,7 +69,7 @@ class SystemClock(Clock):
 
         def run() -> None:
             while not stopped.wait(every_s):
-                action()
+                _try(action, name)
 
         def stop() -> None:
             stopped.set()
@@ -89,8 +97,8 @@ class ManualClock(Clock):
     def sleep(self, seconds: float) -> None:
         self.advance(seconds * 1000)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:  # noqa: ARG002
-        due = _Due(self._now_ms + every_s * 1000, every_s * 1000, action)
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
+        due = _Due(self._now_ms + every_s * 1000, every_s * 1000, action, name)
         self._repeated.append(due)
 
         def stop() -> None:
@@ -107,7 +115,7 @@ class ManualClock(Clock):
                 break
             self._now_ms = max(self._now_ms, due.at_ms)
             due.at_ms += due.every_ms
-            due.action()
+            _try(due.action, due.name)
         self._now_ms = max(self._now_ms, until_ms)
 
     def next_due_ms(self) -> int | None:
@@ -123,6 +131,14 @@ class _Due:
     at_ms: float
     every_ms: float
     action: Callable[[], None]
+    name: str
+
+
+def _try(action: Callable[[], None], name: str) -> None:
+    try:
+        action()
+    except (PulsarliteError, OSError) as error:
+        _log.warning("The clock's next turn tries again: %s: %s", name, error)
 
 
 SYSTEM_CLOCK: Final = SystemClock()

@@ -8,8 +8,8 @@ reported. Stands in for the broker's delayed delivery, which open grants (all th
 from __future__ import annotations
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.policies import hosted_policies
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
@@ -24,8 +24,9 @@ class DeliveryTimes:
         self._seen: dict[TopicPartition, int] = {}
         """The newest ledger whose times are known."""
 
-    def ahead(self, about: TopicPartition, ledger: ManagedLedger, now_ms: int) -> PositionSet:
+    def ahead(self, view: PartitionView, now_ms: int) -> PositionSet:
         """The messages of the partition whose time is later than `now_ms`."""
+        about, ledger = view.about, view.ledger
         policies = hosted_policies(ledger.state.settings)
         if not policies.delayed_delivery:
             return PositionSet()

@@ -23,6 +23,8 @@ from pulsar_spark.positions.position_set import PositionSet
 
 DEFAULT_MAX_PENDING: Final = 10
 DEFAULT_EXPIRE_MS: Final = 60_000
+CHUNKS_KEPT_MS: Final = 3_600_000
+"""How long the chunks of an incomplete message stay, though all have been read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ TWIN_NAMES = {
 CHECKS = {"check", "check_invariants"}
 """What every structure offers to tests."""
 FROM_PULSAR = {
-    "hashing", "message_id", "schema_info", "topic_name", "consistent_hashing_selector",
-    "failover_selector", "sticky_range_selector", "auto_split_selector", "message_router",
+    "schema_info", "consistent_hashing_selector",
+    "failover_selector", "sticky_range_selector", "auto_split_selector",
 }  # fmt: skip
 """Modules whose names are Pulsar's own calls, each held by recorded vectors."""
 

@@ -281,7 +281,7 @@ class Source:
             if not consumer.connected or self.gave_back_at is not None:
                 return None
             offered = consumer.offered(start, ledgers, hidden)
-        taken = offered.take(most)
+        taken = offered.waiting.take(most)
         if taken or start is None or start.epoch != consumer.epoch:  # an epoch is pinned at once
             return consumer.plan(start, offered.by_attempt(taken), ledgers)
         return None

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentWriter
-from pulsar_spark.connector.broker.broker_input import rows_of
+from pulsar_spark.connector.broker.broker_input import BatchInput
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
@@ -301,6 +301,7 @@ def test_a_broker_that_lost_its_checkpoint_still_has_what_outlived_its_ledgers(
     run.next()
     run.next()
     broker.until_quiet()
+    broker.stop()
     other = PlainBroker(root, "_broker/another")
     assert pairs(turns(run, other)) == ["b=1", "a=2"]
     put(root, "c=1")
@@ -317,7 +318,7 @@ def test_a_batch_of_the_broker_knows_no_more_than_it_did(root: Path) -> None:
 
     def told() -> list[tuple[str, Any]]:
         end = BrokerOffset(hosted={ABOUT: number}, now_ms=1)
-        rows = in_order(rows_of(Root(str(root), {}), BrokerOffset(), end))
+        rows = in_order(BatchInput(Root(str(root), {}), BrokerOffset(), end).rows())
         return [(row.kind, command_of(row)) for row in rows if row.kind in (LEDGER, COMPACTED)]
 
     before = told()

@@ -67,6 +67,7 @@ def test_the_first_consumer_of_a_new_partition_reads_it_from_the_beginning(
     if serves:
         loop.until_quiet()
         assert [each[:2] for each in subscribed(loop)] == [("t", 0), ("t", 1), ("t", 2)]
+    loop.close()
     again = EmbeddedBroker(loop.root, "_broker/broker")
     second = consumer(loop, "second")
     new = Run(
