@@ -11,7 +11,6 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from pulsar_spark.connector.broker.broker_input import rows_of
 from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
 from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
@@ -110,9 +109,8 @@ class EmbeddedBroker:
     # -- inside --------------------------------------------------------------------------------
 
     def _run(self, number: int, start: BrokerOffset, end: BrokerOffset) -> None:
-        begun = self._source.begins_at(start, end)
         by_key: dict[tuple[str, int], list[InputRow]] = {}
-        for row in rows_of(self.root, begun, end):
+        for row in self._source.input_of(start, end).rows():
             by_key.setdefault((row.topic, row.partition), []).append(row)
         stepped: Brokers = {}
         out: list[OutputRow] = []

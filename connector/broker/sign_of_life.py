@@ -97,7 +97,10 @@ class SignOfLife:
     def show(self) -> None:
         """Renew it if that is due: for a broker that lives as long as somebody calls it."""
         if self._store.clock.monotonic_s() - self._shown_s >= SIGN_EVERY_S:
-            self._renew()
+            try:
+                self._renew()
+            except (PulsarliteError, OSError) as error:
+                _log.warning("The broker's sign of life was not renewed: %s", error)
 
     def remove(self) -> None:
         """Delete the file, unless a broker that has taken over has signed since."""
@@ -107,11 +110,8 @@ class SignOfLife:
             self._store.delete(SIGN_OF_LIFE)
 
     def _renew(self) -> None:
-        try:
-            if self._signer() in (self._me, None):  # else another has taken over
-                self._write()
-        except (PulsarliteError, OSError) as error:
-            _log.warning("The broker's sign of life was not renewed: %s", error)
+        if self._signer() in (self._me, None):  # else another has taken over
+            self._write()
 
     def _write(self) -> None:
         self._store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(asdict(self._me)))

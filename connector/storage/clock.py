@@ -7,12 +7,18 @@ on it. Follows trio's clocks: the clock is handed in.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import Final
+
+from pulsar_spark.errors import PulsarliteError
+
+_log = logging.getLogger(__name__)
 
 
 class Repeated(ABC):
@@ -40,7 +46,10 @@ class Clock(ABC):
 
     @abstractmethod
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        """Call `action` each time that `every_s` has passed, from now on. It must not raise."""
+        """Call `action` each time that `every_s` has passed, from now on.
+
+        A PulsarliteError or OSError is logged as of `name`: it is tried again the next time.
+        """
 
 
 class SystemClock(Clock):
@@ -56,7 +65,7 @@ class SystemClock(Clock):
         time.sleep(seconds)
 
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        return _Thread(every_s, action, name)
+        return _Thread(every_s, partial(_try, action, name), name)
 
 
 class ManualClock(Clock):
@@ -75,8 +84,10 @@ class ManualClock(Clock):
     def sleep(self, seconds: float) -> None:
         self._advance(seconds * 1000)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:  # noqa: ARG002
-        repeated = _Manual(self._repeated, every_s * 1000, action, self._now_ms)
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
+        repeated = _Manual(
+            self._repeated, every_s * 1000, partial(_try, action, name), self._now_ms
+        )
         self._repeated.append(repeated)
         return repeated
 
@@ -135,6 +146,13 @@ class _Manual(Repeated):
     def stop(self) -> None:
         if self in self._others:
             self._others.remove(self)
+
+
+def _try(action: Callable[[], None], name: str) -> None:
+    try:
+        action()
+    except (PulsarliteError, OSError) as error:
+        _log.warning("The clock's next turn tries again: %s: %s", name, error)
 
 
 SYSTEM_CLOCK: Final = SystemClock()

@@ -31,7 +31,6 @@ class DeliveryTimes:
         if not policies.delayed_delivery:
             return PositionSet()
         delayed = self._delayed.get(about, DelayedMessages())
-        delayed = delayed.with_tick(policies.delayed_delivery_tick_ms)
         number = about.partition
         while (info := ledger.ledgers(number).first_after(self._seen.get(about, -1))) is not None:
             if info.max_deliver_at_ms is not None and info.max_deliver_at_ms > now_ms:
@@ -41,10 +40,8 @@ class DeliveryTimes:
                 if times is not None:
                     delayed = delayed.add_ledger(info, times, now_ms)
             self._seen[about] = info.ledger_id
-        if delayed.has_message_available(now_ms):
-            delayed, _ = delayed.scheduled_messages(now_ms)
-        gone = delayed.messages().up_to(ledger.state.trimmed_up_to(number))
-        if gone:
-            delayed = delayed.without(gone)
+        delayed, _ = delayed.scheduled_messages(now_ms, policies.delayed_delivery_tick_ms)
+        trimmed = ledger.state.trimmed_up_to(number).ledger_id
+        delayed = delayed.without([each for each in delayed.messages.ledger_ids if each <= trimmed])
         self._delayed[about] = delayed
-        return delayed.messages()
+        return delayed.messages

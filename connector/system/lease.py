@@ -9,7 +9,6 @@ Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +16,7 @@ from urllib.parse import quote
 
 from pulsar_spark.connector.storage.clock import Clock, Repeated
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
-from pulsar_spark.errors import CorruptFileError, FutureVersionError, PulsarliteError
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.options.option_values import MOST_DURATION_MS
 from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.topic_name import TopicPartition
@@ -28,8 +27,6 @@ DEFAULT_LEASE_MS: Final = 30_000
 """The lease of a consumer whose file was never seen."""
 RENEWALS: Final = 4
 """How often a lease is renewed before it would lapse."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +112,7 @@ class LeaseKeeper:
 
     def _renew(self) -> None:
         assert self._lease is not None
-        try:
-            self._store.touch(self._lease.path, self._lease.to_json())
-        except (PulsarliteError, OSError) as error:
-            _log.warning("Lease %s was not renewed: %s", self._lease.path, error)
+        self._store.touch(self._lease.path, self._lease.to_json())
 
 
 class LeaseWatch:

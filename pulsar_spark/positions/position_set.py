@@ -143,14 +143,6 @@ class PositionSet:
         """Entry id -> part (see the module), for the entries that it holds in part."""
         return self._parts.get(ledger_id, _NO_PARTS)
 
-    def partial_entry_count(self) -> int:
-        """How many entries it holds in part."""
-        return sum(len(entries) for entries in self._parts.values())
-
-    def whole_entry_count(self) -> int:
-        """How many entries it holds whole."""
-        return sum(len(entries) for entries in self._whole.values())
-
     def contains(self, position: tuple[int, int], batch_index: int | None = None) -> bool:
         """Whether it holds the entry whole, or the message of that batch index."""
         ledger_id, entry_id = position

@@ -19,7 +19,6 @@ from tests.vectors.check import KINDS
 DOORS = ("pulsar_spark", "pulsar_spark.__main__", "pyspark_pulsarlite")
 """What users and Spark import: the package, the command, the format."""
 TWIN_NAMES = {
-    "delayed_delivery.DelayedDeliveryTracker": "the fixed delay is no mode of `delayed_messages`",
     "hash_assignments.HashAssignments": "who is impacted only the vectors ask",
 }
 """Classes of which only a part runs: their names are not looked at."""
