@@ -49,13 +49,18 @@ def decoding_once() -> Iterator[None]:
 
     def opened(self: LedgerFileReader, ledger: LedgerInfo) -> Any:
         path = join(self._folder, ledger.file)
-        key = self._store, path, ledger.seal
-        if key not in files:
-            files[key] = RememberedRows(open_file(self, ledger))
-        elif (ledger.file, ledger.seal) not in self._files:
+        key, mine = (self._store, path, ledger.seal), (ledger.file, ledger.seal)
+        if mine in self._files:
+            return open_file(self, ledger)
+        if key in files:
             self._store.open_input(path)
-        self._files[ledger.file, ledger.seal] = files[key]  # type: ignore[assignment]
-        return files[key]
+        else:
+            files[key] = RememberedRows(open_file(self, ledger))
+        file: Any = files[key]
+        self._files[mine] = file
+        while len(self._files) > self._keep_open:
+            self._files.popitem(last=False)
+        return file
 
     def commit_of(data: bytes, name: str, number: int | None = None) -> Commit:
         key = data, name, number
