@@ -39,11 +39,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pulsar_spark
-from pulsar_spark.connector.source.start_positions import last_position
 from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.positions.ledger_info import last_position
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
@@ -93,7 +93,7 @@ class Dispatched:
         ledger.refresh()
         for partition in range(PARTITIONS):
             step = self._steps.get(TopicPartition(self.topic, partition))
-            last = last_position(ledger.ledgers(partition), ledger.state.trimmed_up_to(partition))
+            last = last_position(ledger.ledgers(partition))
             if step is None or step.last_position < last or dict(step.backlogs)[SUBSCRIPTION]:
                 return False
         return True

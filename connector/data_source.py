@@ -43,8 +43,6 @@ class PulsarliteDataSource(DataSource):
         for text in (self.parsed["topic"], *self.parsed["topics"]):
             if text:
                 _ = TopicName.parse(text).storage_path
-        start_position(self.parsed, default="latest")
-        end_position(self.parsed)
         _ = self.root.store  # of a kind that is known
         super().__init__(dict(options))
 

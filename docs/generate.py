@@ -68,10 +68,6 @@ condition in brackets, then what happened and what to do. PySpark wraps what a d
 into errors of its own (`AnalysisException`, `StreamingQueryException`): ours is then the line that
 begins with `pulsar_spark.errors.`, near the end of the text.
 
-```
-{tree}
-```
-
 | condition | class | when |
 | --- | --- | --- |
 """
@@ -105,9 +101,9 @@ def options_page() -> str:
 def errors_page() -> str:
     """docs/errors.md."""
     rows = "".join(
-        f"| `{each.condition}` | `{each.__name__}` | {_summary(each)} |\n" for each in all_errors()
+        f"| `{each.condition}` | {_class(each)} | {_summary(each)} |\n" for each in all_errors()
     )
-    return MADE + ERRORS.format(tree=error_tree()) + rows
+    return MADE + ERRORS + rows
 
 
 def all_errors() -> Iterator[type[PulsarliteError]]:
@@ -118,10 +114,11 @@ def all_errors() -> Iterator[type[PulsarliteError]]:
             yield value
 
 
-def error_tree() -> str:
-    """The picture at the head of errors.py."""
-    _, _, picture = inspect.cleandoc(errors.__doc__ or "").partition("\n    PulsarliteError\n")
-    return "PulsarliteError\n" + "\n".join(line[4:] for line in picture.splitlines())
+def _class(error: type[PulsarliteError]) -> str:
+    """Its name, and the error that it is a kind of."""
+    (above,) = (each for each in error.__bases__ if issubclass(each, PulsarliteError))
+    kind = "" if above is PulsarliteError else f", a `{above.__name__}`"
+    return f"`{error.__name__}`{kind}"
 
 
 def _summary(error: type[PulsarliteError]) -> str:

@@ -2,8 +2,8 @@
 
 Invariants: a `TopicName` is valid once it exists, and `TopicName.parse(str(name)) == name`; two
 names have the same `storage_path` only if they are partitions of one topic, and that path never
-leaves the root. Follows Pulsar's `TopicName`, `NamespaceName`, `NamedEntity`, `TopicNameUtils`
-and `RetryMessageUtil` of 4.3: no V1 names; of `SystemTopicNames` the beginning that all have.
+leaves the root. Follows Pulsar's `TopicName`, `NamespaceName`, `NamedEntity` and
+`RetryMessageUtil` of 4.3: no V1 names; of `SystemTopicNames` the beginning that all have.
 """
 
 from __future__ import annotations
@@ -179,23 +179,13 @@ class TopicName:
 
     @property
     def encoded_local_name(self) -> str:
-        """The local name as Java's URLEncoder writes it."""
-        return url_encode(self.local_name)
-
-    @property
-    def lookup_name(self) -> str:
-        """`domain/tenant/namespace/encoded name`, Pulsar's REST path as well."""
-        return f"{self.domain}/{self.namespace}/{self.encoded_local_name}"
+        """As Java's `URLEncoder.encode(text, UTF_8)`: space is `+`, `*` stays, `~` does not."""
+        return quote_plus(self.local_name, safe="*").replace("~", "%7E")
 
     @property
     def persistence_naming(self) -> str:
         """`tenant/namespace/domain/encoded name`, Pulsar's name of the managed ledger."""
         return f"{self.namespace}/{self.domain}/{self.encoded_local_name}"
-
-    @property
-    def schema_name(self) -> str:
-        """`tenant/namespace/encoded name` of the partitioned topic."""
-        return f"{self.namespace}/{self.partitioned_topic.encoded_local_name}"
 
     @property
     def storage_path(self) -> str:
@@ -217,37 +207,6 @@ def is_persistent(topic: str) -> bool:
     False
     """
     return not topic.startswith(f"{NON_PERSISTENT}://")
-
-
-def to_full_topic_name(text: str) -> str:
-    """The full name of a topic, checked but otherwise as given (Pulsar's TopicNameUtils).
-
-    Stricter than `TopicName.parse`, which forgives empty parts of a short name.
-    """
-    if "://" in text:
-        domain, rest = text.split("://", 1)
-        if domain.lower() not in (PERSISTENT, NON_PERSISTENT):
-            raise InvalidTopicNameError(f"Invalid topic domain: '{domain}'")
-        parts = _split_by_slash(rest, 4)
-        if len(parts) == 4:
-            raise _v1_name(text)
-        if len(parts) != 3:
-            raise InvalidTopicNameError(
-                f"{text} is invalid. Expected format: '<domain>://tenant/namespace/topic'"
-            )
-        full = text
-    else:
-        parts = _split_by_slash(text)
-        if len(parts) not in (1, 3):
-            raise InvalidTopicNameError(f"{text} is invalid")
-        full = f"{PERSISTENT}://" + (
-            text if len(parts) == 3 else f"{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/{text}"
-        )
-    if len(parts) == 3:
-        NamespaceName(parts[0], parts[1])
-    if _is_blank(parts[-1]):
-        raise InvalidTopicNameError(f"{text} has blank local topic")
-    return full
 
 
 def check_user_topic(topic: TopicName, what: str) -> TopicName:
@@ -286,11 +245,6 @@ def default_dead_letter_topic(topic: str, subscription: str) -> str:
     return f"{topic}-{subscription}-DLQ"
 
 
-def url_encode(text: str) -> str:
-    """As Java's `URLEncoder.encode(text, UTF_8)`: space is `+`, `*` stays, `~` does not."""
-    return quote_plus(text, safe="*", errors="replace").replace("~", "%7E")
-
-
 def _complete(short: str) -> str:
     parts = [part for part in short.split("/") if part]
     if len(parts) == 3:
@@ -308,14 +262,6 @@ def _v1_name(text: str) -> InvalidTopicNameError:
         "V1 topic names (with cluster component) are no longer supported. Please use the V2 "
         f"format: '<domain>://tenant/namespace/topic'. Got: {text}"
     )
-
-
-def _split_by_slash(text: str, limit: int = 0) -> list[str]:
-    """Parts between slashes; only the last may be empty, and not when the limit cuts it."""
-    parts = text.split("/", limit - 1 if limit else -1)
-    if any(not part for part in parts[:-1]) or (len(parts) == limit and not parts[-1]):
-        raise InvalidTopicNameError(f"Invalid topic name {text}")
-    return parts
 
 
 def _partition_index(local_name: str) -> int:

@@ -29,8 +29,8 @@ from pulsar_spark.connector.ledger_files import ledger_file
 from pulsar_spark.connector.sink import message_routing
 from pulsar_spark.connector.source import (
     chunk_reading,
-    compacted_reading,
     message_reader,
+    partition_view,
     start_positions,
     stream_reader,
     typed_values,
@@ -215,7 +215,7 @@ def forgets_where_a_batch_began(patch: Any) -> None:
     "connector/source/test_stream_reader.py::test_latest_is_pinned_at_once_by_an_empty_batch",
 )
 def takes_the_earliest_for_the_latest(patch: Any) -> None:
-    patch.setattr(start_positions, "last_position", lambda *_: EARLIEST)
+    patch.setattr(partition_view.PartitionView, "last_position", EARLIEST)
 
 
 @breaks(
@@ -239,7 +239,7 @@ def reads_backwards(patch: Any) -> None:
     "connector/sink/test_chunked_messages.py::test_a_restart_between_the_chunks_loses_nothing",
 )
 def takes_each_chunk_for_a_message(patch: Any) -> None:
-    patch.setattr(chunk_reading.TopicChunks, "of", lambda *_: None)
+    patch.setattr(chunk_reading.PartitionChunks, "known", lambda *_: None)
 
 
 @breaks(
@@ -258,9 +258,7 @@ def begins_new_partitions_at_their_end(patch: Any) -> None:
     "connector/source/test_stream_reader.py::test_messages_trimmed_behind_a_stopped_query_are_a_loss",
 )
 def is_silent_about_losses(patch: Any) -> None:
-    patch.setattr(
-        compacted_reading.ReadView, "check_present", lambda _self, _ledger, _about, start: start
-    )
+    patch.setattr(partition_view.PartitionView, "check_present", lambda _self, start: start)
 
 
 @breaks(
@@ -317,11 +315,12 @@ def buries_without_a_letter(patch: Any) -> None:
 )
 def reads_what_is_granted_one_by_one_only(patch: Any) -> None:
     original = partition_consumer.PartitionConsumer.offered
-    patch.setattr(
-        partition_consumer.PartitionConsumer,
-        "offered",
-        lambda *arguments: replace(original(*arguments), openly=None),
-    )
+
+    def offered(*arguments: Any) -> Any:
+        found = original(*arguments)
+        return replace(found, waiting=replace(found.waiting, cursor=None))
+
+    patch.setattr(partition_consumer.PartitionConsumer, "offered", offered)
 
 
 @breaks(
@@ -330,7 +329,7 @@ def reads_what_is_granted_one_by_one_only(patch: Any) -> None:
     "::test_what_is_compacted_while_it_waits_is_passed_over",
 )
 def delivers_what_compaction_removed(patch: Any) -> None:
-    patch.setattr(compacted_reading.ConsumerView, "removed", lambda *_: PositionSet())
+    patch.setattr(partition_view.PartitionView, "removed", PositionSet())
 
 
 @breaks(

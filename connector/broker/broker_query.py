@@ -13,16 +13,13 @@ import importlib.util
 import logging
 import os
 import shutil
-import socket
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
@@ -31,13 +28,11 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.broker.broker_sink import BrokerStreamWriter, claim_term
 from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
+from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
-from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
-from pulsar_spark.connector.system.lease import LeaseKeeper, LeaseWatch
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
-    BrokerBusyError,
     BrokerFencedError,
     CorruptFileError,
     FutureVersionError,
@@ -48,7 +43,6 @@ from pulsar_spark.errors import (
 from pulsar_spark.hosting.broker_rows import INPUT_DDL, OUTPUT_DDL
 from pulsar_spark.options.options import Options
 from pulsar_spark.records.stored_data import parse_json
-from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.state.broker_processor import BrokerProcessor
 
 if TYPE_CHECKING:
@@ -56,9 +50,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT: Final = "pulsarlite_broker"
-SIGNS: Final = "_broker"
-SIGN_OF_LIFE: Final = f"{SIGNS}/alive.json"
-SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=1, checked_since=1)
 LONGEST_LAST_BATCH_S: Final = 15.0
 """How long `stop` waits for the micro-batch that runs, ..."""
 LOOK_S: Final = 0.05
@@ -76,8 +67,6 @@ LASTING: Final = (
     InvalidOptionError,
 )  # fmt: skip
 """Errors that end a broker: they can't pass by themselves."""
-DEAD_AFTER_MS: Final = 10_000
-"""A broker that was not seen to sign for so long may be taken over."""
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -125,7 +114,7 @@ class Broker:
         spark: SparkSession,
         root: Root,
         term: int,
-        sign: _SignOfLife,
+        sign: SignOfLife,
         begin: Callable[[], StreamingQuery],
     ) -> None:
         self.root, self.term = root, term
@@ -158,7 +147,7 @@ class Broker:
                 self.query.stop()
         finally:
             self._thread.join()
-            self._sign.stop()
+            self._sign.remove()
 
     def _is_processing(self) -> bool:
         return self.query.isActive and self.query.status["message"].startswith("Processing")
@@ -199,12 +188,7 @@ class Broker:
     def __enter__(self) -> Broker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _serve(self) -> None:
@@ -215,7 +199,7 @@ class Broker:
             self._error = error
         finally:
             if not self._stopped.is_set():
-                self._sign.stop()
+                self._sign.remove()
             self._ended.set()
 
     def _await_end(self) -> Exception | None:
@@ -292,14 +276,15 @@ def standalone(
         raise InvalidOptionError(f"state_partitions is {state_partitions}: it has to be 1 or more.")
     folder = checkpoint or default_checkpoint(root)
     check_spark(spark, folder)
-    sign = _SignOfLife(root.store, root.service_url)
-    sign.start()
+    sign = SignOfLife(root)
+    sign.begin()
+    sign.keep()
     try:
         term = claim_term(root)
         begin = partial(_start, spark, root, term, folder, state_partitions)
         return Broker(spark, root, term, sign, begin)
     except BaseException:
-        sign.stop()
+        sign.remove()
         raise
 
 
@@ -404,77 +389,3 @@ def _is_stopped(spark: SparkSession) -> bool:
     context = getattr(spark, "_sc", None)
     gateway = getattr(context, "_jsc", None)
     return context is not None and (gateway is None or bool(gateway.sc().isStopped()))
-
-
-@dataclass(frozen=True, slots=True)
-class _Sign:
-    """Who serves a root; `id` tells brokers of one process apart."""
-
-    host: str
-    process: int
-    id: str
-
-    @property
-    def path(self) -> str:
-        return SIGN_OF_LIFE
-
-    @property
-    def lease_ms(self) -> int:
-        return DEAD_AFTER_MS
-
-    def to_json(self) -> bytes:
-        return SIGN_FORMAT.encode(asdict(self))
-
-    def is_gone(self) -> bool:
-        """Whether it was a process of this machine that is no more."""
-        return self.host == socket.gethostname() and not _lives(self.process)
-
-
-class _SignOfLife:
-    """A file that a broker writes while it lives, so that a second one is refused."""
-
-    def __init__(self, store: ObjectStore, service_url: str) -> None:
-        self._store, self._service_url = store, service_url
-        self._me = _Sign(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
-        self._keeper = LeaseKeeper(store)
-
-    def start(self) -> None:
-        """BrokerBusyError if another broker shows life. One that left a sign is watched first."""
-        watch = LeaseWatch(self._store.clock)
-        seen: list[int] = []
-        while (other := self._signed()) is not None and not other.is_gone():
-            written = {each.path: each.modified_ms for each in self._store.files(SIGNS)}
-            seen.append(written.get(SIGN_OF_LIFE, 0))
-            if len({*seen}) > 1:
-                raise BrokerBusyError(
-                    f"A broker serves {self._service_url} already: process {other.process} on "
-                    f"{other.host}. Stop that one, or use it: consumers and sinks need no handle."
-                )
-            if watch.lapsed({SIGN_OF_LIFE: seen[0]}, lambda _: DEAD_AFTER_MS):
-                break
-            self._store.clock.sleep(CHECK_S)
-        self._keeper.keep(self._me)
-
-    def stop(self) -> None:
-        """Remove the file, unless a broker that has taken over has signed since."""
-        self._keeper.stop()
-        if self._signed() == self._me:
-            self._store.delete(SIGN_OF_LIFE)
-
-    def _signed(self) -> _Sign | None:
-        data = self._store.get(SIGN_OF_LIFE)
-        try:
-            value = SIGN_FORMAT.decode(data) if data else None
-            return None if value is None else _Sign(value["host"], value["process"], value["id"])
-        except (CorruptFileError, FutureVersionError, KeyError):
-            return None
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -9,9 +9,9 @@ everybody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,7 +21,6 @@ from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD
 from pulsar_spark.connector.broker.letters import write_letters
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
 from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
-from pulsar_spark.connector.source.chunk_reading import CHUNKS_KEPT_MS
 from pulsar_spark.connector.system.broker_offset import (
     OFFSET_RECORD,
     SHARD_PREFIX,
@@ -36,7 +35,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerFencedError, FencedError, PulsarliteError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
-from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, described
+from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import CreateSubscription, Report
@@ -44,7 +43,6 @@ from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
 from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
@@ -59,18 +57,17 @@ ABOUT_BATCHES = TopicPartition(str(DISPATCH), 0)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SteppedTask(WriterCommitMessage):
     """The files that one task wrote, and the effects that the driver has to do."""
 
     query_id: str | None
-    dispatch: tuple[NewLedger, ...]
-    letters: tuple[WrittenTopic, ...]
-    subscriptions: tuple[tuple[str, str], ...]
-    trims: tuple[tuple[str, int, tuple[int, ...]], ...]
-    offset: bytes | None
-    chunks: tuple[Record, ...] = ()
-    """Reports that acknowledge the other chunks of copied messages."""
+    dispatch: list[NewLedger] = field(default_factory=list)
+    letters: list[WrittenTopic] = field(default_factory=list)
+    commands: list[Record] = field(default_factory=list)
+    """Subscriptions of letter topics, and reports for the other chunks of copied messages."""
+    trims: list[tuple[TopicPartition, list[int]]] = field(default_factory=list)
+    offset: bytes | None = None
 
 
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
@@ -100,76 +97,70 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
 
     A topic partition whose letters can't be written is set aside, with all that its step said.
     """
-    held = list(rows)
-    letters: dict[TopicPartition, list[Letter]] = {}
-    for row in held:
-        if row.kind == broker_rows.LETTER:
-            about = TopicPartition(row.topic, row.partition)
-            letters.setdefault(about, []).append(broker_rows.letter_of(row.data))
-    written, chunks, failed = _copied(root, letters)
-    records = [Record(about, ASIDE_RECORD, error.encode()) for about, error in failed.items()]
-    shards = _shards_of(root, failed.keys())
-    trims: list[tuple[str, int, tuple[int, ...]]] = []
-    offset = None
-    for row in held:
-        about = TopicPartition(row.topic, row.partition)
-        if about in failed:
-            continue
-        if row.kind == broker_rows.DISPATCH:
-            records.append(Record(about, row.text, row.data))
-        elif row.kind == broker_rows.ASIDE:
-            records.append(Record(about, ASIDE_RECORD, row.data))
-        elif row.kind == broker_rows.SHARD:
-            shards.append(Record(about, SHARD_PREFIX + row.text, row.data))
-        elif row.kind == broker_rows.TRIM:
-            trims.append((*about, tuple(parse_json(row.data))))
-        elif row.topic == OFFSET_KEY:
-            records.append(Record(ABOUT_BATCHES, OFFSET_RECORD, row.data))
-            offset = row.data
-    sent = (each for about, those in letters.items() if about not in failed for each in those)
-    subscriptions = {(each.topic, each.initial_subscription) for each in sent}
-    return SteppedTask(
-        query_id,
-        tuple(SystemTopic(root, DISPATCH).write(records, shards)),
-        tuple(written),
-        tuple(sorted(each for each in subscriptions if each[1])),
-        tuple(trims),
-        offset,
-        tuple(chunks),
-    )
-
-
-def _copied(
-    root: Root, letters: Mapping[TopicPartition, list[Letter]]
-) -> tuple[list[WrittenTopic], list[Record], dict[TopicPartition, str]]:
-    """(the letters' files, what acknowledges chunks before them, those that failed and why)."""
-    written: list[WrittenTopic] = []
-    chunks: list[Record] = []
-    failed: dict[TopicPartition, str] = {}
-    for about, mine in letters.items():
+    task = SteppedTask(query_id)
+    by_partition: dict[TopicPartition, list[OutputRow]] = {}
+    for row in rows:
+        by_partition.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+    records: list[Record] = []
+    shards: list[Record] = []
+    failed: list[TopicPartition] = []
+    for about, mine in by_partition.items():
+        letters = [
+            broker_rows.letter_of(row.data) for row in mine if row.kind == broker_rows.LETTER
+        ]
         try:
-            copies = write_letters(root, about, mine)
-            done = list(_done_with(root, about, mine))
+            written = write_letters(root, about, letters)
+            done = list(_done_with(root, about, letters)) if letters else []
         except Exception as error:  # noqa: BLE001 - whatever it is, the other topics go on
             _log.exception("Letters of %s can't be written", about)
-            failed[about] = described(error)
+            records.append(Record(about, ASIDE_RECORD, described(error).encode()))
+            failed.append(about)
             continue
-        written += copies
-        chunks += done
-    return written, chunks, failed
-
-
-def _shards_of(root: Root, brokers: Collection[TopicPartition]) -> list[Record]:
-    """What `__dispatch` says of them, to be said again: a snapshot may be under way."""
-    if not brokers:
-        return []
+        task.letters += written
+        task.commands += [*_subscriptions(letters), *done]
+        for row in mine:
+            if row.kind == broker_rows.DISPATCH:
+                records.append(Record(about, row.text, row.data))
+            elif row.kind == broker_rows.ASIDE:
+                records.append(Record(about, ASIDE_RECORD, row.data))
+            elif row.kind == broker_rows.SHARD:
+                shards.append(Record(about, SHARD_PREFIX + row.text, row.data))
+            elif row.kind == broker_rows.TRIM:
+                task.trims.append((about, parse_json(row.data)))
+            elif row.kind == broker_rows.OFFSET:
+                records.append(Record(ABOUT_BATCHES, OFFSET_RECORD, row.data))
+                task.offset = row.data
     dispatch = SystemTopic(root, DISPATCH)
-    known = last_shards(dispatch, dispatch.refresh())[1]
-    return [
-        Record(about, SHARD_PREFIX + key, data)
-        for about in brokers
-        for key, data in known.get(about, {}).items()
-    ]
+    shards += _last_shards_of(dispatch, failed)
+    task.dispatch = dispatch.write(records, shards)
+    return task
+
+
+def _last_shards_of(dispatch: SystemTopic, brokers: list[TopicPartition]) -> Iterator[Record]:
+    """What `__dispatch` says of them, to be said again: a snapshot may be under way."""
+    known = last_shards(dispatch, dispatch.refresh())[1] if brokers else {}
+    for about in brokers:
+        for key, data in known.get(about, {}).items():
+            yield Record(about, SHARD_PREFIX + key, data)
+
+
+def _subscriptions(letters: Iterable[Letter]) -> Iterator[Record]:
+    """Commands that make the subscriptions which letter topics are to have from their beginning."""
+    for topic, name in {(each.topic, each.initial_subscription) for each in letters}:
+        if name:
+            about = TopicPartition(str(TopicName.parse(topic)), 0)
+            yield Record.of(about, name, CreateSubscription(name))
+
+
+def _done_with(root: Root, about: TopicPartition, letters: Iterable[Letter]) -> Iterator[Record]:
+    """Reports that acknowledge the other chunks of copied messages: a letter has the last."""
+    chunks = root.open(TopicName.parse(about.topic)).state.chunks(about.partition)
+    for letter in letters:
+        done = ChunkedMessages.of(chunks).chunks_of(letter.messages) if chunks else PositionSet()
+        if done:
+            acknowledged = Cursor().acknowledge(done)
+            report = Report(letter.subscription, epoch=None, acknowledged=acknowledged)
+            yield Record.of(about, letter.subscription, report)
 
 
 def commit_batch(
@@ -193,8 +184,8 @@ def commit_batch(
         log.append(new, application=application, term=term)
     except FencedError as error:
         raise _fenced(root) from error
-    for topic, partition, ledger_ids in (trim for task in held for trim in task.trims):
-        _trim_topic(root, topic, partition, ledger_ids)
+    for about, ledger_ids in (trim for task in held for trim in task.trims):
+        _trim(root, about, ledger_ids)
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
@@ -219,56 +210,22 @@ def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[st
         letters.setdefault(written.topic, []).extend(written.ledgers)
     for topic, ledgers in sorted(letters.items()):
         root.open(TopicName.parse(topic)).append(ledgers, application=application, is_brokers=True)
-    wanted = sorted({each for task in tasks for each in task.subscriptions})
-    commands = [
-        Record.of(TopicPartition(str(TopicName.parse(topic)), 0), name, CreateSubscription(name))
-        for topic, name in wanted
-    ]
-    commands += [each for task in tasks for each in task.chunks]
+    commands = dict.fromkeys(each for task in tasks for each in task.commands)
     if commands:
         SystemTopic(root, COMMANDS).append(commands, application=application)
 
 
-def _done_with(root: Root, about: TopicPartition, letters: Iterable[Letter]) -> Iterator[Record]:
-    """Reports that acknowledge the other chunks of copied messages: a letter has the last."""
-    chunks = root.open(TopicName.parse(about.topic)).state.chunks(about.partition)
-    for letter in letters:
-        done = ChunkedMessages.of(chunks).chunks_of(letter.messages) if chunks else PositionSet()
-        if done:
-            report = Report(
-                letter.subscription, epoch=None, acknowledged=Cursor().acknowledge(done)
-            )
-            yield Record.of(about, letter.subscription, report)
-
-
-def _trim_topic(root: Root, topic: str, partition: int, ledger_ids: Iterable[int]) -> None:
-    try:
-        _trim(root.open(TopicName.parse(topic)), partition, ledger_ids)
-    except PulsarliteError as error:  # the next trim takes these along
-        _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, topic, error)
-
-
-def _trim(ledger: ManagedLedger, partition: int, ledger_ids: Iterable[int]) -> None:
+def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
     """Drop these ledgers and all older ones that an earlier trim had to leave.
 
-    With an open transaction in the topic's log all stay: the broker waits for no topic. A ledger
-    stays, and all behind it, if its chunks belong to a message that stays or is incomplete.
+    With an open transaction in the topic's log all stay: the broker waits for no topic.
     """
-    last = max(ledger_ids, default=-1)
-
-    def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-        ledgers = state.ledgers(partition)
-        there = [each.ledger_id for each in ledgers if each.ledger_id <= last]
-        gone = tuple(each for each in there if state.may_trim(partition, each))
-        if chunks := state.chunks(partition):
-            needed = ChunkedMessages.of(chunks, ledgers).needed(gone, now_ms - CHUNKS_KEPT_MS)
-            first = min(needed, default=last + 1)
-            gone = tuple(each for each in gone if each < first)
-        if not gone:
-            return None
-        return Commit(state.number + 1, commit_id, now_ms, trimmed={partition: gone})
-
-    ledger.commit(build, waits=False)
+    before = max(ledger_ids, default=-1) + 1
+    try:
+        topic = root.open(TopicName.parse(about.topic))
+        LedgerStore(topic, waits=False).trim({about.partition: before})
+    except PulsarliteError as error:  # the next trim takes these along
+        _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
 
 
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:

@@ -3,7 +3,7 @@
 Invariants: the checkpoint names a batch before it runs, so a broker that was killed repeats it; the
 sink knows a batch by (broker, batch), so its effects happen once; the brokers' states are those in
 `__dispatch`, where a broker without a checkpoint begins. Time moves it only as the root's clock
-does. Stands where `broker_query` has Spark.
+does. It shows life as long as somebody calls `turn`. Stands where `broker_query` has Spark.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from pulsar_spark.connector.broker.broker_input import rows_of
 from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
 from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
+from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, last_shards, stale_checkpoint
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -36,21 +36,19 @@ Brokers = dict[tuple[str, int], HostedBroker]
 class EmbeddedBroker:
     """Serves one root, as long as somebody calls `turn`."""
 
-    def __init__(
-        self, root: Root, checkpoint: str | None = None, *, term: int | None = None
-    ) -> None:
+    def __init__(self, root: Root, checkpoint: str | None = None) -> None:
         """`checkpoint` is a file's path below the root; a batch under way there is repeated now.
 
-        Without one the broker begins at the states in `__dispatch`. From now on brokers of a lower
-        term are fenced; by default this one's is the highest. StaleCheckpointError if the
-        checkpoint is not the newest; BrokerFencedError, now or at a `turn`, if another broker has
-        taken over.
+        Without one the broker begins at the states in `__dispatch`. BrokerBusyError if another
+        broker of the root shows life: one that left a sign is watched for some seconds.
+        StaleCheckpointError if the checkpoint is not the newest; BrokerFencedError, now or at a
+        `turn`, if another broker has taken over since.
         """
         self.root = root
         self._checkpoint = checkpoint
         self._named: bytes | None = None
         """The checkpoint's content, as this broker knows it."""
-        self._term = claim_term(root) if term is None else term
+        self._sign = SignOfLife(root)
         self._source = BrokerStreamReader(root)
         self.brokers: Brokers = {}
         """(topic, partition) -> its broker after the last batch."""
@@ -60,11 +58,21 @@ class EmbeddedBroker:
         self._batch_id = -1
         self.offset = BrokerOffset()
         """The offset at which the last batch ended."""
-        if checkpoint is not None and (held := root.store.get(checkpoint)) is not None:
-            self._resume(checkpoint, held)
+        self._sign.begin()
+        try:
+            self._term = claim_term(root)
+            if checkpoint is not None and (held := root.store.get(checkpoint)) is not None:
+                self._resume(checkpoint, held)
+        except BaseException:
+            self._sign.remove()
+            raise
 
     def turn(self) -> bool:
-        """Look once, and do a batch if there is anything to do; whether there was."""
+        """Look once, and do a batch if there is anything to do; whether there was.
+
+        Without a turn for ten seconds another broker may take over.
+        """
+        self._sign.show()
         end = self._source.look(self.offset)
         if end is None:
             return False
@@ -88,12 +96,21 @@ class EmbeddedBroker:
         """
         return self._source.rests_until_ms()
 
+    def close(self) -> None:
+        """Show no more life: another broker may begin at once."""
+        self._sign.remove()
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     # -- inside --------------------------------------------------------------------------------
 
     def _run(self, number: int, start: BrokerOffset, end: BrokerOffset) -> None:
-        begun = self._source.begins_at(start, end)
         by_key: dict[tuple[str, int], list[InputRow]] = {}
-        for row in rows_of(self.root, begun, end):
+        for row in self._source.input_of(start, end).rows():
             by_key.setdefault((row.topic, row.partition), []).append(row)
         stepped: Brokers = {}
         out: list[OutputRow] = []

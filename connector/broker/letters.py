@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.schema.schema_registration import SinkSchema
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
-from pulsar_spark.connector.source.compacted_reading import rows_left
+from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
 from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.micro_batch import MessageInputPartition, TopicRows
+from pulsar_spark.connector.source.partition_view import rows_left
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS
 from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root

@@ -13,15 +13,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, fold
+from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.storage.clock import Repeated
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import BrokerRefusedError, ConsumerNotConnectedError, ServerError
@@ -91,7 +90,7 @@ class MessageConsumer:
         given["maxMessagesPerTrigger"] = str(prefetch)
         self.options: Options = options_of(given, Scope.STREAM_READ)
         self.root = Root.of(self.options)
-        self._group_s = acknowledgment_group_time_ms / 1000
+        self._group_ms = acknowledgment_group_time_ms
         self._queue_size: int = self.options["receiverQueueSize"]
         self._run = ConsumerRun(self.options, self.root, completed=self._completed)
         self._run.check()
@@ -106,7 +105,13 @@ class MessageConsumer:
         self._said: dict[TopicPartition, Acknowledgments] = {}
         """Rejections since the last report."""
         self._waiting = 0
-        self._flushing: Repeated | None = None
+        self._flushing = DelayedFlush(
+            self.root.clock,
+            acknowledgment_group_time_ms,
+            self._lock,
+            self.flush,
+            "acknowledgements",
+        )
         self._epochs: dict[TopicPartition, int] = {}
         self._redelivers = 0
         self._unsubscribing: dict[TopicPartition, int] = {}
@@ -176,11 +181,8 @@ class MessageConsumer:
     def flush(self) -> None:
         """Send the acknowledgements that wait for others to join them."""
         with self._lock:
-            flushing, self._flushing = self._flushing, None
             if not self._client.is_closed:
                 self._report()
-        if flushing is not None:
-            flushing.stop()
 
     # -- the subscription ----------------------------------------------------------------------
 
@@ -233,6 +235,7 @@ class MessageConsumer:
 
     def close(self) -> None:
         """Send a last report and leave: unacknowledged messages go to others at once."""
+        self._flushing.stop()
         self.flush()
         with self._lock:
             if not self._client.is_closed:
@@ -241,12 +244,7 @@ class MessageConsumer:
     def __enter__(self) -> MessageConsumer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- inside --------------------------------------------------------------------------------
@@ -277,8 +275,7 @@ class MessageConsumer:
         for about, ledgers in self._run.ledgers(planned).items():
             new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
             if new is not None and new != self._offset.get(about):
-                for part in new.attempts_since(self._offset.get(about), ledgers).values():
-                    held = held.union(part)
+                held = held.union(new.batch_since(self._offset.get(about), ledgers))
                 self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
         self._run.report_planned(self._offset, planned)
         self._offset = planned
@@ -286,7 +283,6 @@ class MessageConsumer:
         self._queue.extend(taken)
 
     def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
-        self._run.open_changed(self._offset, planned)
         for task in self._run.tasks(self._offset, planned):
             for batch in read_messages(task, _COLUMNS):
                 yield from map(_message, batch.to_pylist())
@@ -299,11 +295,10 @@ class MessageConsumer:
             for about, found in fold(_rows(kind, chosen, details), self.root, None).items():
                 self._take_in(about, found)
             self._waiting += len(chosen)
-            if not self._group_s or self._waiting >= GROUPED:
+            if not self._group_ms or self._waiting >= GROUPED:
                 self._report()
-            elif self._flushing is None:
-                clock = self.root.clock
-                self._flushing = clock.repeat(self._group_s, self.flush, "acknowledgements")
+            else:
+                self._flushing.begin()
 
     def _take_in(self, about: TopicPartition, found: Acknowledgments) -> None:
         self._said.setdefault(about, Acknowledgments()).join(found)

@@ -8,19 +8,18 @@ the sink's (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 
+from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.sink.message_writer import check_messages_fit, write_messages
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.storage.clock import Repeated
 from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect, disconnect
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import InvalidMessageError, ProducerBusyError, PulsarliteError
@@ -41,8 +40,6 @@ _COLUMNS: Final = pa.schema(
     ]
 )  # fmt: skip
 
-_log = logging.getLogger(__name__)
-
 
 class MessageProducer:
     """One producer of one topic. Also a context manager, which closes it at its end."""
@@ -58,7 +55,7 @@ class MessageProducer:
         self.options: Options = options_of(given, Scope.STREAM_WRITE)
         self.root = Root.of(self.options)
         self.name: str = self.options["producerName"]
-        self._delay_s = publish_delay_ms / 1000
+        self._delay_ms = publish_delay_ms
         topic = check_user_topic(TopicName.parse(self.options["topic"]), "written")
         self._ledger = self.root.open_or_create(topic, self.options["numPartitions"])
         self._claim = claim_of(self.options, self.name, uuid.uuid4().hex)
@@ -70,8 +67,10 @@ class MessageProducer:
         )
         self._next_sequence_id = 1 + max((each for each in known if each is not None), default=-1)
         self._waiting: list[dict[str, Any]] = []
-        self._flushing: Repeated | None = None
         self._lock = threading.RLock()
+        self._flushing = DelayedFlush(
+            self.root.clock, publish_delay_ms, self._lock, self.flush, f"producer {self.name}"
+        )
         self._is_closed = False
 
     def send(
@@ -104,15 +103,14 @@ class MessageProducer:
             if len(self._waiting) >= MOST_WAITING:
                 self.flush()
             self._next_sequence_id = max(self._next_sequence_id, number + 1)
-            if not self._delay_s:
+            if not self._delay_ms:
                 self._publish([message])
                 return number
             self._waiting.append(message)
+            self._flushing.begin()
             if len(self._waiting) >= MOST_WAITING:
-                self._flush_due()
-            elif self._flushing is None:
-                clock = self.root.clock
-                self._flushing = clock.repeat(self._delay_s, self._flush_due, "producer")
+                with suppress(PulsarliteError, OSError):  # it waits on, and is tried again
+                    self.flush()
             return number
 
     def flush(self) -> list[MessageId]:
@@ -129,11 +127,8 @@ class MessageProducer:
 
     def close(self) -> None:
         """Publish what waits, and go: others may have the topic."""
-        with self._lock:
-            self.flush()
-            flushing, self._flushing = self._flushing, None
-        if flushing is not None:
-            flushing.stop()
+        self.flush()
+        self._flushing.stop()
         with self._lock:
             if not self._is_closed and self._claim is not None:
                 disconnect(self._ledger, self._claim)
@@ -142,12 +137,7 @@ class MessageProducer:
     def __enter__(self) -> MessageProducer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_open(self) -> None:
@@ -157,17 +147,6 @@ class MessageProducer:
     def _publish(self, messages: Sequence[Mapping[str, Any]]) -> list[Commit | AlreadyCommitted]:
         written = write_messages([_batch(messages)], self.options, self.root)
         return publish(self.root, written, None, self._claim)
-
-    def _flush_due(self) -> None:
-        with self._lock:
-            try:
-                self.flush()
-            except (PulsarliteError, OSError) as error:
-                _log.warning("Producer %s publishes later what waits: %s", self.name, error)
-                return
-            flushing, self._flushing = self._flushing, None
-        if flushing is not None:
-            flushing.stop()
 
 
 def _checked(message: Mapping[str, Any]) -> pa.RecordBatch:

@@ -25,9 +25,9 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
     LedgerFileWriter,
 )
 from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
-from pulsar_spark.connector.source.chunk_reading import TopicChunks, put_together
-from pulsar_spark.connector.source.compacted_reading import kept_rows
-from pulsar_spark.connector.source.micro_batch import RowRange
+from pulsar_spark.connector.source.chunk_reading import PartitionChunks, put_together
+from pulsar_spark.connector.source.input_partition import RowRange
+from pulsar_spark.connector.source.partition_view import kept_rows
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.options.options import Options
@@ -102,7 +102,8 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
     before, ledgers = ledger.state.compacted(partition), ledger.ledgers(partition)
     if not len(ledgers):
         return None
-    chunks = TopicChunks(Options.parse({"serviceUrl": ".", "failOnDataLoss": "false"}))
+    options = Options.parse({"serviceUrl": ".", "failOnDataLoss": "false"})
+    chunks = PartitionChunks(ledger, partition, options)
     horizon = _horizon(ledger, partition, chunks)
     if horizon <= (before.horizon if before is not None else EARLIEST):
         return None
@@ -130,12 +131,12 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
     return Compacted(partition, horizon, read, writer.rows)
 
 
-def _horizon(ledger: ManagedLedger, partition: int, chunks: TopicChunks) -> Position:
+def _horizon(ledger: ManagedLedger, partition: int, chunks: PartitionChunks) -> Position:
     """The end of the last ledger before which no message has chunks that are still to come.
 
     So no chunk of a message that may yet be complete is trimmed because its ledger is compacted.
     """
-    ledgers, known = ledger.ledgers(partition), chunks.of(ledger, partition)
+    ledgers, known = ledger.ledgers(partition), chunks.known()
     pending = None
     if known is not None:
         pending = known.first_pending(ledger.clock() - CHUNKS_AWAITED_MS)
@@ -148,7 +149,7 @@ def _sources(
     partition: int,
     before: CompactedLedgers | None,
     horizon: Position,
-    chunks: TopicChunks,
+    chunks: PartitionChunks,
 ) -> list[_Source]:
     """What the compaction before has left, and all messages since, in the order of publishing."""
     found = []
@@ -157,7 +158,7 @@ def _sources(
     ledgers = ledger.ledgers(partition)
     new = PositionSet.between(ledgers, before.horizon if before else EARLIEST, horizon)
     new = new.difference(ledger.state.hidden(partition).of(new.ledger_ids))
-    for rows in chunks.row_ranges(new, ledger, partition):
+    for rows in chunks.row_ranges(new):
         selected = rows.selected()
         inside = np.arange(rows.rows) if selected is None else np.flatnonzero(selected)
         found.append(_Source(rows.ledger, rows.first_row + inside, rows))

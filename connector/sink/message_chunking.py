@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA
-from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
+from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
 from pulsar_spark.options.options import Options
-from pulsar_spark.producing.chunking import Chunks
 from pulsar_spark.topic_log.chunked_messages import ChunkRun
 
 CHUNK_COLUMNS = ("uuid", "chunk_id", "num_chunks_from_msg", "total_chunk_msg_size")
@@ -25,10 +24,8 @@ CHUNK_COLUMNS = ("uuid", "chunk_id", "num_chunks_from_msg", "total_chunk_msg_siz
 
 def in_chunks(messages: pa.Table, options: Options) -> pa.Table:
     """The messages of one partition, each larger one as several rows; with chunk columns."""
-    sizes = payload_sizes(messages["value"])
-    limit = Chunks.of(
-        1, 0, options["maxMessageSize"], options["chunkMaxMessageSize"] or -1
-    ).payload_chunk_size
+    sizes = messages[PAYLOAD_SIZE].to_numpy()
+    limit = payload_chunk_size(options["maxMessageSize"], options["chunkMaxMessageSize"])
     counts = np.maximum(1, -(-sizes // limit))
     rows = np.repeat(np.arange(len(sizes)), counts)
     chunk_ids = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -39,12 +36,18 @@ def in_chunks(messages: pa.Table, options: Options) -> pa.Table:
         if name != "value"
     }
     columns["value"] = _cut(messages["value"], counts, limit)
+    columns[PAYLOAD_SIZE] = pa.array(np.minimum(limit, sizes[rows] - chunk_ids * limit))
     known = {number: _uuid(messages, number) for number in np.flatnonzero(counts > 1).tolist()}
     columns["uuid"] = pa.array([known.get(row) for row in rows.tolist()], pa.string())
     numbers = (chunk_ids, counts[rows], sizes[rows])
     for name, values in zip(CHUNK_COLUMNS[1:], numbers, strict=True):
         columns[name] = pa.array(values, MESSAGE_SCHEMA.field(name).type, mask=whole)
     return pa.table(columns)
+
+
+def payload_chunk_size(room: int, most: int | None) -> int:
+    """The payload bytes of a full chunk: a message has room for so many, a chunk at most `most`."""
+    return min(room, most or room)
 
 
 def chunk_runs(messages: pa.Table) -> tuple[ChunkRun, ...]:

@@ -11,31 +11,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 import pyarrow as pa
 
 from pulsar_spark.connector.ledger_files.content_digest import payload
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source.micro_batch import RowRange, row_ranges
+from pulsar_spark.connector.source.input_partition import RowRange, row_ranges
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import CorruptFileError, DataLossError
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.chunked_messages import ChunkedMessage, ChunkedMessages, ChunkLimits
+from pulsar_spark.topic_log.chunked_messages import (
+    CHUNKS_KEPT_MS,
+    ChunkedMessage,
+    ChunkedMessages,
+    ChunkLimits,
+)
 
-CHUNKS_KEPT_MS: Final = 3_600_000
-"""How long the chunks of an incomplete message stay, though all have been read."""
 _log = logging.getLogger(__name__)
 
 
-class TopicChunks:
-    """The chunked messages of the partitions that one source reads, kept up with their logs."""
+class PartitionChunks:
+    """The chunked messages of one partition, as one source sees them, kept up with the log."""
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(
+        self, ledger: ManagedLedger, partition: int, options: Options | None = None
+    ) -> None:
         """Without options: all complete messages; those that were trimmed since are left out."""
+        self._ledger, self._partition = ledger, partition
         self._limits, self._fail = ChunkLimits(expire_ms=0), False
         if options is not None:
             self._limits = ChunkLimits(
@@ -44,20 +49,19 @@ class TopicChunks:
                 options["expireTimeOfIncompleteChunkedMessage"],
             )
             self._fail = bool(options["failOnDataLoss"])
-        self._known: dict[tuple[str, int], ChunkedMessages] = {}
-        self._abandoned: dict[tuple[str, int], tuple[tuple[int, int], PositionSet]] = {}
+        self._known: ChunkedMessages | None = None
+        self._abandoned: tuple[tuple[int, int], PositionSet] = ((-1, -1), PositionSet())
 
-    def of(self, ledger: ManagedLedger, partition: int) -> ChunkedMessages | None:
-        """The partition's chunked messages as of the ledger's state; None if it never had any."""
-        known = self._known.get((ledger.topic, partition))
-        chunks = ledger.state.chunks(partition)
+    def known(self) -> ChunkedMessages | None:
+        """The chunked messages as of the ledger's state; None if there never were any."""
+        state = self._ledger.state
+        chunks = state.chunks(self._partition)
         if not chunks:
-            return known
+            return self._known
         told = list(chunks.items())  # before the ledgers: a refresh may add to both
-        if known is None:
-            known = self._known[ledger.topic, partition] = ChunkedMessages(self._limits)
-        ledgers, given_up = ledger.ledgers(partition), known.given_up
-        if ledger.state.last_ledger_with_chunks(partition) > known.last_ledger_id:
+        known = self._known = self._known or ChunkedMessages(self._limits)
+        ledgers, given_up = self._ledger.ledgers(self._partition), known.given_up
+        if state.last_ledger_with_chunks(self._partition) > known.last_ledger_id:
             for ledger_id, runs in told:
                 if ledger_id > known.last_ledger_id:
                     info = ledgers.get(ledger_id)
@@ -67,63 +71,52 @@ class TopicChunks:
             _log.warning(
                 "%s chunked messages of %s, partition %s, were never completed, and are left out",
                 known.given_up - given_up,
-                ledger.topic,
-                partition,
+                self._ledger.topic,
+                self._partition,
             )
         return known
 
-    def uncounted(self, ledger: ManagedLedger, partition: int) -> PositionSet | None:
-        """Entries of the partition that are no messages, for admission."""
-        known = self.of(ledger, partition)
-        return None if known is None else known.uncounted
-
-    def abandoned(self, ledger: ManagedLedger, partition: int, now_ms: int) -> PositionSet:
+    def abandoned(self, now_ms: int) -> PositionSet:
         """Chunks of messages that were given up, or had no new chunk for an hour.
 
         Computed again when there are new chunks, and each minute.
         """
-        known = self.of(ledger, partition)
+        known = self.known()
         if known is None:
             return PositionSet()
-        place = (ledger.topic, partition)
         when = (known.last_ledger_id, now_ms // 60_000)
-        if self._abandoned.get(place, (None,))[0] != when:
-            self._abandoned[place] = (when, known.abandoned(now_ms - CHUNKS_KEPT_MS))
-        return self._abandoned[place][1]
+        if self._abandoned[0] != when:
+            self._abandoned = (when, known.abandoned(now_ms - CHUNKS_KEPT_MS))
+        return self._abandoned[1]
 
-    def row_ranges(
-        self, batch: PositionSet, ledger: ManagedLedger, partition: int
-    ) -> Iterator[RowRange]:
+    def row_ranges(self, messages: PositionSet) -> Iterator[RowRange]:
         """The rows of these messages, in order; a chunked one is a range with its chunks.
 
         DataLossError if chunks of one were trimmed; without failOnDataLoss it is left out.
         """
-        ledgers = ledger.ledgers(partition)
-        known = self.of(ledger, partition)
+        ledgers, known = self._ledger.ledgers(self._partition), self.known()
         if known is None:
-            yield from row_ranges(batch, ledgers)
+            yield from row_ranges(messages, ledgers)
             return
-        plain = batch.difference(known.chunks)
+        plain = messages.difference(known.chunks)
         after = EARLIEST
-        for message in known.messages_in(batch):
+        for message in known.messages_in(messages):
             here = message.position
             yield from row_ranges(plain.after(after).up_to(here), ledgers)
-            whole = self._with_chunks(message, ledgers, ledger.topic)
+            whole = self._with_chunks(message, ledgers)
             if whole is not None:
                 yield whole
             after = here
         yield from row_ranges(plain.after(after), ledgers)
 
-    def _with_chunks(
-        self, message: ChunkedMessage, ledgers: LedgerList, topic: str
-    ) -> RowRange | None:
+    def _with_chunks(self, message: ChunkedMessage, ledgers: LedgerList) -> RowRange | None:
         ranges = []
         for part in message.parts:
             info = ledgers.get(part.ledger_id)
             if info is None:
                 lost = (
-                    f"Chunks of the message at {message.position} of {topic} were trimmed away "
-                    "before its last one was read"
+                    f"Chunks of the message at {message.position} of {self._ledger.topic} were "
+                    "trimmed away before its last one was read"
                 )
                 if self._fail:
                     raise DataLossError(

@@ -1,21 +1,36 @@
-"""The tasks of a batch: its messages as ranges of rows, dealt out.
+"""The tasks of a micro-batch: the difference of two offsets as ranges of rows, dealt out.
 
-Invariants: rows keep their order within a partition, task by task; a task's work is cut at row
-group boundaries, since a row group is decoded whole; the same batch gives the same tasks.
+Invariants: tasks follow from the two offsets and the log alone, so the same batch gives the same
+tasks; rows keep their order within a partition, task by task; a task's work is cut at row group
+boundaries, since a row group is decoded whole; with Key_Shared all messages of a key are in one
+task, in order; each row has its attempt and its redelivery count.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
-from pyspark.sql.datasource import InputPartition
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from pulsar_spark.connector.ledger_files.ledger_file import ROW_GROUP_ROWS
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.source.input_partition import MessageInputPartition, RowRange, TopicRows
+from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.system.subscription_admin import acknowledged_up_to
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import ObjectNotFoundError
+from pulsar_spark.options.options import Options
+from pulsar_spark.planning.admission import Admission
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
+from pulsar_spark.planning.suspect_messages import SuspectGroup
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.topic_name import TopicPartition
 
 ROWS_PER_TASK = 1 << 20
 """A task reads about so many rows at most, ..."""
@@ -23,120 +38,87 @@ BYTES_PER_TASK = 512 << 20
 """... or so many payload bytes, whichever is reached first."""
 ROWS_WORTH_SPLITTING = 20_000
 """A batch of fewer rows is one task: a task costs 20 ms whatever it reads."""
+_SPREAD: Final = 2_654_435_761
+
+Sets = Mapping[int, PositionSet]
+"""Number -> the messages that have it."""
+Ranges = Mapping[tuple[str, str], list[RowRange]]
+"""The rows of each (topic, folder), in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowRange:
-    """Consecutive messages of one ledger; `mask` (packed bits, one a row) chooses among them.
-
-    `numbers` are columns that the planner knows, by name: one value, or the bytes of an int32 a
-    row. A chunked message is a range of its own, the row of its last chunk; `chunks` has all of
-    its chunks. Rows of a `compacted` ledger have their ids in `numbers`.
-    """
-
-    ledger: LedgerInfo
-    first_row: int
-    rows: int
-    mask: bytes | None = None
-    numbers: tuple[tuple[str, int | bytes], ...] = ()
-    chunks: tuple[RowRange, ...] = ()
-    compacted: bool = False
-
-    @property
-    def size_bytes(self) -> int:
-        """An estimate of its payload bytes."""
-        if self.chunks:
-            return sum(part.size_bytes for part in self.chunks)
-        return self.ledger.size_bytes * self.rows // max(1, self.ledger.messages)
-
-    @property
-    def messages(self) -> int:
-        """The number of rows that the mask chooses."""
-        selected = self.selected()
-        return self.rows if selected is None else int(np.count_nonzero(selected))
-
-    def pieces(self) -> Iterator[RowRange]:
-        """The range, cut where its file's row groups end."""
-        first, stop = self.first_row, self.first_row + self.rows
-        while first < stop:
-            end = min(stop, (first // ROW_GROUP_ROWS + 1) * ROW_GROUP_ROWS)
-            yield self.part(first, end)
-            first = end
-
-    def part(self, first: int, stop: int) -> RowRange:
-        """The rows first to stop of the ledger, which lie in the range."""
-        start = first - self.first_row
-        numbers = tuple(
-            (name, value[4 * start : 4 * (stop - self.first_row)])
-            if isinstance(value, bytes)
-            else (name, value)
-            for name, value in self.numbers
-        )
-        mask = self._mask(first, stop)
-        return replace(self, first_row=first, rows=stop - first, mask=mask, numbers=numbers)
-
-    def selected(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
-        """The mask as booleans, shape (rows,); None if all rows are chosen."""
-        if self.mask is None:
-            return None
-        bits = np.unpackbits(np.frombuffer(self.mask, np.uint8), count=self.rows)
-        return bits.astype(np.bool_)
-
-    def _mask(self, first: int, stop: int) -> bytes | None:
-        selected = self.selected()
-        if selected is None:
-            return None
-        return np.packbits(selected[first - self.first_row : stop - self.first_row]).tobytes()
+def admission(options: Options) -> Admission:
+    """The limits of a source's micro-batches."""
+    return Admission(
+        options["maxMessagesPerTrigger"],
+        options["maxBytesPerTrigger"],
+        options["minMessagesPerTrigger"],
+        options["maxTriggerDelay"],
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRows:
-    """The rows that a task reads of one topic."""
-
-    topic: str
-    folder: str
-    ranges: tuple[RowRange, ...]
-
-
-@dataclass(frozen=True)
-class MessageInputPartition(InputPartition):
-    """One task's share of a batch."""
-
-    root: Root
-    topics: tuple[TopicRows, ...]
-    fail_on_data_loss: bool = True
-
-
-def row_ranges(messages: PositionSet, ledgers: LedgerList) -> Iterator[RowRange]:
-    """The rows of these messages, in order. `ledgers` has all of their ledgers."""
-    for ledger_id in messages.ledger_ids:
-        ledger = ledgers.get(ledger_id)
-        if ledger is None:
-            raise KeyError(ledger_id)
-        whole = messages.whole_entries(ledger_id)
-        if not messages.partial_entries(ledger_id) and whole:
-            first, last = whole.min(), whole.max()
-            if len(whole) == last - first + 1:
-                row = ledger.batch_sizes.first_message(first)
-                rows = ledger.batch_sizes.first_message(last + 1) - row
-                yield RowRange(ledger, row, rows)
-                continue
-        mask = messages.row_mask(ledger)
-        held = np.flatnonzero(mask)
-        first_row, stop = int(held[0]), int(held[-1]) + 1
-        inside = mask[first_row:stop]
-        packed = None if inside.all() else np.packbits(inside).tobytes()
-        yield RowRange(ledger, first_row, stop - first_row, packed)
-
-
-def deal(
-    ranges: Mapping[tuple[str, str], Iterable[RowRange]],
-    root: Root,
-    *,
-    at_least: int,
-    fail_on_data_loss: bool = True,
+def plan_tasks(
+    topics: SubscribedTopics,
+    begun: StreamOffset,
+    ended: StreamOffset,
+    released: SuspectGroup | None = None,
 ) -> list[MessageInputPartition]:
-    """Tasks for the ranges of each (topic, folder), about equal, in order."""
+    """The tasks of the micro-batch between two offsets, and of messages that are tried apart.
+
+    DataLossError if messages of it were trimmed after it was planned.
+    """
+    changed = [(about, offset) for about, offset in ended.items() if offset != begun.get(about)]
+    topics.open_all(about.topic for about, _ in changed)
+    ranges: dict[tuple[str, str], list[RowRange]] = {}
+
+    def add(view: PartitionView, attempts: Sets, counts: Sets) -> None:
+        messages = PositionSet.union_of(attempts.values())
+        numbers = {"attempt": attempts, "redelivery_count": counts}
+        mine = ranges.setdefault((view.about.topic, view.ledger.folder), [])
+        mine.extend(view.row_ranges(messages, numbers))
+
+    if released is not None:
+        for about in released.partitions:
+            add(
+                topics.view(about),
+                released.attempts(about),
+                {released.failures: released.of(about)},
+            )
+    for about, offset in changed:
+        view, since = topics.view(about), begun.get(about)
+        _check_nothing_lost(topics, view, since, offset)
+        add(view, offset.attempts_since(since, view.ledgers), offset.redelivery_counts)
+    if topics.options["subscriptionType"] == "Key_Shared":
+        return list(_by_key(topics, ranges))
+    return _deal(topics, ranges)
+
+
+def _check_nothing_lost(
+    topics: SubscribedTopics,
+    view: PartitionView,
+    since: PartitionOffset | None,
+    offset: PartitionOffset,
+) -> None:
+    """DataLossError if messages of the micro-batch were trimmed after it was planned.
+
+    It is no loss if they are acknowledged: others may have had them while this consumer's lease
+    had lapsed.
+    """
+    trimmed, subscription = view.lost_up_to, topics.options["subscriptionName"]
+    floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
+    for _, begin, end in offset.steps_since(since):
+        done = max(begin.mark_delete_position, floor)
+        single = end.individually_deleted.difference(begin.individually_deleted).after(done)
+        if done < trimmed and (end.mark_delete_position > done or single.up_to(trimmed)):
+            if (
+                not subscription
+                or acknowledged_up_to(topics.root, view.about, subscription) < trimmed
+            ):
+                view.check_present(Cursor(done))
+            return
+
+
+def _deal(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartition]:
+    """Tasks about equal, in order."""
     pieces = [
         (topic, piece) for topic, each in ranges.items() for one in each for piece in one.pieces()
     ]
@@ -144,7 +126,7 @@ def deal(
     size_bytes = sum(piece.size_bytes for _, piece in pieces)
     wanted = max(-(-rows // ROWS_PER_TASK), -(-size_bytes // BYTES_PER_TASK), 1)
     if rows > ROWS_WORTH_SPLITTING:
-        wanted = max(wanted, at_least)
+        wanted = max(wanted, topics.options["minPartitions"] or os.cpu_count() or 1)
     goal = max(1, -(-rows // wanted))
     tasks: list[list[tuple[tuple[str, str], RowRange]]] = []
     filled = goal
@@ -154,12 +136,11 @@ def deal(
             filled = 0
         tasks[-1].append(piece)
         filled += piece[1].rows
-    return [
-        MessageInputPartition(root, tuple(_by_topic(task)), fail_on_data_loss) for task in tasks
-    ]
+    return [_task(topics, _by_topic(task)) for task in tasks]
 
 
-def _by_topic(pieces: Iterable[tuple[tuple[str, str], RowRange]]) -> Iterator[TopicRows]:
+def _by_topic(pieces: Iterable[tuple[tuple[str, str], RowRange]]) -> Ranges:
+    """The pieces of each topic; those that adjoin are one again."""
     grouped: dict[tuple[str, str], list[RowRange]] = {}
     for topic, piece in pieces:
         mine = grouped.setdefault(topic, [])
@@ -167,8 +148,7 @@ def _by_topic(pieces: Iterable[tuple[tuple[str, str], RowRange]]) -> Iterator[To
             mine[-1] = replace(mine[-1], rows=mine[-1].rows + piece.rows)
         else:
             mine.append(piece)
-    for (name, folder), ranges in grouped.items():
-        yield TopicRows(name, folder, tuple(ranges))
+    return grouped
 
 
 def _adjoin(one: RowRange, other: RowRange) -> bool:
@@ -176,3 +156,75 @@ def _adjoin(one: RowRange, other: RowRange) -> bool:
     whole = one.mask is None and other.mask is None and not one.chunks and not other.chunks
     alike = one.numbers == other.numbers and all(isinstance(n, int) for _, n in one.numbers)
     return same and whole and alike and one.first_row + one.rows == other.first_row
+
+
+def _task(topics: SubscribedTopics, ranges: Ranges) -> MessageInputPartition:
+    rows = tuple(TopicRows(*topic, tuple(each)) for topic, each in ranges.items())
+    return MessageInputPartition(topics.root, rows, topics.options["failOnDataLoss"])
+
+
+# -- Key_Shared ----------------------------------------------------------------------------------
+
+
+def _tasks_by_key(ranges: Ranges, asked: int | None) -> int:
+    """How many tasks keys are dealt to; each of them reads all the rows.
+
+    By default the number of cores, times this consumer's share of the rows: the other consumers
+    want cores too.
+    """
+    pieces = [each for rows in ranges.values() for each in rows]
+    chosen = sum(each.messages for each in pieces)
+    if chosen <= ROWS_WORTH_SPLITTING:
+        return 1
+    return asked or max(
+        1, round((os.cpu_count() or 1) * chosen / sum(each.rows for each in pieces))
+    )
+
+
+def _by_key(topics: SubscribedTopics, ranges: Ranges) -> Iterator[MessageInputPartition]:
+    """The ranges again for each task, with a mask of the keys that are dealt to it.
+
+    A key's task follows from its hash alone, whatever the topic and partition.
+    """
+    tasks = _tasks_by_key(ranges, topics.options["minPartitions"])
+    dealt: list[dict[tuple[str, str], list[RowRange]]] = [{} for _ in range(tasks)]
+    for topic, rows in ranges.items():
+        for each in rows:
+            view = topics.view(TopicPartition(topic[0], each.ledger.partition))
+            for number, part in _split(view.ledger, each, tasks):
+                dealt[number].setdefault(topic, []).append(part)
+    yield from (_task(topics, share) for share in dealt if share)
+
+
+def _split(ledger: ManagedLedger, rows: RowRange, tasks: int) -> Iterator[tuple[int, RowRange]]:
+    if tasks == 1:
+        yield 0, rows
+        return
+    owner = _hashes(ledger, rows) % tasks
+    selected = rows.selected()
+    for number in range(tasks):
+        mine = owner == number
+        part = rows.selection(mine if selected is None else mine & selected)
+        if part is not None:
+            yield number, part
+
+
+def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
+    """The spread hash of each row's key; a row without key has its row number."""
+    columns = ("sticky_key_hash",)
+    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
+    try:
+        table = reader.read_table(rows.ledger, columns, rows.first_row, rows.rows)
+    except ObjectNotFoundError:  # merged into another file since the log was looked at
+        ledger.refresh()
+        found = ledger.ledgers(rows.ledger.partition).get(rows.ledger.ledger_id)
+        if found is None or found == rows.ledger:
+            raise
+        table = reader.read_table(found, columns, rows.first_row, rows.rows)
+    finally:
+        reader.close()
+    hashes = pc.fill_null(table[0], -1).to_numpy().astype(np.int64)
+    missing = np.flatnonzero(hashes < 0)
+    hashes[missing] = missing
+    spread: NDArray[np.int64] = (hashes * _SPREAD >> 16) & 0xFFFF
+    return spread

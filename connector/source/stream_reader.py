@@ -10,7 +10,7 @@ Follows Spark's `KafkaMicroBatchStream`. What Spark calls, and when: ARCHITECTUR
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -22,14 +22,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.source.compacted_reading import ReadView
-from pulsar_spark.connector.source.micro_batch import MessageInputPartition, deal
+from pulsar_spark.connector.source.input_partition import MessageInputPartition
+from pulsar_spark.connector.source.micro_batch import admission, plan_tasks
 from pulsar_spark.connector.source.offset_store import OffsetStore
-from pulsar_spark.connector.source.start_positions import (
-    StartPosition,
-    last_position,
-    start_position,
-)
+from pulsar_spark.connector.source.start_positions import StartPosition, start_position
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.spark.polling import pause_s
@@ -37,9 +33,8 @@ from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.admission import Admission, Waiting
+from pulsar_spark.planning.admission import Waiting
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.topic_name import TopicPartition, is_persistent
 
@@ -47,30 +42,15 @@ LONGEST_WAIT_S = 0.2
 """How long a look waits for news before it says that there is none: Spark asks 100 times a s."""
 
 
-class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics from a start position on; durable in Spark's checkpoint only."""
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What a Reader and a consumer have in common as Spark sees them."""
 
-    def __init__(self, options: Options, root: Root, schema: StructType) -> None:
-        self._options, self._root, self._schema = options, root, schema
-        self._clock = root.clock
-        self._values = TypedValues.of(options, root, schema)
-        self._start = start_position(options, default="latest")
-        self._admission = Admission(
-            options["maxMessagesPerTrigger"],
-            options["maxBytesPerTrigger"],
-            options["minMessagesPerTrigger"],
-            options["maxTriggerDelay"],
-        )
-        self._topics = SubscribedTopics(options, root)
-        self._view = ReadView(options)
-        self._offsets = OffsetStore(root)
-        self._stop_at: dict[TopicPartition, Position] | None = None
-        self._last_batch_s = self._clock.monotonic_s()
-        self._turn = 0
+    def __init__(self, options: Options, schema: StructType, topics: SubscribedTopics) -> None:
+        self._options, self._schema, self._topics = options, schema, topics
+        self._clock = topics.root.clock
+        self._values = TypedValues.of(options, topics.root, schema)
+        self._offsets = OffsetStore(topics.root)
         self._checked = False
-        self._connected: set[TopicPartition] = set()
-
-    # -- what Spark calls ----------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         self._check()
@@ -79,15 +59,49 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadAllAvailable()
 
+    def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
+        batches = read_values(partition, self._schema, self._values)
+        # Without a batch Spark takes the empty iterator for rows, which does no harm.
+        return (batch for batch in batches if isinstance(batch, pa.RecordBatch))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._offsets.release(end)
+
+    def stop(self) -> None:
+        """End the process if Spark has hung up on it. A consumer's lease then lapses in time."""
+        leave_if_hung_up()
+
+    def _check(self) -> None:
+        """Check schema, options and topics before all else.
+
+        Not in the constructor: an error from there reaches the user inside an unrelated one.
+        """
+        if not self._checked:
+            self._options.check_scope(Scope.STREAM_READ)
+            self._topics.refresh()
+            check_typed_schema(self._options, self._schema, self._topics.typed_ledgers())
+            self._checked = True
+
+
+class PulsarliteStreamReader(StreamReader):
+    """Reads topics from a start position on; durable in Spark's checkpoint only."""
+
+    def __init__(self, options: Options, root: Root, schema: StructType) -> None:
+        super().__init__(options, schema, SubscribedTopics(options, root))
+        self._start = start_position(options, default="latest")
+        self._admission = admission(options)
+        self._stop_at: dict[TopicPartition, Position] | None = None
+        self._last_batch_s = self._clock.monotonic_s()
+        self._turn = 0
+        self._connected: set[TopicPartition] = set()
+
+    # -- what Spark calls ----------------------------------------------------------------------
+
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._check()
         self._topics.refresh()
         self._stop_at = {
-            partition: last_position(
-                self._view.ledgers(ledger, partition.partition),
-                self._view.trimmed(ledger, partition.partition),
-            )
-            for partition, ledger in self._topics.partitions().items()
+            about: view.last_position for about, view in self._topics.partitions().items()
         }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
@@ -115,60 +129,15 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last position of each partition, for the query's progress: the lag can be seen."""
         topics: dict[str, dict[str, str]] = {}
-        for partition, ledger in sorted(self._topics.partitions().items()):
-            number = partition.partition
-            last = last_position(ledger.ledgers(number), ledger.state.trimmed_up_to(number))
-            topics.setdefault(partition.topic, {})[str(number)] = str(last)
+        for (topic, number), view in self._topics.partitions().items():
+            topics.setdefault(topic, {})[str(number)] = str(view.last_position)
         return {"topics": topics, "version": 1} if topics else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
         self._check()
-        begun, ended = self._offsets.load(start), self._offsets.load(end)
-        self._topics.open_all(
-            partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
-        )
-        ranges: dict[tuple[str, str], list[Any]] = {}
-        for partition, offset in ended.items():
-            since = begun.get(partition)
-            if since == offset:
-                continue
-            ledger = self._topics.ledger(partition.topic)
-            number = partition.partition
-            batch = offset.batch_since(since, self._view.ledgers(ledger, number))
-            same_epoch = since is not None and since.epoch == offset.epoch
-            self._check_present(partition, since.cursor if since and same_epoch else offset.origin)
-            rows = list(self._view.row_ranges(batch, ledger, number))
-            if rows:
-                ranges.setdefault((partition.topic, ledger.folder), []).extend(rows)
-        return deal(
-            ranges,
-            self._root,
-            at_least=self._options["minPartitions"] or os.cpu_count() or 1,
-            fail_on_data_loss=self._options["failOnDataLoss"],
-        )
-
-    def read(self, partition: MessageInputPartition) -> Any:  # type: ignore[override]
-        return _read(partition, self._schema, self._values)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        self._offsets.release(end)
-
-    def stop(self) -> None:
-        """End the process if Spark has hung up on it: a Reader holds no place at any broker."""
-        leave_if_hung_up()
+        return plan_tasks(self._topics, self._offsets.load(start), self._offsets.load(end))
 
     # -- planning --------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        """Check schema, options and topics before all else.
-
-        Not in the constructor: an error from there reaches the user inside an unrelated one.
-        """
-        if not self._checked:
-            self._options.check_scope(Scope.STREAM_READ)
-            self._topics.refresh()
-            check_typed_schema(self._options, self._schema, self._topics.typed_ledgers())
-            self._checked = True
 
     def _plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin.
@@ -176,51 +145,32 @@ class PulsarliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         A partition that the changed options no longer name stays where it was.
         """
         offsets = dict(begun.items())
-        known = self._topics.partitions()
+        views = self._topics.partitions()
         pinned = begun.is_symbolic
         if pinned:
-            self._start.check_topics(self._topics.partitions())
-        for partition, ledger in known.items():
-            if partition not in offsets:
-                where = self._start if begun.is_symbolic else StartPosition("earliest")
-                origin = self._view.cursor(where, ledger, partition.partition)
-                offsets[partition] = PartitionOffset.beginning(origin)
-                pinned = True
-            if partition not in self._connected and not is_persistent(partition.topic):
-                # Older messages are not for this run, whatever the last one has read.
-                origin = self._view.cursor(StartPosition("latest"), ledger, partition.partition)
-                epoch = offsets[partition].epoch + 1
-                offsets[partition] = PartitionOffset.beginning(origin, epoch)
-                pinned = True
-            self._connected.add(partition)
+            self._start.check_topics(views)
         waiting: dict[TopicPartition, Waiting] = {}
-        for partition, ledger in known.items():
-            cursor = self._check_present(partition, offsets[partition].cursor)
-            if cursor is not offsets[partition].cursor:  # so that a loss is reported once
-                offsets[partition], pinned = offsets[partition].planned(cursor), True
-            stop_at = None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
-            number = partition.partition
-            uncounted, ledgers = (
-                self._view.uncounted(ledger, number),
-                self._view.ledgers(ledger, number),
-            )
-            waiting[partition] = Waiting(cursor, ledgers, stop_at, uncounted)
+        for about, view in views.items():
+            if about not in offsets:
+                where = self._start if begun.is_symbolic else StartPosition("earliest")
+                offsets[about], pinned = PartitionOffset.beginning(where.cursor(view)), True
+            if about not in self._connected and not is_persistent(about.topic):
+                # Older messages are not for this run, whatever the last one has read.
+                origin = StartPosition("latest").cursor(view)
+                epoch = offsets[about].epoch + 1
+                offsets[about], pinned = PartitionOffset.beginning(origin, epoch), True
+            self._connected.add(about)
+            cursor = view.check_present(offsets[about].cursor)
+            if cursor is not offsets[about].cursor:  # so that a loss is reported once
+                offsets[about], pinned = offsets[about].planned(cursor), True
+            stop_at = None if self._stop_at is None else self._stop_at.get(about, EARLIEST)
+            waiting[about] = Waiting(cursor, view.ledgers, stop_at, view.uncounted)
         waited_ms = None
         if self._stop_at is None:
             waited_ms = int((self._clock.monotonic_s() - self._last_batch_s) * 1000)
         taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
-        for partition, messages in taken.items():
-            cursor = offsets[partition].cursor.acknowledge(messages)
-            cursor = cursor.advance(waiting[partition].ledgers)
-            offsets[partition] = offsets[partition].planned(cursor)
+        for about, messages in taken.items():
+            passed = waiting[about].with_uncounted(messages)
+            cursor = offsets[about].cursor.acknowledge(passed).advance(waiting[about].ledgers)
+            offsets[about] = offsets[about].planned(cursor)
         return StreamOffset(offsets) if pinned or taken else None
-
-    def _check_present(self, partition: TopicPartition, cursor: Cursor) -> Cursor:
-        ledger = self._topics.ledger(partition.topic)
-        return self._view.check_present(ledger, partition, cursor)
-
-
-def _read(partition: MessageInputPartition, schema: StructType, values: TypedValues | None) -> Any:
-    batches = read_values(partition, schema, values)
-    # Without a batch Spark takes the empty iterator for rows, which does no harm.
-    return (batch for batch in batches if isinstance(batch, pa.RecordBatch))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
+from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.topics import Root
@@ -23,20 +24,20 @@ class SubscribedTopics:
     """The topics named by `topic`, `topics` or `topicsPattern`."""
 
     def __init__(self, options: Options, root: Root) -> None:
-        self._root = root
-        self._options = options
+        self.root, self.options = root, options
         self._pattern: str | None = options["topicsPattern"]
         self._interval_s = options["topicDiscoveryInterval"] / 1000
         self._looked_s: float | None = None
         self._ledgers: dict[str, ManagedLedger] = {}
+        self._views: dict[TopicPartition, PartitionView] = {}
 
     @cached_property
     def _names(self) -> list[TopicName]:
-        return named_topics(self._options)
+        return named_topics(self.options)
 
     @property
     def remote(self) -> bool:
-        return self._root.store.remote
+        return self.root.store.remote
 
     def refresh(self) -> bool:
         """Take in new commits, new partitions and new topics; False if there were none.
@@ -53,8 +54,8 @@ class SubscribedTopics:
         """Open these topics, whether or not the options (still) name them."""
         for topic in topics:
             if topic not in self._ledgers:
-                check_reading(topic, self._options)
-                self._ledgers[topic] = self._root.open(TopicName.parse(topic))
+                check_reading(topic, self.options)
+                self._ledgers[topic] = self.root.open(TopicName.parse(topic))
 
     @property
     def first_topic(self) -> str:
@@ -66,7 +67,7 @@ class SubscribedTopics:
         """The full name of the retry letter topic that is read as well, with enableRetry."""
         if not self.first_topic:
             return None
-        retry = retry_topic(self._options, self.first_topic)
+        retry = retry_topic(self.options, self.first_topic)
         return None if retry is None else retry.partitioned_topic_name
 
     def open_retry_topic(self) -> None:
@@ -76,55 +77,61 @@ class SubscribedTopics:
         """
         name = self.retry_topic
         if name is not None and name not in self._ledgers:
-            self._root.open_or_create(TopicName.parse(name), 1)
+            self.root.open_or_create(TopicName.parse(name), 1)
             self.open_all([name])
 
-    def ledger(self, topic: str) -> ManagedLedger:
-        """The log of an open topic."""
-        return self._ledgers[topic]
+    def view(self, about: TopicPartition) -> PartitionView:
+        """A partition of an open topic. The retry letter topic is never read compacted."""
+        if about not in self._views:
+            compacted = self.options["readCompacted"] and about.topic != self.retry_topic
+            ledger = self._ledgers[about.topic]
+            self._views[about] = PartitionView(
+                ledger, about.partition, self.options, compacted=compacted
+            )
+        return self._views[about]
 
     def typed_ledgers(self) -> list[ManagedLedger]:
         """The topics whose schemas `valueSchema` takes: all but a retry letter topic.
 
         None are opened without that option, so that a user's schema alone costs nothing.
         """
-        if not self._options["valueSchema"]:
+        if not self.options["valueSchema"]:
             return []
         self.refresh()
         return [each for name, each in self._ledgers.items() if name != self.retry_topic]
 
-    def partitions(self) -> dict[TopicPartition, ManagedLedger]:
+    def partitions(self) -> dict[TopicPartition, PartitionView]:
         """All partitions as of now, by topic and number."""
         chosen: dict[str, set[int]] = {}
         whole = {str(name) for name in self._names if not name.is_partition}
         for name in self._names:
             if name.is_partition and name.partitioned_topic_name not in whole:
                 chosen.setdefault(name.partitioned_topic_name, set()).add(name.partition_index)
-        found: dict[TopicPartition, ManagedLedger] = {}
+        found = []
         for topic, ledger in sorted(self._ledgers.items()):
-            for partition in range(ledger.state.partitions):
-                if partition in chosen.get(topic, {partition}):
-                    found[TopicPartition(topic, partition)] = ledger
-            missing = chosen.get(topic, set()) - set(range(ledger.state.partitions))
+            there = range(ledger.state.partitions)
+            wanted = chosen.get(topic, there)
+            found += [TopicPartition(topic, number) for number in there if number in wanted]
+            missing = set(wanted) - set(there)
             if missing:
                 raise TopicNotFoundError(
                     f"Topic {topic} has {ledger.state.partitions} partitions, numbered from 0: "
                     f"there is no partition {min(missing)}. Name another, or the whole topic."
                 )
-        return found
+        return {about: self.view(about) for about in found}
 
     def _discover(self) -> None:
         if self._pattern is None:
             return
-        now_s = self._root.clock.monotonic_s()
+        now_s = self.root.clock.monotonic_s()
         if self._looked_s is not None and now_s - self._looked_s < self._interval_s:
             return
         self._looked_s = now_s
-        for topic in self._root.matching(self._pattern):
+        for topic in self.root.matching(self._pattern):
             name = str(topic)
-            found = None if name in self._ledgers else self._root.open_found(topic)
+            found = None if name in self._ledgers else self.root.open_found(topic)
             if found is not None:
-                check_reading(name, self._options)
+                check_reading(name, self.options)
                 self._ledgers[name] = found
 
 

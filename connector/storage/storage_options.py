@@ -113,7 +113,7 @@ def _check_url(name: str, value: str) -> None:
 def _retry(waits: Mapping[str, str]) -> dict[str, Any]:
     try:
         return {
-            "max_retries": count(0, 1000)(waits["max_retries"]),
+            "max_retries": count(0, 1000).parse(waits["max_retries"]),
             "retry_timeout": timedelta(milliseconds=parse_duration_ms(waits["retry_timeout"])),
         }
     except ValueError:

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
 
-from pulsar_spark.connector.source.compacted_reading import ConsumerView
-from pulsar_spark.connector.source.data_loss import check_present
-from pulsar_spark.connector.source.micro_batch import MessageInputPartition
-from pulsar_spark.connector.source.start_positions import last_position
+from pulsar_spark.connector.source.input_partition import MessageInputPartition
+from pulsar_spark.connector.source.micro_batch import admission, plan_tasks
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.subscription.delivery_times import DeliveryTimes
-from pulsar_spark.connector.subscription.subscribed_batch import plan_tasks
 from pulsar_spark.connector.subscription.subscription_client import (
     SubscriptionClient,
     new_consumer_name,
@@ -26,20 +22,18 @@ from pulsar_spark.connector.subscription.subscription_client import (
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
 from pulsar_spark.options.options import Options
-from pulsar_spark.planning.admission import Admission
 from pulsar_spark.planning.partition_consumer import Offered
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.planning.suspect_messages import SuspectGroup
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import Report
 from pulsar_spark.topic_name import TopicPartition
 
 FLOOR_EVERY_S = 5.0
 """How often at most a consumer reports when only the subscription's floor has moved."""
-_NOTHING: Final = PositionSet()
 
 Completed = Callable[[TopicPartition, Report, LedgerList], Report]
 """(partition, report, its ledgers) -> the report, completed by the host."""
@@ -52,22 +46,16 @@ class ConsumerRun:
         self,
         options: Options,
         root: Root,
-        held_back: Callable[[TopicPartition], PositionSet] = lambda _: _NOTHING,
+        held_back: Callable[[TopicPartition], PositionSet] = lambda _: NOTHING,
         completed: Completed = lambda _about, report, _ledgers: report,
     ) -> None:
         """`held_back` returns granted messages of a partition that are not to be planned now."""
         self.topics = SubscribedTopics(options, root)
-        self.view = ConsumerView(options)
         self.news_s = root.clock.monotonic_s()
         """The time of the last news."""
         self._options, self._root, self._clock = options, root, root.clock
         self._held_back, self._completed = held_back, completed
-        self._admission = Admission(
-            options["maxMessagesPerTrigger"],
-            options["maxBytesPerTrigger"],
-            options["minMessagesPerTrigger"],
-            options["maxTriggerDelay"],
-        )
+        self._admission = admission(options)
         self._times = DeliveryTimes() if options["delayedDelivery"] else None
         self._client: SubscriptionClient | None = None
         self._stop_at: dict[TopicPartition, Position] | None = None
@@ -86,7 +74,6 @@ class ConsumerRun:
         """Check that the topics exist; make the retry letter topic, if it is to be read."""
         self.topics.refresh()
         self.topics.open_retry_topic()
-        self.view.retry_topic = self.topics.retry_topic
 
     def pinned(self) -> StreamOffset:
         """An offset that only names the consumer: a run after a crash has to be the same one.
@@ -125,11 +112,9 @@ class ConsumerRun:
     def last_positions(self) -> dict[TopicPartition, tuple[Position, int | None]]:
         """The last position of each partition, and the subscription's backlog before it."""
         found = {}
-        for partition, ledger in sorted(self.topics.partitions().items()):
-            number = partition.partition
-            last = last_position(ledger.ledgers(number), ledger.state.trimmed_up_to(number))
+        for partition, view in self.topics.partitions().items():
             backlog = None if self._client is None else self._client.backlog(partition)
-            found[partition] = (last, backlog)
+            found[partition] = (view.last_position, backlog)
         return found
 
     @property
@@ -143,8 +128,8 @@ class ConsumerRun:
         """Read only what is there now: the run ends behind it."""
         self.topics.refresh()
         self._stop_at = {
-            partition: last_position(self.view.ledgers(ledger, partition.partition), EARLIEST)
-            for partition, ledger in self.topics.partitions().items()
+            partition: view.last_position if len(view.ledgers) else EARLIEST
+            for partition, view in self.topics.partitions().items()
         }
 
     @property
@@ -161,48 +146,41 @@ class ConsumerRun:
         self, begun: StreamOffset, ended: StreamOffset, released: SuspectGroup | None = None
     ) -> list[MessageInputPartition]:
         """The tasks that read the micro-batch between these offsets."""
-        return plan_tasks(self.topics, self.view, begun, ended, self._options, self._root, released)
-
-    def open_changed(self, begun: StreamOffset, ended: StreamOffset) -> None:
-        """Open the topics of which the micro-batch between these offsets has messages."""
-        self.topics.open_all(
-            partition.topic for partition, offset in ended.items() if offset != begun.get(partition)
-        )
+        return plan_tasks(self.topics, begun, ended, released)
 
     def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
         """The ledgers of each partition that the offset names."""
         self.topics.open_all(about.topic for about, _ in offset.items())
-        return {
-            about: self.view.ledgers(self.topics.ledger(about.topic), about.partition)
-            for about, _ in offset.items()
-        }
+        return {about: self.topics.view(about).ledgers for about, _ in offset.items()}
 
     def plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
         client = self._connection
         offsets = dict(begun.items())
-        waiting: dict[TopicPartition, Offered] = {}
+        offered: dict[TopicPartition, Offered] = {}
         pinned = False
         for partition, consumer in client.consumers.items():
             if not consumer.connected:
                 continue
             start = begun.get(partition)
             consumer.forget_planned(start)
-            waiting[partition] = self._offered(partition, start, client)
+            offered[partition] = self._offered(partition, start, client)
             if start is None or start.epoch != consumer.epoch:
                 self._delivered.pop(partition, None)
-                offsets[partition] = consumer.plan(None, {}, waiting[partition].ledgers)
+                offsets[partition] = consumer.plan(None, {}, offered[partition].waiting.ledgers)
                 pinned = True
         waited_ms = None
         if self._stop_at is None:
             waited_ms = int((self._clock.monotonic_s() - self._last_batch_s) * 1000)
+        waiting = {partition: each.waiting for partition, each in offered.items()}
         taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
         for partition, messages in taken.items():
-            offered = waiting[partition]
-            consumer = client.consumers[partition]
-            offsets[partition] = consumer.plan(
-                begun.get(partition), offered.by_attempt(messages), offered.ledgers
+            consumer, by_attempt = (
+                client.consumers[partition],
+                offered[partition].by_attempt(messages),
             )
+            start, ledgers = begun.get(partition), waiting[partition].ledgers
+            offsets[partition] = consumer.plan(start, by_attempt, ledgers)
             if self._stop_at is not None and not consumer.automatic:
                 delivered = self._delivered.get(partition, PositionSet()).union(messages)
                 self._delivered[partition] = delivered.after(consumer.floor)
@@ -224,28 +202,26 @@ class ConsumerRun:
         self, partition: TopicPartition, start: PartitionOffset | None, client: SubscriptionClient
     ) -> Offered:
         """The messages of one partition to plan. DataLossError if granted messages were trimmed."""
-        consumer, ledger = client.consumers[partition], self.topics.ledger(partition.topic)
-        number = partition.partition
+        consumer, view = client.consumers[partition], self.topics.view(partition)
         while True:
-            hidden = ledger.state.hidden(number).since(consumer.floor.ledger_id)
-            hidden = hidden.union(self._held_back(partition))
-            if partition in self._delivered:
-                hidden = hidden.union(self._delivered[partition])
+            hidden = [
+                view.hidden.since(consumer.floor.ledger_id),
+                self._held_back(partition),
+                self._delivered.get(partition, NOTHING),
+            ]
             if self._times is not None and not consumer.command.subscription_type.is_shared:
-                hidden = hidden.union(self._times.ahead(partition, ledger, self._clock.wall_ms()))
+                hidden.append(self._times.ahead(view, self._clock.wall_ms()))
             offered = consumer.offered(
-                start, self.view.ledgers(ledger, number), hidden, self._end_of(partition),
-                self.view.removed(ledger, number) or None,
+                start, view.ledgers, PositionSet.union_of(hidden), self._end_of(partition),
+                view.removed,
             )  # fmt: skip
-            trimmed = self.view.lost_up_to(ledger, number)
+            trimmed = view.lost_up_to
             if not offered.begins_before(trimmed):
                 return offered
             # Messages that everybody has acknowledged are trimmed too, and the log may know of that
             # before this consumer does.
             if not client.hear():
-                check_present(
-                    ledger, partition, Cursor(consumer.floor), fail=self._options["failOnDataLoss"]
-                )
+                view.check_present(Cursor(consumer.floor))
                 consumer.give_up(trimmed)
 
     def _end_of(self, partition: TopicPartition) -> Position | None:
@@ -294,17 +270,15 @@ class ConsumerRun:
         reports = {}
         for partition, consumer in client.consumers.items():
             if consumer.connected:
-                ledger, number = self.topics.ledger(partition.topic), partition.partition
-                ledgers = self.view.ledgers(ledger, number)
+                view = self.topics.view(partition)
                 report = consumer.report(
-                    begun.get(partition), planned.get(partition), ledgers, client.permits(),
-                    (requests or {}).get(partition), self.view.removed(ledger, number),
+                    begun.get(partition), planned.get(partition), view.ledgers, client.permits(),
+                    (requests or {}).get(partition), view.removed,
                 )  # fmt: skip
                 if not consumer.automatic:  # dead chunks: no row tells the user of them
-                    dead = self.view.abandoned(ledger, number, self._clock.wall_ms())
-                    dead = dead.after(consumer.floor) if dead else dead
+                    dead = view.chunks.abandoned(self._clock.wall_ms()).after(consumer.floor)
                     report = replace(report, acknowledged=report.acknowledged.acknowledge(dead))
-                reports[partition] = self._completed(partition, report, ledgers)
+                reports[partition] = self._completed(partition, report, view.ledgers)
         return reports
 
     def is_drained(self, begun: StreamOffset) -> bool:

@@ -9,30 +9,21 @@ consumer. Spark's shell around `ConsumerRun`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.source.micro_batch import MessageInputPartition
-from pulsar_spark.connector.source.offset_store import OffsetStore
-from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
+from pulsar_spark.connector.source.input_partition import MessageInputPartition
+from pulsar_spark.connector.source.stream_reader import StreamReader
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_remains
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.options.options import Options
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.planning.suspect_messages import SuspectMessages
 from pulsar_spark.positions.ledger_info import LedgerList
@@ -41,30 +32,19 @@ from pulsar_spark.protocol.commands import Report
 from pulsar_spark.topic_name import TopicPartition
 
 
-class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SubscriptionStreamReader(StreamReader):
     """Reads as one consumer of a subscription."""
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
-        self._options, self._root, self._schema = options, root, schema
-        self._clock = root.clock
-        self._values = TypedValues.of(options, root, schema)
         self._run = ConsumerRun(
             options, root, held_back=self._held_back, completed=self._without_withheld
         )
-        self._offsets = OffsetStore(root)
+        super().__init__(options, schema, self._run.topics)
         self._withheld = WithheldBatches(options, root)
         self._suspected = SuspectMessages()
         self._client: SubscriptionClient | None = None
-        self._checked = False
 
     # -- what Spark calls ----------------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        self._check()
-        return StreamOffset(None).to_json_value()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._check()
@@ -116,32 +96,20 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._check_checkpoint(ended)
         if any(begun.get(partition) != offset for partition, offset in ended.items()):
             self._client = self._run.connected(ended)  # a repeated batch needs the lease too
-        self._run.open_changed(begun, ended)
         if self._withheld.leaves_out(begun, end, ended, self._run.ledgers(ended)):
             return []
         return self._run.tasks(begun, ended, self._withheld.in_batch(ended).released)
 
-    def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
-        return _read(partition, self._schema, self._values)
-
     def commit(self, end: dict[str, Any]) -> None:
-        self._offsets.release(end)
+        super().commit(end)
         self._withheld.forget(end)
-
-    def stop(self) -> None:
-        """Stop renewing the lease: nothing is redelivered to others before it has lapsed."""
-        leave_if_hung_up()
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Check schema, options and topics before all else."""
         if not self._checked:
-            self._options.check_scope(Scope.STREAM_READ)
-            self._run.topics.refresh()
-            check_typed_schema(self._options, self._schema, self._run.topics.typed_ledgers())
+            super()._check()
             self._run.check()
-            self._checked = True
 
     def _check_checkpoint(self, offset: StreamOffset) -> None:
         """InvalidOptionError if it is a Reader's, or another subscription's or consumer's."""
@@ -204,10 +172,3 @@ class SubscriptionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         assert self._client is not None
         floor = self._client.consumers[partition].floor
         return what_remains(report, partition, self._suspected, floor, ledgers)
-
-
-def _read(
-    partition: MessageInputPartition, schema: StructType, values: TypedValues | None
-) -> Iterator[Any]:
-    batches = read_values(partition, schema, values)
-    return (batch for batch in batches if isinstance(batch, pa.RecordBatch))

@@ -124,7 +124,7 @@ class WithheldBatches:
         if failures < (self._allowed if state.released is None else 1):
             return False
         batch = _batch(begun, ended, ledgers)
-        if state.released is None and not any(batch.values()):
+        if state.released is None and not batch:
             return False  # without messages the query fails for another reason
         after = state.failed(batch, failures, self._most, ledgers)
         self._root.store.put_if_absent(path, _written(after))
@@ -168,9 +168,10 @@ def what_remains(
 
 def _batch(begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers) -> Messages:
     return {
-        about: offset.attempts_since(begun.get(about), ledgers[about])
+        (about, attempt): part
         for about, offset in ended.items()
         if offset != begun.get(about)
+        for attempt, part in offset.attempts_since(begun.get(about), ledgers[about]).items()
     }
 
 

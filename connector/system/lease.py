@@ -1,23 +1,23 @@
 """Signs of life: small files that a living process writes again and again, and their watchers.
 
 Invariants: a run of a consumer has a file of its own, named after subscription, consumer and
-incarnation, and writes it before it subscribes; a broker has one a root. A watcher gives a writer
-up when the file has not changed for longer than the lease, by the watcher's own clock: the time in
-a file is compared only with the time that was in it before. No command is spent on it.
+incarnation, and writes it before it subscribes. A watcher gives a writer up when the file has not
+changed for longer than the lease, by the watcher's own clock: the time in a file is compared only
+with the time that was in it before. No command is spent on it.
 Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from hashlib import sha256
+from typing import Final
 from urllib.parse import quote
 
 from pulsar_spark.connector.storage.clock import Clock, Repeated
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
-from pulsar_spark.errors import CorruptFileError, FutureVersionError, PulsarliteError
+from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.options.option_values import MOST_DURATION_MS
 from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.topic_name import TopicPartition
@@ -26,22 +26,10 @@ LEASES: Final = "_leases"
 LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)
 DEFAULT_LEASE_MS: Final = 30_000
 """The lease of a consumer whose file was never seen."""
+LONGEST_NAME: Final = 200
+"""The names of subscription and consumer in a file's name; what is longer ends with its hash."""
 RENEWALS: Final = 4
 """How often a lease is renewed before it would lapse."""
-
-_log = logging.getLogger(__name__)
-
-
-class SignOfLife(Protocol):
-    """A file's content, which is written again and again."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def lease_ms(self) -> int: ...
-
-    def to_json(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +48,8 @@ class Lease:
     @property
     def path(self) -> str:
         name = f"{quote(self.subscription, safe='')}~{quote(self.consumer, safe='')}"
+        if len(name) > LONGEST_NAME:
+            name = f"{name[: LONGEST_NAME - 65]}~{sha256(name.encode()).hexdigest()}"
         return join(LEASES, f"{name}~{self.incarnation}")
 
     def to_json(self) -> bytes:
@@ -101,36 +91,33 @@ def read_lease(store: ObjectStore, path: str) -> Lease | None:
 
 
 class LeaseKeeper:
-    """Writes a sign of life again and again, from the first `keep` until `stop`."""
+    """Writes a lease again and again, from the first `keep` until `stop`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._sign: SignOfLife | None = None
+        self._lease: Lease | None = None
         self._renewing: Repeated | None = None
 
-    def keep(self, sign: SignOfLife) -> None:
+    def keep(self, lease: Lease) -> None:
         """Renew it from now on. The file is written when this returns."""
-        if sign == self._sign:
+        if lease == self._lease:
             return
-        self._store.touch(sign.path, sign.to_json())
-        self._sign = sign
+        self._store.touch(lease.path, lease.to_json())
+        self._lease = lease
         if self._renewing is None:
-            every_s = sign.lease_ms / 1000 / RENEWALS
+            every_s = lease.lease_ms / 1000 / RENEWALS
             self._renewing = self._store.clock.repeat(every_s, self._renew, "lease")
 
     def stop(self, *, remove: bool = False) -> None:
         """Renew nothing more; `remove` the files if everybody concerned has been told."""
         if self._renewing is not None:
             self._renewing.stop()
-        if remove and self._sign is not None:
-            self._store.delete(self._sign.path)
+        if remove and self._lease is not None:
+            self._store.delete(self._lease.path)
 
     def _renew(self) -> None:
-        assert self._sign is not None
-        try:
-            self._store.touch(self._sign.path, self._sign.to_json())
-        except (PulsarliteError, OSError) as error:
-            _log.warning("The sign of life %s was not renewed: %s", self._sign.path, error)
+        assert self._lease is not None
+        self._store.touch(self._lease.path, self._lease.to_json())
 
 
 class LeaseWatch:

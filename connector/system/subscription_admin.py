@@ -132,7 +132,7 @@ def _stats(about: TopicPartition, state: BrokerState, name: str) -> Subscription
         str(held.cursor.mark_delete_position),
         held.unacknowledged(state.ledgers).count(state.ledgers),
         held.waiting.messages.count(state.ledgers),
-        state.delayed.messages().count(state.ledgers) if state.delayed else 0,
+        state.delayed.messages.count(state.ledgers),
         tuple(
             ConsumerStats(
                 each.name,

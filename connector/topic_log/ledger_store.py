@@ -67,26 +67,21 @@ class LedgerStore:
     ) -> Commit | None:
         """Drop each partition's ledgers with an id below `before[partition]`; None if none are.
 
-        In a partition that was ever compacted, ledgers behind the horizon stay all the same. A file
-        to which no ledger refers any more is given up by the same commit.
+        Some stay all the same: see `TopicState.trimmable`. A file to which no ledger refers any
+        more is given up by the same commit.
         """
 
         def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
             check_term(state, term)
+            now = _or(now_ms, clock_ms)
             trimmed = {
-                partition: tuple(
-                    each.ledger_id
-                    for each in state.ledgers(partition).between(0, ledger_id - 1)
-                    if state.may_trim(partition, each.ledger_id)
-                )
+                partition: state.trimmable(partition, ledger_id, now)
                 for partition, ledger_id in before.items()
                 if 0 <= partition < state.partitions
             }
             if not any(trimmed.values()):
                 return None
-            return Commit(
-                state.number + 1, commit_id, _or(now_ms, clock_ms), term=term, trimmed=trimmed
-            )
+            return Commit(state.number + 1, commit_id, now, term=term, trimmed=trimmed)
 
         return self._commit(build)
 

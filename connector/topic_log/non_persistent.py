@@ -37,7 +37,7 @@ def check_reading(topic: str, options: Options) -> None:
     """InvalidOptionError if a topic of that full name can't have one of a source's options."""
     _check(topic, options, _UNFIT_TO_READ)
     start = options["startingOffsets"] if options.has("startingOffsets") else "latest"
-    if not is_persistent(topic) and start.strip().lower() != "latest":
+    if not is_persistent(topic) and start != "latest":
         raise InvalidOptionError(
             f"Topic {topic} is non-persistent: reading begins when the query connects, and "
             "startingOffsets can only be latest."

@@ -15,8 +15,11 @@ from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
 from pulsar_spark.options.options import Options
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.ledger_log import TopicState
-from pulsar_spark.topic_log.producer_access import ProducerAccessMode
-from pulsar_spark.topic_log.producer_registry import ProducerClaim, ProducerRegistry
+from pulsar_spark.topic_log.producer_registry import (
+    ProducerAccessMode,
+    ProducerClaim,
+    ProducerRegistry,
+)
 
 POLL_S = 0.05
 """The pause between two looks while waiting, on a local disk, ..."""

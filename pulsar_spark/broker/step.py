@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from pulsar_spark.broker import retention
 from pulsar_spark.broker.acknowledgment import (
-    acknowledge,
     hear_of_ledgers,
     redeliver_unacknowledged,
     report,
@@ -35,9 +34,8 @@ from pulsar_spark.dispatchers import (
     dispatcher_sticky_key,
 )
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
     CloseConsumer,
     Command,
     Compacted,
@@ -72,13 +70,14 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
         if handler is None:
             raise TypeError(f"{type(command).__name__} is no command of the broker")
         handler(state, command, out)
-    due = _delayed_that_are_due(state)
+    tick_ms = state.policies.delayed_delivery_tick_ms
+    state.delayed, due = state.delayed.scheduled_messages(state.now_ms, tick_ms)
     for subscription in list(state.subscriptions.values()):
         _advance_time(state, subscription, due, out)
     retention.check_backlog_quota(state, out)
     for subscription in state.subscriptions.values():
         _dispatch(state, subscription, out)
-    out.due_at(state.delayed.next_delivery_time_ms)
+    out.due_at(state.delayed.next_delivery_time_ms(tick_ms))
     out.due_at(retention.next_release_ms(state, state.now_ms))
     if retention.ledgers_to_trim(state, state.now_ms):
         out.due_at(state.now_ms)
@@ -97,13 +96,6 @@ def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
             hear_of_ledgers(state, subscription)
 
 
-def _delayed_that_are_due(state: BrokerState) -> PositionSet:
-    if not state.delayed.has_message_available(state.now_ms):
-        return NOTHING
-    state.delayed, due = state.delayed.scheduled_messages(state.now_ms)
-    return due
-
-
 def _advance_time(
     state: BrokerState, subscription: Subscription, delayed: PositionSet, out: ReadyBuilder
 ) -> None:
@@ -113,12 +105,11 @@ def _advance_time(
     for consumer in subscription.consumers.values():
         if consumer.timeouts:
             time_out(state, subscription, consumer, out)
-    due, subscription.waiting = subscription.waiting.due(state.now_ms)
+    due, subscription.waiting = subscription.waiting.split(state.now_ms)
     if subscription.subscription_type.is_shared:
         # Messages behind the read position are read anyway; delayed ones at their time.
-        due = due.up_to(subscription.read_position) if due else due
-        if due and state.delayed:
-            due = due.difference(state.delayed.messages())
+        if due:
+            due = due.up_to(subscription.read_position).difference(state.delayed.messages)
         if delayed:
             passed = delayed.up_to(subscription.read_position)
             passed = subscription.cursor.not_acknowledged(passed)
@@ -139,14 +130,13 @@ def _dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder)
     if position != subscription.announced:
         subscription.announced = position
         out.acknowledged.append(Acknowledged(subscription.name, subscription.epoch, position))
-    out.due_at(subscription.waiting.next_due_ms)
+    out.due_at(min(subscription.waiting, default=None))
     for consumer in subscription.consumers.values():
-        out.due_at(consumer.timeouts.next_due_ms)
+        out.due_at(min(consumer.timeouts, default=None))
 
 
 def _set_policies(state: BrokerState, command: SetPolicies, _out: ReadyBuilder) -> None:
     state.policies = command.policies
-    state.delayed = state.delayed.with_tick(command.policies.delayed_delivery_tick_ms)
 
 
 def _trimmed(state: BrokerState, command: LedgersTrimmed, _out: ReadyBuilder) -> None:
@@ -173,7 +163,6 @@ HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = 
     Unsubscribe: unsubscribe,
     Seek: seek,
     Report: report,
-    Acknowledge: acknowledge,
     RedeliverUnacknowledgedMessages: redeliver_unacknowledged,
 }
 """The function of each command; there are no other commands."""

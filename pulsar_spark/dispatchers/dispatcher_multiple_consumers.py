@@ -65,7 +65,7 @@ def capacities_of(state: BrokerState, subscription: Subscription) -> tuple[dict[
 
 def excluded_from_reading(state: BrokerState, subscription: Subscription) -> PositionSet:
     """Messages not to read: delayed ones, and those that somebody holds from before a rewind."""
-    excluded = state.delayed.messages()
+    excluded = state.delayed.messages
     if subscription.waiting:
         excluded = excluded.union(subscription.waiting.messages)
     return excluded

@@ -1,24 +1,33 @@
 """The broker's state as shards, and back.
 
 Invariants: equal states give equal shards; a state steps alike before and after its way through
-shards; small values stand in one shard a subscription, large sets in shards of their own, columns
-that never change in shards that are written once. The form is versioned by `shards`.
+shards; each field of the state has the form that `_FORMS` names for its type, and a field that an
+older version lacks has its default; small values stand in one shard a subscription, large sets and
+delayed messages in shards of their own, columns that never change in shards that are written once.
+The form is versioned by `shards`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pulsar_spark.errors import CorruptFileError
-from pulsar_spark.hosting.delayed_format import delayed_from, delayed_value, sets_from, sets_value
 from pulsar_spark.hosting.shards import ShardReader, ShardWriter, packed_array
+from pulsar_spark.positions import batch_part
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_map import PositionMap
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import SubscriptionType
 from pulsar_spark.protocol.policies import (
     BacklogQuotaPolicy,
@@ -33,10 +42,19 @@ from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
 from pulsar_spark.selectors.consistent_hashing_selector import ConsistentHashingSelector
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
+from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
 from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState, Compaction, LedgerColumns
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.due_messages import DueMessages
+from pulsar_spark.subscriptions.delayed_messages import (
+    BATCH_INDEX,
+    COLUMNS,
+    ENTRY,
+    LEDGER,
+    DelayedGroup,
+    DelayedMessages,
+    Rows,
+)
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscriptions.subscription import Subscription
 
@@ -46,300 +64,318 @@ _SELECTORS: Final[dict[str, Any]] = {
     "consistent_hashing": ConsistentHashingSelector,
     "sticky_range": StickyRangeSelector,
 }
-_NO_PRODUCERS: Final[dict[str, Any]] = {
-    "producers": [], "waiting": [], "topic_epoch": None, "exclusive_producer": None,
-}  # fmt: skip
-"""Fields that older versions want to find: access modes are the log's, and not the broker's."""
-_PLAIN_OF_CONSUMER: Final = (
-    "name", "incarnation", "priority_level", "permits", "open_attempt", "says_delivered",
-    "revision", "obeyed", "sequence", "redeliver_sequence", "is_blocked",
+_LEDGER_FIELDS: Final = (
+    "ledger_id", "partition", "file", "first_row", "batch_sizes", "size_bytes",
+    "min_publish_time_ms", "max_publish_time_ms", "max_deliver_at_ms",
 )  # fmt: skip
+_COLUMNS: Final = ("sticky_key_hashes", "publish_times_ms")
 
 
 def to_shards(state: BrokerState) -> dict[str, bytes]:
     """Key -> shard, each of at most `shards.MAX_SHARD_BYTES`."""
     writer = ShardWriter()
-    blocks: dict[int, list[Any]] = {}
-    for ledger in state.ledgers:
-        value = [*_ledger_value(ledger), state.columns[ledger.ledger_id].published_at_ms]
-        blocks.setdefault(ledger.ledger_id // LEDGERS_A_BLOCK, []).append(value)
-        _put_columns(writer, ledger.ledger_id, state.columns[ledger.ledger_id])
-    for block, values in blocks.items():
-        writer.put_value(f"ledgers/{block}", values)
-    for subscription in state.subscriptions.values():
-        key = _key_of(subscription.name)
-        writer.put_value(key, _subscription_value(writer, key, subscription))
-    columns = {
-        str(ledger_id): [each.sticky_key_hashes is not None, each.publish_times_ms is not None]
-        for ledger_id, each in state.columns.items()
-        if each.sticky_key_hashes is not None or each.publish_times_ms is not None
-    }
-    writer.put_value("columns", columns)
-    writer.put_value(
-        "topic",
-        {
-            "topic": state.topic,
-            "partition": state.partition,
-            "policies": _plain(state.policies),
-            "now_ms": state.now_ms,
-            "hidden": writer.put_set("hidden", state.hidden),
-            **delayed_value(writer, state.delayed),
-            "producers": _NO_PRODUCERS,
-            "was_subscribed": state.was_subscribed,
-            "trimming": sorted(state.trimming),
-            "quota_exceeded": state.quota_exceeded,
-            "blocks": sorted(blocks),
-            "subscriptions": list(state.subscriptions),
-            **({"next_epoch": state.next_epoch} if state.next_epoch else {}),
-            **({"next_attempt": state.next_attempt} if state.next_attempt else {}),
-            **_compaction_value(state.compaction),
-        },
-    )
+    blocks = _write_ledgers(writer, state)
+    writer.put_value("topic", {**_write(writer, "", state), "blocks": blocks})
     return writer.shards
 
 
 def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
     """Read `to_shards`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
     reader = ShardReader(shards)
-    value = reader.value("topic")
     try:
-        policies = value["policies"]
-        policies["backlog_quota_policy"] = BacklogQuotaPolicy(policies["backlog_quota_policy"])
-        state = BrokerState(
-            value["topic"], value["partition"], TopicPolicies(**policies), value["now_ms"]
-        )
-        ledgers = [each for block in value["blocks"] for each in reader.value(f"ledgers/{block}")]
-        state.ledgers = LedgerList(_ledger(each[:-1]) for each in ledgers)
-        columns = reader.value("columns")
-        for *ledger, published_at_ms in ledgers:
-            state.columns[ledger[0]] = _columns(reader, ledger[0], published_at_ms, columns)
-        state.hidden = reader.set("hidden", value["hidden"])
-        state.delayed = delayed_from(reader, value)
-        state.was_subscribed = value["was_subscribed"]
-        state.trimming = frozenset(value["trimming"])
-        state.quota_exceeded = value["quota_exceeded"]
-        state.next_epoch = value.get("next_epoch", 0)
-        state.next_attempt = value.get("next_attempt", 0)
-        if "compaction" in value:
-            horizon, kept, trimmed = value["compaction"]
-            state.compaction = Compaction(
-                Position.parse(horizon), frozenset(kept), frozenset(trimmed)
-            )
-        for name in value["subscriptions"]:
-            key = _key_of(name)
-            state.subscriptions[name] = _subscription(reader, key, reader.value(key))
+        value = reader.value("topic")
+        delayed = _delayed_before_4(reader, value) if "delayed_fixed" in value else None
+        state: BrokerState = _read(BrokerState, reader, "", _by_todays_names(value))
+        if delayed is not None:
+            state.delayed = delayed
+        _read_ledgers(reader, state, value["blocks"])
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise CorruptFileError(f"the broker's state is damaged: {error!r}") from error
     return state
 
 
-def _compaction_value(compaction: Compaction) -> dict[str, Any]:
-    if compaction.horizon is None:
-        return {}
-    held = [sorted(each) for each in (compaction.ledger_ids, compaction.trimmed)]
-    return {"compaction": [str(compaction.horizon), *held]}
+# -- forms ---------------------------------------------------------------------------------------
+
+
+class _Form(NamedTuple):
+    """How values of one type are stored: as JSON, and what is large in shards under a key.
+
+    None is null, whatever the type.
+    """
+
+    write: Callable[[ShardWriter, str, Any], Any]
+    read: Callable[[ShardReader, str, Any], Any]
+
+
+def _json(write: Callable[[Any], Any], read: Callable[[Any], Any]) -> _Form:
+    """Of values that need no shards."""
+    return _Form(lambda _writer, _key, item: write(item), lambda _reader, _key, value: read(value))
+
+
+def _dataclass(kind: type) -> _Form:
+    """Of a dataclass in a field, whose shards lie beside the field's."""
+    return _Form(
+        lambda writer, key, item: _write(writer, _folder(key), item),
+        lambda reader, key, value: _read(kind, reader, _folder(key), value),
+    )
+
+
+def _write(writer: ShardWriter, folder: str, item: Any) -> dict[str, Any]:
+    kind: type = type(item)
+    value = {}
+    for name, form in _forms_of(kind).items():
+        held = getattr(item, name)
+        value[name] = None if held is None else form.write(writer, folder + name, held)
+    return value
+
+
+def _read(kind: type, reader: ShardReader, folder: str, value: Mapping[str, Any]) -> Any:
+    held = {}
+    for name, form in _forms_of(kind).items():
+        if name in value:
+            stored = value[name]
+            held[name] = None if stored is None else form.read(reader, folder + name, stored)
+    return kind(**held)
+
+
+@cache
+def _forms_of(kind: type) -> dict[str, _Form]:
+    hints = get_type_hints(kind)
+    names = [each.name for each in fields(kind) if each.name not in _APART]
+    return {name: _FORMS[_without_none(hints[name])] for name in names}
+
+
+def _without_none(hint: Any) -> Any:
+    if not isinstance(hint, UnionType):
+        return hint
+    (kind,) = set(get_args(hint)) - {NoneType}
+    return kind
+
+
+def _folder(key: str) -> str:
+    return key[: key.rfind("/") + 1]
+
+
+# -- sets and cursors ----------------------------------------------------------------------------
+
+
+def _write_sets(writer: ShardWriter, key: str, sets: PositionMap) -> list[Any]:
+    return [[number, writer.put_set(f"{key}/{number}", held)] for number, held in sets.items()]
+
+
+def _read_sets(reader: ShardReader, key: str, value: list[Any]) -> PositionMap:
+    return PositionMap({number: reader.set(f"{key}/{number}", each) for number, each in value})
+
+
+def _write_cursor(writer: ShardWriter, key: str, cursor: Cursor) -> list[Any]:
+    return [str(cursor.mark_delete_position), writer.put_set(key, cursor.individually_deleted)]
+
+
+def _read_cursor(reader: ShardReader, key: str, value: list[Any]) -> Cursor:
+    return Cursor(Position.parse(value[0]), reader.set(key, value[1]))
 
 
 # -- ledgers -------------------------------------------------------------------------------------
 
 
+def _write_ledgers(writer: ShardWriter, state: BrokerState) -> list[int]:
+    """The numbers of the blocks in which the ledgers lie."""
+    blocks: dict[int, list[Any]] = {}
+    present: dict[str, list[bool]] = {}
+    for ledger in state.ledgers:
+        columns = state.columns[ledger.ledger_id]
+        value = [*_ledger_value(ledger), columns.published_at_ms]
+        blocks.setdefault(ledger.ledger_id // LEDGERS_A_BLOCK, []).append(value)
+        held = {name: getattr(columns, name) for name in _COLUMNS}
+        for name, values in held.items():
+            if values is not None:
+                if name not in columns.packed:
+                    columns.packed[name] = packed_array(values)
+                writer.put_bytes(f"columns/{ledger.ledger_id}/{name}", columns.packed[name])
+                present[str(ledger.ledger_id)] = [each is not None for each in held.values()]
+    for block, values in blocks.items():
+        writer.put_value(f"ledgers/{block}", values)
+    writer.put_value("columns", present)
+    return sorted(blocks)
+
+
+def _read_ledgers(reader: ShardReader, state: BrokerState, blocks: list[int]) -> None:
+    present = reader.value("columns")
+    ledgers = [each for block in blocks for each in reader.value(f"ledgers/{block}")]
+    state.ledgers = LedgerList(_ledger(value) for *value, _ in ledgers)
+    for ledger_id, *_, published_at_ms in ledgers:
+        there = zip(_COLUMNS, present.get(str(ledger_id), ()), strict=False)
+        keys = {name: f"columns/{ledger_id}/{name}" for name, is_there in there if is_there}
+        state.columns[ledger_id] = LedgerColumns(
+            published_at_ms,
+            **{name: reader.array(key) for name, key in keys.items()},
+            packed={name: reader.packed(key) for name, key in keys.items()},
+        )
+
+
 def _ledger_value(ledger: LedgerInfo) -> list[Any]:
-    return [
-        ledger.ledger_id, ledger.partition, ledger.file, ledger.first_row,
-        ledger.batch_sizes.to_json(), ledger.size_bytes, ledger.min_publish_time_ms,
-        ledger.max_publish_time_ms, ledger.max_deliver_at_ms,
-    ]  # fmt: skip
+    held = [getattr(ledger, name) for name in _LEDGER_FIELDS]
+    return [each.to_json() if isinstance(each, BatchSizes) else each for each in held]
 
 
 def _ledger(value: list[Any]) -> LedgerInfo:
-    ledger_id, partition, file, first_row, sizes, size_bytes, first_ms, last_ms, deliver_ms = value
-    return LedgerInfo(
-        ledger_id,
-        partition,
-        file,
-        first_row,
-        BatchSizes.from_json(sizes),
-        size_bytes,
-        first_ms,
-        last_ms,
-        deliver_ms,
-    )
+    held = dict(zip(_LEDGER_FIELDS, value, strict=True))
+    return LedgerInfo(**held | {"batch_sizes": BatchSizes.from_json(held["batch_sizes"])})
 
 
-def _put_columns(writer: ShardWriter, ledger_id: int, columns: LedgerColumns) -> None:
-    for name in ("sticky_key_hashes", "publish_times_ms"):
-        values = getattr(columns, name)
-        if values is not None:
-            if name not in columns.packed:
-                columns.packed[name] = packed_array(values)
-            writer.put_packed(f"columns/{ledger_id}/{name}", columns.packed[name])
+# -- delayed messages ----------------------------------------------------------------------------
 
 
-def _columns(
-    reader: ShardReader, ledger_id: int, published_at_ms: int, present: Mapping[str, Any]
-) -> LedgerColumns:
-    hashes, times = present.get(str(ledger_id), (False, False))
-    keys = {
-        name: f"columns/{ledger_id}/{name}"
-        for name, is_there in (("sticky_key_hashes", hashes), ("publish_times_ms", times))
-        if is_there
-    }
-    return LedgerColumns(
-        published_at_ms,
-        **{name: reader.array(key) for name, key in keys.items()},
-        packed={name: reader.packed(key) for name, key in keys.items()},
-    )
+def _write_delayed(writer: ShardWriter, key: str, delayed: DelayedMessages) -> list[int]:
+    """The groups' numbers. What comes due rewrites the groups that it lay in."""
+    for number, group in delayed.groups.items():
+        if group.packed is None:
+            rows = group.rows[:, np.lexsort(group.rows[[BATCH_INDEX, ENTRY, LEDGER]])]
+            group.packed = packed_array(_as_planes(rows))
+        writer.put_bytes(f"{key}/{number}", group.packed)
+    return sorted(delayed.groups)
 
 
-# -- subscriptions -------------------------------------------------------------------------------
+def _read_delayed(reader: ShardReader, key: str, value: list[int]) -> DelayedMessages:
+    groups = {}
+    for number in value:
+        groups[number] = DelayedGroup(_from_planes(reader.array(f"{key}/{number}"), COLUMNS))
+        groups[number].packed = reader.packed(f"{key}/{number}")
+    return DelayedMessages.of(groups)
 
 
-def _key_of(name: str) -> str:
-    return f"subscription/{quote(name, safe='')}"
+def _as_planes(rows: Rows) -> NDArray[np.int64]:
+    """The differences along each column, bytes of one order of magnitude together."""
+    differences = np.ascontiguousarray(np.diff(rows, prepend=0, axis=1), "<i8")
+    return np.frombuffer(differences.view(np.uint8).reshape(-1, 8).T.tobytes(), "<i8")
 
 
-def _subscription_value(writer: ShardWriter, key: str, held: Subscription) -> dict[str, Any]:
-    selector = held.selector
-    kind = next((k for k, c in _SELECTORS.items() if isinstance(selector, c)), None)
+def _from_planes(planes: NDArray[Any], columns: int) -> Rows:
+    data = np.frombuffer(planes.astype("<i8").tobytes(), np.uint8).reshape(8, -1)
+    differences = np.ascontiguousarray(data.T).view("<i8").reshape(columns, -1)
+    return np.cumsum(differences, axis=1, dtype=np.int64)
+
+
+# -- subscriptions and consumers -----------------------------------------------------------------
+
+
+def _write_subscriptions(
+    writer: ShardWriter, _key: str, subscriptions: Mapping[str, Subscription]
+) -> list[str]:
+    for name, each in subscriptions.items():
+        key = f"subscription/{quote(name, safe='')}"
+        writer.put_value(key, _write(writer, f"{key}/", each))
+    return list(subscriptions)
+
+
+def _read_subscriptions(
+    reader: ShardReader, _key: str, names: list[str]
+) -> dict[str, Subscription]:
+    keys = {name: f"subscription/{quote(name, safe='')}" for name in names}
     return {
-        "name": held.name,
-        "type": held.subscription_type.value,
-        "durable": held.durable,
-        "cursor": _cursor_value(writer, f"{key}/cursor", held.cursor),
-        "origin": _cursor_value(writer, f"{key}/origin", held.origin),
-        "unheard": None
-        if held.unheard is None
-        else _cursor_value(writer, f"{key}/unheard", held.unheard),
-        "key_shared_policy": _plain(held.key_shared_policy),
-        "epoch": held.epoch,
-        **({"first_attempt": held.first_attempt} if held.first_attempt else {}),
-        "read_position": list(held.read_position),
-        "announced": list(held.announced),
-        "replay": writer.put_set(f"{key}/replay", held.replay),
-        "partial_acks": writer.put_set(f"{key}/partial_acks", held.partial_acks),
-        "waiting": sets_value(writer, f"{key}/waiting", held.waiting.instants),
-        "base_attempt": held.tracker.base_attempt,
-        "highest_attempt": held.tracker.highest_attempt,
-        "attempts": sets_value(writer, f"{key}/attempts", held.tracker.attempts),
-        "counts": sets_value(writer, f"{key}/counts", held.tracker.counts),
-        "consumers": [
-            _consumer_value(writer, f"{key}/consumer/{quote(each.name, safe='')}", each)
-            for each in held.consumers.values()
-        ],
-        "active": held.active,
-        "failover": None if held.failover is None else held.failover.to_json_value(),
-        "shared": held.shared.to_json_value(),
-        "selector": None if selector is None else [kind, selector.to_json_value()],
-        "incarnations": [[name, number] for name, number in held.incarnations.items()],
-        "is_blocked": held.is_blocked,
-        **({"read_compacted": True} if held.read_compacted else {}),
+        name: _read(Subscription, reader, f"{key}/", _by_todays_names(reader.value(key)))
+        for name, key in keys.items()
     }
 
 
-def _subscription(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Subscription:
-    selector = value["selector"]
-    failover = value["failover"]
-    held = Subscription(
-        value["name"],
-        SubscriptionType(value["type"]),
-        value["durable"],
-        _cursor(reader, f"{key}/cursor", value["cursor"]),
-        _cursor(reader, f"{key}/origin", value["origin"]),
-        _key_shared_policy(value["key_shared_policy"]),
-        value["epoch"],
-        value.get("first_attempt", 0),
-        Position(*value["read_position"]),
-        reader.set(f"{key}/replay", value["replay"]),
-        DueMessages(sets_from(reader, f"{key}/waiting", value["waiting"])),
-        RedeliveryTracker(
-            value["base_attempt"],
-            value["highest_attempt"],
-            sets_from(reader, f"{key}/attempts", value["attempts"]),
-            sets_from(reader, f"{key}/counts", value["counts"]),
-        ),
-        active=value["active"],
-        failover=None if failover is None else FailoverSelector.from_json_value(failover),
-        shared=SharedDispatch.from_json_value(value["shared"]),
-        selector=None if selector is None else _SELECTORS[selector[0]].from_json_value(selector[1]),
-        incarnations=dict(value["incarnations"]),
-        partial_acks=reader.set(f"{key}/partial_acks", value["partial_acks"]),
-        is_blocked=value["is_blocked"],
-        announced=Position(*value["announced"]),
-        read_compacted=value.get("read_compacted", False),
-    )
-    if value["unheard"] is not None:
-        held.unheard = _cursor(reader, f"{key}/unheard", value["unheard"])
-    for each in value["consumers"]:
-        consumer = _consumer(reader, f"{key}/consumer/{quote(each['name'], safe='')}", each)
-        held.consumers[consumer.name] = consumer
-    return held
+def _write_consumers(
+    writer: ShardWriter, key: str, consumers: Mapping[str, Consumer]
+) -> list[dict[str, Any]]:
+    return [_write(writer, _consumer_folder(key, name), each) for name, each in consumers.items()]
 
 
-def _consumer_value(writer: ShardWriter, key: str, held: Consumer) -> dict[str, Any]:
-    value = {name: getattr(held, name) for name in _PLAIN_OF_CONSUMER}
-    return value | {
-        "options": _plain(held.options),
-        "committed": list(held.committed),
-        "open_from": list(held.open_from),
-        "pending": sets_value(writer, f"{key}/pending", held.pending),
-        "timeouts": sets_value(writer, f"{key}/timeouts", held.timeouts.instants),
-        "delivered": writer.put_set(f"{key}/delivered", held.delivered),
-        "revoked": writer.put_set(f"{key}/revoked", held.revoked),
-        "draining": writer.put_set(f"{key}/draining", held.draining),
+def _read_consumers(
+    reader: ShardReader, key: str, values: list[dict[str, Any]]
+) -> dict[str, Consumer]:
+    return {
+        each["name"]: _read(Consumer, reader, _consumer_folder(key, each["name"]), each)
+        for each in values
     }
 
 
-def _consumer(reader: ShardReader, key: str, value: Mapping[str, Any]) -> Consumer:
-    return Consumer(
-        **{name: value[name] for name in _PLAIN_OF_CONSUMER},
-        options=_options(value["options"]),
-        committed=Position(*value["committed"]),
-        open_from=Position(*value["open_from"]),
-        pending=sets_from(reader, f"{key}/pending", value["pending"]),
-        timeouts=DueMessages(sets_from(reader, f"{key}/timeouts", value["timeouts"])),
-        delivered=reader.set(f"{key}/delivered", value["delivered"]),
-        revoked=reader.set(f"{key}/revoked", value["revoked"]),
-        draining=reader.set(f"{key}/draining", value["draining"]),
-    )
+def _consumer_folder(key: str, name: str) -> str:
+    return f"{_folder(key)}consumer/{quote(name, safe='')}/"
 
 
-# -- parts ---------------------------------------------------------------------------------------
+def _selector_value(selector: StickyKeySelector) -> list[Any]:
+    kind = next(name for name, each in _SELECTORS.items() if isinstance(selector, each))
+    return [kind, selector.to_json_value()]
 
 
-def _cursor_value(writer: ShardWriter, key: str, cursor: Cursor) -> list[Any]:
-    return [str(cursor.mark_delete_position), writer.put_set(key, cursor.individually_deleted)]
+# -- older versions ------------------------------------------------------------------------------
 
 
-def _cursor(reader: ShardReader, key: str, value: list[Any]) -> Cursor:
-    return Cursor(Position.parse(value[0]), reader.set(key, value[1]))
+def _by_todays_names(value: dict[str, Any]) -> dict[str, Any]:
+    """The value of a topic or a subscription, whichever version wrote it."""
+    if isinstance(value.get("compaction"), list):
+        horizon, ledger_ids, trimmed = value["compaction"]
+        value["compaction"] = {
+            "horizon": list(Position.parse(horizon)), "ledger_ids": ledger_ids, "trimmed": trimmed,
+        }  # fmt: skip
+    if "type" in value:
+        tracker = {each.name: value[each.name] for each in fields(RedeliveryTracker)}
+        value |= {"subscription_type": value["type"], "tracker": tracker}
+    return value
 
 
-@lru_cache(maxsize=1024)
-def _plain(policy: TopicPolicies | KeySharedPolicy | ConsumerOptions) -> dict[str, Any]:
-    """The JSON of a policy; cached, as the same ones are written again and again."""
-    return asdict(policy)
+def _delayed_before_4(reader: ShardReader, value: dict[str, Any]) -> DelayedMessages:
+    """From sets by time, and packed columns of whole entries: ledger, entry and time."""
+    keys = ["delayed/near"] if "delayed_near" in value else []
+    keys += [f"delayed/far/{number}" for number in value.get("delayed_far", ())]
+    rows: list[tuple[int, ...]] = []
+    for key in keys:
+        packed = _from_planes(reader.array(key), 3).T.tolist()
+        rows += [(ledger_id, entry_id, 0, 1, time) for ledger_id, entry_id, time in packed]
+    for time, held in _read_sets(reader, "delayed", value.pop("delayed")).items():
+        for position, part in held.entries():
+            mask = np.ones(1, np.bool_) if part is None else batch_part.mask(part)
+            indexes = np.flatnonzero(mask).tolist()
+            rows += [(*position, index, len(mask), time) for index in indexes]
+    return DelayedMessages().add(np.array(rows, np.int64).reshape(-1, COLUMNS).T, value["now_ms"])
 
 
-def _key_shared_policy(value: Mapping[str, Any]) -> KeySharedPolicy:
-    ranges = tuple((low, high) for low, high in value["ranges"])
-    mode = KeySharedMode(value["mode"])
-    return KeySharedPolicy(mode, value["allow_out_of_order_delivery"], ranges)
+# -- the table -----------------------------------------------------------------------------------
 
+_APART: Final = {"ledgers", "columns"}
+"""Fields of `BrokerState` that lie together in blocks."""
 
-def _options(value: dict[str, Any]) -> ConsumerOptions:
-    kinds = {
-        "negative_ack_redelivery_backoff": MultiplierRedeliveryBackoff,
-        "ack_timeout_redelivery_backoff": MultiplierRedeliveryBackoff,
-        "dead_letter_policy": DeadLetterPolicy,
-    }
-    made = {
-        name: kinds[name](**held) if name in kinds and held is not None else held
-        for name, held in value.items()
-    }
-    return ConsumerOptions(**made)
+_PLAIN: Final = _json(lambda item: item, lambda value: value)
 
-
-assert {field.name for field in fields(Consumer)} == {
-    *_PLAIN_OF_CONSUMER, "options", "committed", "open_from", "pending", "timeouts", "delivered",
-    "revoked", "draining",
-}, "a field of Consumer is not stored"  # fmt: skip
+_FORMS: Final[dict[Any, _Form]] = {
+    bool: _PLAIN,
+    int: _PLAIN,
+    float: _PLAIN,
+    str: _PLAIN,
+    dict[str, int]: _json(lambda item: list(item.items()), dict),
+    frozenset[int]: _json(sorted, frozenset),
+    tuple[tuple[int, int], ...]: _json(list, lambda value: tuple(map(tuple, value))),
+    Position: _json(list, lambda value: Position(*value)),
+    PositionSet: _Form(
+        lambda writer, key, item: writer.put_set(key, item),
+        lambda reader, key, value: reader.set(key, value),
+    ),
+    PositionMap: _Form(_write_sets, _read_sets),
+    Cursor: _Form(_write_cursor, _read_cursor),
+    StickyKeySelector: _json(
+        _selector_value, lambda value: _SELECTORS[value[0]].from_json_value(value[1])
+    ),
+    DelayedMessages: _Form(_write_delayed, _read_delayed),
+    dict[str, Consumer]: _Form(_write_consumers, _read_consumers),
+    dict[str, Subscription]: _Form(_write_subscriptions, _read_subscriptions),
+    **{
+        kind: _json(kind.to_json_value, kind.from_json_value)
+        for kind in (FailoverSelector, SharedDispatch)
+    },
+    **{
+        kind: _json(attrgetter("value"), kind)
+        for kind in (SubscriptionType, KeySharedMode, BacklogQuotaPolicy)
+    },
+    **{
+        kind: _dataclass(kind)
+        for kind in (
+            TopicPolicies, ConsumerOptions, KeySharedPolicy, DeadLetterPolicy, Compaction,
+            MultiplierRedeliveryBackoff, RedeliveryTracker,
+        )
+    },
+}  # fmt: skip
+"""The form of each type that a field has."""

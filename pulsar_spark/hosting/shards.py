@@ -24,10 +24,10 @@ from pulsar_spark.records.stored_record import StoredFormat
 
 SHARD_FORMAT: Final = StoredFormat(
     "A shard of the broker's state",
-    version=3,
+    version=4,
     remedy="Start the broker with a new checkpoint folder: it is rebuilt from __dispatch.",
 )
-"""Version 1 had every array as packed 64-bit integers."""
+"""Version 1 had every array as packed 64-bit integers; see `broker_format` for version 4."""
 MAGIC: Final = b"PLBS"
 MAX_SHARD_BYTES: Final = 100_000
 INLINE_BYTES: Final = 600
@@ -50,15 +50,12 @@ class ShardWriter:
     def put_value(self, key: str, value: Any) -> None:
         """Add plain values, as canonical JSON, in as many shards as it takes."""
         data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-        self._put_bytes(key, data if len(data) < INLINE_BYTES * 4 else zlib.compress(data, 1))
+        self.put_bytes(key, data if len(data) < INLINE_BYTES * 4 else zlib.compress(data, 1))
 
-    def put_array(self, key: str, values: NDArray[Any]) -> None:
-        """Add an array of integers."""
-        self.put_packed(key, packed_array(values))
-
-    def put_packed(self, key: str, data: bytes) -> None:
-        """Add an array that `packed_array` made."""
-        self._put_bytes(key, data)
+    def put_bytes(self, key: str, data: bytes) -> None:
+        """Add bytes, such as `packed_array` makes, in as many shards as it takes."""
+        for number, start in enumerate(range(0, max(len(data), 1), _PIECE)):
+            self.shards[f"{key}#{number}"] = _framed(data[start : start + _PIECE])
 
     def put_set(self, key: str, messages: PositionSet) -> Any:
         """Add a set; returns its form in a value: the set if small, else its shards' names."""
@@ -69,10 +66,6 @@ class ShardWriter:
         pieces: list[str] = []
         self._put_range(key, messages, 0, 1 << 63, pieces)
         return pieces
-
-    def _put_bytes(self, key: str, data: bytes) -> None:
-        for number, start in enumerate(range(0, max(len(data), 1), _PIECE)):
-            self.shards[f"{key}#{number}"] = _framed(data[start : start + _PIECE])
 
     def _put_range(
         self, key: str, messages: PositionSet, start: int, span: int, pieces: list[str]

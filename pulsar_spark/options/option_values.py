@@ -1,8 +1,8 @@
-"""How the text of an option becomes a value: each reads one kind, and raises ValueError otherwise.
+"""How the text of an option becomes a value: the kinds of values that there are.
 
 Invariants: what is read depends on the text alone, and has a bound below which every sum of a few
-fits where it is stored; the error's text, if it has one, says what is expected. Durations and times
-are in milliseconds. Follows Kafka's `ConfigDef.Type`.
+fits where it is stored; an error of Pulsarlite's own says what is wrong with the value. Durations
+and times are in milliseconds. Follows Kafka's `ConfigDef.Type`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.records.stored_data import parse_json
+from pulsar_spark.selectors.hash_assignments import HashRange
+from pulsar_spark.selectors.sticky_range_selector import check_sticky_ranges
+from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name
 
 MOST_COUNT: Final = (1 << 63) - 1
 """The highest of Java's longs, which stands for «no limit» in many configurations."""
@@ -27,7 +33,14 @@ LAST_TIME_MS: Final = 253_402_300_799_999
 """From year 1 to year 9999, as ISO 8601 and Python have them."""
 
 
-def text(value: str) -> str:
+class Kind(NamedTuple):
+    """`parse` raises ValueError for a text that is not as `expects` says."""
+
+    parse: Callable[[str], Any]
+    expects: str
+
+
+def _text(value: str) -> str:
     """Anything but blanks, of up to MOST_TEXT characters that are all some of Unicode's."""
     if not value.strip() or len(value) > MOST_TEXT:
         raise ValueError
@@ -35,7 +48,7 @@ def text(value: str) -> str:
     return value
 
 
-def boolean(value: str) -> bool:
+def _boolean(value: str) -> bool:
     """`true` or `false`, in any case."""
     known = {"true": True, "false": False}
     if value.strip().lower() not in known:
@@ -43,16 +56,7 @@ def boolean(value: str) -> bool:
     return known[value.strip().lower()]
 
 
-def count(least: int, most: int = MOST_COUNT) -> Callable[[str], int]:
-    """Reads a whole number between these, both included."""
-
-    def parse(value: str) -> int:
-        return _within(int(value), least, most)
-
-    return parse
-
-
-def size_bytes(value: str) -> int:
+def _size_bytes(value: str) -> int:
     """`131072`, `128k`, `5m`, `1g`: bytes."""
     found = re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())
     if not found:
@@ -69,18 +73,6 @@ def parse_duration_ms(value: str) -> int:
     return _within(int(found[1]) * unit_ms[found[2]], 0, MOST_DURATION_MS)
 
 
-def duration_ms(most: int) -> Callable[[str], int]:
-    """Reads a duration of at most so many milliseconds."""
-
-    def parse(value: str) -> int:
-        length_ms = parse_duration_ms(value)
-        if length_ms > most:
-            raise ValueError
-        return length_ms
-
-    return parse
-
-
 def parse_time_ms(value: str) -> int:
     """Milliseconds since 1970, or ISO 8601 (UTC without a zone); else ValueError."""
     if value.strip().lstrip("-").isdecimal():
@@ -91,7 +83,7 @@ def parse_time_ms(value: str) -> int:
     return _within(round(moment.timestamp() * 1000), FIRST_TIME_MS, LAST_TIME_MS)
 
 
-def topic_names(value: str) -> tuple[str, ...]:
+def _topic_names(value: str) -> tuple[str, ...]:
     """Names between commas."""
     names = tuple(name.strip() for name in value.split(","))
     if not all(names):
@@ -99,46 +91,60 @@ def topic_names(value: str) -> tuple[str, ...]:
     return names
 
 
-def pattern(value: str) -> str:
+def message_ids(*words: str) -> Kind:
+    """One of these words, or JSON of message ids by topic and partition with words among them."""
+
+    def parse(value: str) -> str | Mapping[TopicPartition, str]:
+        if _text(value).strip().lower() in words:
+            return value.strip().lower()
+        try:
+            ids = {
+                TopicPartition(str(TopicName.parse(topic)), int(partition)): str(given)
+                for topic, partitions in parse_json(value).items()
+                for partition, given in partitions.items()
+            }
+            for about, given in ids.items():
+                number = -1 if given in words else MessageId.parse(given).partition
+                if number not in (-1, about.partition):
+                    raise InvalidOptionError(f"{given} is an id of partition {number}")
+        except (ValueError, AttributeError, TypeError) as error:
+            raise InvalidOptionError(getattr(error, "message", str(error))) from error
+        return ids
+
+    return Kind(parse, f"{', '.join(words)}, or JSON of message ids by topic and partition")
+
+
+def _pattern(value: str) -> str:
     """A regular expression."""
     try:
         re.compile(value)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    return text(value)
+        raise InvalidOptionError(str(error)) from error
+    return _text(value)
 
 
-def import_path(value: str) -> str:
+def _import_path(value: str) -> str:
     """`package.module:name`."""
     if not re.fullmatch(r"\s*\w+(\.\w+)*:\w+(\.\w+)*\s*", value):
         raise ValueError
     return value.strip()
 
 
-def one_of(*names: str) -> Callable[[str], str]:
-    """Reads one of these words, in any case, as it is written here."""
-
-    def parse(value: str) -> str:
-        for name in names:
-            if value.strip().lower() == name.lower():
-                return name
-        raise ValueError
-
-    return parse
+def _subscription_name(value: str) -> str:
+    """A name that Pulsar does not use itself."""
+    check_subscription_name(value)
+    return _text(value)
 
 
-def hash_ranges(value: str) -> tuple[tuple[int, int], ...]:
+def _hash_ranges(value: str) -> tuple[HashRange, ...]:
     """`0-20000,30000-40000`: ranges of slots, both ends included."""
-    found = []
-    for part in value.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not dash or int(low) > int(high):
-            raise ValueError
-        found.append((int(low), int(high)))
-    return tuple(found)
+    pairs = (part.split("-") for part in value.split(","))
+    ranges = tuple(HashRange(int(low), int(high)) for low, high in pairs)
+    check_sticky_ranges(ranges)
+    return ranges
 
 
-def backoff(value: str) -> MultiplierRedeliveryBackoff:
+def _backoff(value: str) -> MultiplierRedeliveryBackoff:
     """`1s,60s` or `1s,60s,2`: shortest and longest delay, and the factor between."""
     shortest, longest, *factor = (part.strip() for part in value.split(","))
     times = float(factor[0]) if factor else 2.0
@@ -153,3 +159,52 @@ def _within(number: int, least: int, most: int) -> int:
     if not least <= number <= most:
         raise ValueError
     return number
+
+
+def text(expects: str) -> Kind:
+    """Any text that is not blank."""
+    return Kind(_text, expects)
+
+
+def count(least: int, most: int = MOST_COUNT) -> Kind:
+    """A whole number between these, both included."""
+    bounds = f"{least} or more" if most == MOST_COUNT else f"{least} to {most}"
+    return Kind(lambda value: _within(int(value), least, most), f"a whole number, {bounds}")
+
+
+def duration(most_ms: int, most: str) -> Kind:
+    """A duration up to that."""
+    return Kind(
+        lambda value: _within(parse_duration_ms(value), 0, most_ms),
+        f"{DURATION.expects}, at most {most}",
+    )
+
+
+def one_of(*names: str) -> Kind:
+    """One of these words, in any case, as it is written here."""
+    known = {name.lower(): name for name in names}
+
+    def parse(value: str) -> str:
+        if value.strip().lower() not in known:
+            raise ValueError
+        return known[value.strip().lower()]
+
+    return Kind(parse, " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))))
+
+
+BOOLEAN: Final = Kind(_boolean, "true or false")
+BYTES: Final = Kind(_size_bytes, "a number of bytes, such as 131072, 128k or 5m")
+DURATION: Final = Kind(
+    parse_duration_ms,
+    "a duration, such as 500ms, 30s, 5m or 1h (a number alone counts milliseconds)",
+)
+TIME: Final = Kind(
+    parse_time_ms, "milliseconds since 1970, or a date and time such as 2026-01-31T12:00:00Z"
+)
+TOPIC_NAMES: Final = Kind(_topic_names, "topic names, separated by commas")
+PATTERN: Final = Kind(_pattern, "a regular expression")
+IMPORT_PATH: Final = Kind(_import_path, "package.module:function")
+SUBSCRIPTION_NAME: Final = Kind(_subscription_name, "a name")
+MESSAGE_ID: Final = Kind(MessageId.parse, "a message id, such as 7:12:0:3")
+HASH_RANGES: Final = Kind(_hash_ranges, "ranges, such as 0-999,2000-65535")
+BACKOFF: Final = Kind(_backoff, "shortest and longest delay and a factor, such as 1s,60s,2")

@@ -8,15 +8,14 @@ Follows Kafka's `ConfigDef`; names are Pulsar's client's, or those of Spark's Ka
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag
 from typing import Any, Final
 
-from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.errors import InvalidOptionError, PulsarliteError
 from pulsar_spark.options import option_values as values
-from pulsar_spark.options.consumer_options import check_consumer_options, check_schema_options
-from pulsar_spark.options.producer_options import check_producer_options
+from pulsar_spark.options.option_rules import check_together
 from pulsar_spark.schema.schema_info import SCHEMA_TYPES
 from pulsar_spark.topic_log.chunked_messages import DEFAULT_EXPIRE_MS, DEFAULT_MAX_PENDING
 from pulsar_spark.topic_log.producer_registry import DEFAULT_LEASE_MS
@@ -30,8 +29,6 @@ STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark reads itself, and hands on to every sink too."""
-
-
 SERVICE_URL_VARIABLE: Final = "PULSARLITE_SERVICE_URL"
 """The environment's serviceUrl, where none is given."""
 
@@ -50,241 +47,219 @@ class Scope(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: `parse` raises ValueError, whose text says what is expected."""
+    """One option."""
 
     name: str
-    parse: Callable[[str], Any]
+    kind: values.Kind
     default: Any
     scope: Scope
-    expects: str
     meaning: str
 
 
-_NUMBER = "a whole number, 1 or more"
-_BYTES = "a number of bytes, such as 131072, 128k or 5m"
-_DURATION = "a duration, such as 500ms, 30s, 5m or 1h (a number alone counts milliseconds)"
-_TIME = "milliseconds since 1970, or a date and time such as 2026-01-31T12:00:00Z"
-_BOOLEAN = "true or false"
-_BACKOFF = "shortest and longest delay and a factor, such as 1s,60s,2"
-
-OPTIONS: Final[tuple[Option, ...]] = (
-    Option("serviceUrl", values.text, None, Scope.ANY,
-           "a folder, file://, memory://, s3://, gs:// or az://",
+OPTIONS: Final = (
+    Option("serviceUrl", values.text("a folder, file://, memory://, s3://, gs:// or az://"),
+           None, Scope.ANY,
            "The root below which the topics lie. Without it, the environment's "
            "`PULSARLITE_SERVICE_URL`."),
-    Option("path", values.text, None, Scope.ANY, "as serviceUrl", "The same as `serviceUrl`, for "
-           "`load(path)` and `start(path)`."),
-    Option("topic", values.text, None, Scope.ANY, "a topic's name",
+    Option("path", values.text("as serviceUrl"), None, Scope.ANY,
+           "The same as `serviceUrl`, for `load(path)` and `start(path)`."),
+    Option("topic", values.text("a topic's name"), None, Scope.ANY,
            "The topic: `flights`, `tenant/namespace/flights` or "
            "`persistent://tenant/namespace/flights`; to read one partition of it, "
            "`flights-partition-3`. A writer's rows may name another in a column `topic`."),
-    Option("topics", values.topic_names, (), Scope.READ, "topic names, separated by commas",
-           "Several topics."),
-    Option("topicsPattern", values.pattern, None, Scope.READ, "a regular expression",
+    Option("topics", values.TOPIC_NAMES, (), Scope.READ, "Several topics."),
+    Option("topicsPattern", values.PATTERN, None, Scope.READ,
            "All topics whose whole name `persistent://tenant/namespace/name` matches; a pattern "
            "without `://` is taken in the namespace `public/default`, as Pulsar takes it; one "
-           "that begins with `non-persistent://` finds such topics. "
-           "System topics never match. New topics are found while the query runs."),
-    Option("startingOffsets", values.text, "latest", Scope.READ,
-           "earliest, latest, or JSON of message ids by topic and partition",
-           "Where a new query begins (a batch: `earliest` by default). As JSON: "
-           '`{"flights": {"0": "7:12:0", "1": "earliest"}}`; the message named is the first '
-           "that is read, unless startMessageIdInclusive is false. Partitions not named begin "
-           "at the earliest."),
-    Option("startMessageIdInclusive", values.boolean, True, Scope.READ, _BOOLEAN,
+           "that begins with `non-persistent://` finds such topics. System topics never match. "
+           "New topics are found while the query runs."),
+    Option("startingOffsets", values.message_ids("earliest", "latest"), "latest", Scope.READ,
+           'Where a new query begins (a batch: `earliest` by default). As JSON: `{"flights": '
+           '{"0": "7:12:0", "1": "earliest"}}`; the message named is the first that is read, '
+           "unless startMessageIdInclusive is false. Partitions not named begin at the earliest."),
+    Option("startMessageIdInclusive", values.BOOLEAN, True, Scope.READ,
            "Whether a message id in startingOffsets is itself read."),
-    Option("startingTime", values.text, None, Scope.READ, _TIME,
+    Option("startingTime", values.TIME, None, Scope.READ,
            "Begin at the first entry that was published at this time or later."),
-    Option("endingOffsets", values.text, "latest", Scope.BATCH_READ,
-           "latest, or JSON of message ids by topic and partition",
+    Option("endingOffsets", values.message_ids("latest"), "latest", Scope.BATCH_READ,
            "Where a batch ends; the message named is the last that is read. Partitions not named "
            "end at the latest."),
-    Option("endingTime", values.text, None, Scope.BATCH_READ, _TIME,
+    Option("endingTime", values.TIME, None, Scope.BATCH_READ,
            "End before the first entry that was published at this time or later."),
-    Option("maxMessagesPerTrigger", values.count(1), None, Scope.STREAM_READ, _NUMBER,
+    Option("maxMessagesPerTrigger", values.count(1), None, Scope.STREAM_READ,
            "Most messages of a micro-batch, over all partitions. It may end inside an entry."),
-    Option("maxBytesPerTrigger", values.size_bytes, None, Scope.STREAM_READ, _BYTES,
+    Option("maxBytesPerTrigger", values.BYTES, None, Scope.STREAM_READ,
            "About how many payload bytes a micro-batch may have; one message always passes."),
-    Option("minMessagesPerTrigger", values.count(1), None, Scope.STREAM_READ, _NUMBER,
+    Option("minMessagesPerTrigger", values.count(1), None, Scope.STREAM_READ,
            "Wait until so many messages are there, but at most maxTriggerDelay. "
            "Trigger.AvailableNow does not wait."),
-    Option("maxTriggerDelay", values.parse_duration_ms, 15 * 60_000, Scope.STREAM_READ, _DURATION,
+    Option("maxTriggerDelay", values.DURATION, 15 * 60_000, Scope.STREAM_READ,
            "Longest wait for minMessagesPerTrigger."),
-    Option("minPartitions", values.count(1), None, Scope.READ, _NUMBER,
-           "At least so many tasks for a batch that is worth splitting; by default the "
-           "processors of the driver's machine. With Key_Shared each of them reads all rows, so a "
-           "consumer that has a third of the messages then takes a third of the processors."),
-    Option("includeProperties", values.boolean, False, Scope.READ, _BOOLEAN,
+    Option("minPartitions", values.count(1), None, Scope.READ,
+           "At least so many tasks for a batch that is worth splitting; by default the processors "
+           "of the driver's machine. With Key_Shared each of them reads all rows, so a consumer "
+           "that has a third of the messages then takes a third of the processors."),
+    Option("includeProperties", values.BOOLEAN, False, Scope.READ,
            "Whether the column `properties` is among those of a source without a user schema."),
-    Option("failOnDataLoss", values.boolean, True, Scope.READ, _BOOLEAN,
-           "Whether a query stops when messages that it has not read were trimmed away; "
-           "otherwise it goes on behind them, and says so in its log."),
-    Option("readCompacted", values.boolean, False, Scope.READ, _BOOLEAN,
+    Option("failOnDataLoss", values.BOOLEAN, True, Scope.READ,
+           "Whether a query stops when messages that it has not read were trimmed away; otherwise "
+           "it goes on behind them, and says so in its log."),
+    Option("readCompacted", values.BOOLEAN, False, Scope.READ,
            "Whether of a compacted topic (`pulsarlite topics compact`) only the latest message of "
-           "each key is read, up to the compaction's horizon, and all that was published since. "
-           "A consumer may do so with subscriptionType Exclusive or Failover."),
-    Option("topicDiscoveryInterval", values.parse_duration_ms, 10_000, Scope.STREAM_READ, _DURATION,
+           "each key is read, up to the compaction's horizon, and all that was published since. A "
+           "consumer may do so with subscriptionType Exclusive or Failover."),
+    Option("topicDiscoveryInterval", values.DURATION, 10_000, Scope.STREAM_READ,
            "How often topicsPattern looks for new topics (Pulsar: patternAutoDiscoveryPeriod)."),
-    Option("subscriptionName", values.text, None, Scope.STREAM_READ | Scope.WRITE, "a name",
+    Option("subscriptionName", values.SUBSCRIPTION_NAME, None, Scope.STREAM_READ | Scope.WRITE,
            "Read as a consumer of this subscription, with a broker (`pulsarlite standalone`); "
            "without it, as a Reader. A sink with it does not publish its rows: each acknowledges "
            "a message (see the columns below)."),
     Option("subscriptionType", values.one_of("Exclusive", "Failover", "Shared", "Key_Shared"),
-           "Exclusive", Scope.STREAM_READ, "Exclusive, Failover, Shared or Key_Shared",
+           "Exclusive", Scope.STREAM_READ,
            "How the consumers of a subscription share its messages."),
     Option("subscriptionMode", values.one_of("Durable", "NonDurable"), "Durable", Scope.STREAM_READ,
-           "Durable or NonDurable",
            "Whether the subscription stays when its last consumer has gone."),
     Option("subscriptionInitialPosition", values.one_of("Latest", "Earliest"), "Latest",
-           Scope.STREAM_READ, "Latest or Earliest", "Where a subscription begins that is new."),
-    Option("startMessageId", values.text, None, Scope.STREAM_READ, "a message id, such as 7:12:0:3",
+           Scope.STREAM_READ, "Where a subscription begins that is new."),
+    Option("startMessageId", values.MESSAGE_ID, None, Scope.STREAM_READ,
            "Where a new subscription begins in the partition that the id names, or in all. "
            "startMessageIdInclusive says whether it is itself delivered."),
-    Option("consumerName", values.text, None, Scope.STREAM_READ, "a name",
+    Option("consumerName", values.text("a name"), None, Scope.STREAM_READ,
            "The consumer's name in the subscription. Without it one is made up, and kept in the "
            "checkpoint. A newer run under the same name replaces an older, which stops."),
-    Option("priorityLevel", values.count(0), 0, Scope.STREAM_READ, "a whole number, 0 or more",
+    Option("priorityLevel", values.count(0), 0, Scope.STREAM_READ,
            "Lower ones are served first (Shared), or become active first (Failover)."),
     Option("keySharedMode", values.one_of("AUTO_SPLIT", "STICKY"), "AUTO_SPLIT", Scope.STREAM_READ,
-           "AUTO_SPLIT or STICKY", "Key_Shared: whether the broker deals out the keys, or each "
-           "consumer names its own by keySharedRanges."),
-    Option("keySharedRanges", values.hash_ranges, (), Scope.STREAM_READ,
-           "ranges, such as 0-999,2000-65535",
+           "Key_Shared: whether the broker deals out the keys, or each consumer names its own by "
+           "keySharedRanges."),
+    Option("keySharedRanges", values.HASH_RANGES, (), Scope.STREAM_READ,
            "Key_Shared with STICKY: the hash ranges of this consumer, both ends included."),
-    Option("allowOutOfOrderDelivery", values.boolean, False, Scope.STREAM_READ, _BOOLEAN,
+    Option("allowOutOfOrderDelivery", values.BOOLEAN, False, Scope.STREAM_READ,
            "Key_Shared: whether a key may go to another consumer before what of it is in process "
            "was acknowledged."),
-    Option("delayedDelivery", values.boolean, False, Scope.STREAM_READ, _BOOLEAN,
-           "Exclusive and Failover: whether a message with a delivery time waits for it, as "
-           "on Shared and Key_Shared. Pulsar has no such option, and delivers at once."),
-    Option("ackMode", values.one_of("auto", "manual"), "auto", Scope.STREAM_READ, "auto or manual",
+    Option("delayedDelivery", values.BOOLEAN, False, Scope.STREAM_READ,
+           "Exclusive and Failover: whether a message with a delivery time waits for it, as on "
+           "Shared and Key_Shared. Pulsar has no such option, and delivers at once."),
+    Option("ackMode", values.one_of("auto", "manual"), "auto", Scope.STREAM_READ,
            "auto: what a micro-batch delivered is acknowledged once it is committed. manual: the "
            "user acknowledges, by rows that a sink takes."),
-    Option("ackTimeout", values.parse_duration_ms, 0, Scope.STREAM_READ, _DURATION,
+    Option("ackTimeout", values.DURATION, 0, Scope.STREAM_READ,
            "With ackMode manual: what was not acknowledged for so long is delivered again; 0 for "
            "never, else 1s or more."),
-    Option("ackTimeoutRedeliveryBackoff", values.backoff, None, Scope.STREAM_READ, _BACKOFF,
+    Option("ackTimeoutRedeliveryBackoff", values.BACKOFF, None, Scope.STREAM_READ,
            "Added to ackTimeout, by how often a message was delivered before."),
-    Option("negativeAckRedeliveryDelay", values.parse_duration_ms, 60_000,
-           Scope.STREAM_READ, _DURATION,
+    Option("negativeAckRedeliveryDelay", values.DURATION, 60_000, Scope.STREAM_READ,
            "When a negatively acknowledged message is delivered again."),
-    Option("negativeAckRedeliveryBackoff", values.backoff, None, Scope.STREAM_READ, _BACKOFF,
+    Option("negativeAckRedeliveryBackoff", values.BACKOFF, None, Scope.STREAM_READ,
            "In place of negativeAckRedeliveryDelay: by how often it was delivered before."),
-    Option("maxRedeliverCount", values.count(1), 16, Scope.STREAM_READ, _NUMBER,
+    Option("maxRedeliverCount", values.count(1), 16, Scope.STREAM_READ,
            "Gives the subscription a dead letter topic: where a message goes that was delivered "
            "so many times again."),
-    Option("deadLetterTopic", values.text, None, Scope.STREAM_READ, "a topic's name",
+    Option("deadLetterTopic", values.text("a topic's name"), None, Scope.STREAM_READ,
            "By default TOPIC-SUBSCRIPTION-DLQ. Gives the subscription a dead letter topic too."),
-    Option("retryLetterTopic", values.text, None, Scope.STREAM_READ, "a topic's name",
+    Option("retryLetterTopic", values.text("a topic's name"), None, Scope.STREAM_READ,
            "Where messages wait that are to be consumed later; with enableRetry by default "
            "TOPIC-SUBSCRIPTION-RETRY. Without either they stay, and are delivered again."),
-    Option("initialSubscriptionName", values.text, None, Scope.STREAM_READ, "a name",
+    Option("initialSubscriptionName", values.text("a name"), None, Scope.STREAM_READ,
            "A subscription that the dead letter topic gets when it is made."),
-    Option("enableRetry", values.boolean, False, Scope.STREAM_READ, _BOOLEAN,
+    Option("enableRetry", values.BOOLEAN, False, Scope.STREAM_READ,
            "Whether the retry letter topic is read too; it is made if it is not there."),
-    Option("maxBatchAttempts", values.count(1), 3, Scope.STREAM_READ, _NUMBER,
+    Option("maxBatchAttempts", values.count(1), 3, Scope.STREAM_READ,
            "With maxRedeliverCount: how often a micro-batch may be begun whose query ends before "
            "it does. Then its messages are tried apart, and the one that ends the query every "
            "time becomes a dead letter."),
-    Option("receiverQueueSize", values.count(1), None, Scope.STREAM_READ, _NUMBER,
+    Option("receiverQueueSize", values.count(1), None, Scope.STREAM_READ,
            "Most messages of a partition that are granted to this consumer and not acknowledged. "
            "By default twice maxMessagesPerTrigger, so that one micro-batch is granted while "
            "another runs; without that 1000000."),
     Option("maxTotalReceiverQueueSizeAcrossPartitions", values.count(1), None, Scope.STREAM_READ,
-           _NUMBER, "The same over all partitions: each has its share of it at most. By default "
-           "four times receiverQueueSize."),
-    Option("leaseTimeout", values.parse_duration_ms, 30_000, Scope.STREAM_READ, _DURATION,
+           "The same over all partitions: each has its share of it at most. By default four times "
+           "receiverQueueSize."),
+    Option("leaseTimeout", values.DURATION, 30_000, Scope.STREAM_READ,
            "How long the consumer may show no life before what it holds goes to others; 1s or "
            "more."),
-    Option("drainTimeout", values.parse_duration_ms, 60_000, Scope.STREAM_READ, _DURATION,
+    Option("drainTimeout", values.DURATION, 60_000, Scope.STREAM_READ,
            "How long a Trigger.AvailableNow run waits for a broker that is silent."),
-    Option("maxPendingChunkedMessage", values.count(1), DEFAULT_MAX_PENDING, Scope.READ, _NUMBER,
+    Option("maxPendingChunkedMessage", values.count(1), DEFAULT_MAX_PENDING, Scope.READ,
            "How many chunked messages may be in the making at one place of a partition; matters "
            "with autoAckOldestChunkedMessageOnQueueFull."),
-    Option("autoAckOldestChunkedMessageOnQueueFull", values.boolean, False, Scope.READ, _BOOLEAN,
+    Option("autoAckOldestChunkedMessageOnQueueFull", values.BOOLEAN, False, Scope.READ,
            "Whether the oldest chunked message that is not complete is given up when there are "
            "more than maxPendingChunkedMessage. Otherwise it stays: no chunk is held in memory."),
-    Option("expireTimeOfIncompleteChunkedMessage", values.parse_duration_ms, DEFAULT_EXPIRE_MS,
-           Scope.READ, _DURATION, "A message is given up whose next chunk was published longer "
-           "than this after its first; 0 for never."),
-    Option("valueSchema", values.one_of("auto"), None, Scope.READ, "auto",
-           "auto: `value` is of the type of the topic's newest schema, a struct for JSON and AVRO, "
-           "decoded by the schema of each message's version. Without it `value` is bytes."),
+    Option("expireTimeOfIncompleteChunkedMessage", values.DURATION, DEFAULT_EXPIRE_MS, Scope.READ,
+           "A message is given up whose next chunk was published longer than this after its "
+           "first; 0 for never."),
+    Option("valueSchema", values.one_of("auto"), None, Scope.READ,
+           "auto: `value` is of the type of the topic's newest schema, a struct for JSON and "
+           "AVRO, decoded by the schema of each message's version. Without it `value` is bytes."),
     Option("onSchemaMismatch", values.one_of("fail", "null", "deadLetter"), "fail", Scope.READ,
-           "fail, null or deadLetter",
            "With valueSchema: a message that does not fit ends the query, is null with its reason "
            "in the column `schema_error`, or becomes a dead letter of the subscription."),
     Option("numPartitions", values.count(1, MAX_PARTITIONS), 1, Scope.WRITE,
-           f"a whole number, 1 to {MAX_PARTITIONS}",
            "Partitions of a topic that the first write creates. A topic that exists keeps its."),
     Option("messageRoutingMode",
            values.one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
            "RoundRobinPartition", Scope.WRITE,
-           "RoundRobinPartition, SinglePartition or CustomPartition",
            "Where messages without a key go: in turn, batch by batch; to one partition; or, as "
            "those with a key then, where messageRouter says. Those with a key go by its hash."),
-    Option("messageRouter", values.import_path, None, Scope.WRITE, "package.module:function",
+    Option("messageRouter", values.IMPORT_PATH, None, Scope.WRITE,
            "A function of (messages, partitions), an Arrow table with the columns of a message "
-           "and a number, that gives each message's partition: "
-           "`[len(m['key']) % partitions for m in messages.to_pylist()]`."),
-    Option("hashingScheme", values.one_of("JavaStringHash", "Murmur3_32Hash"), "JavaStringHash",
-           Scope.WRITE, "JavaStringHash or Murmur3_32Hash",
-           "How the key chooses the partition."),
-    Option("batchingEnabled", values.boolean, True, Scope.WRITE, _BOOLEAN,
+           "and a number, that gives each message's partition: `[len(m['key']) % partitions for m "
+           "in messages.to_pylist()]`."),
+    Option("hashingScheme", values.one_of("JavaStringHash", "Murmur3_32Hash"),
+           "JavaStringHash", Scope.WRITE, "How the key chooses the partition."),
+    Option("batchingEnabled", values.BOOLEAN, True, Scope.WRITE,
            "Whether messages share entries. Without it each is an entry of its own."),
-    Option("batchingMaxMessages", values.count(1), 1000, Scope.WRITE, _NUMBER,
-           "Most messages of an entry."),
-    Option("batchingMaxBytes", values.size_bytes, 128 * 1024, Scope.WRITE, _BYTES,
+    Option("batchingMaxMessages", values.count(1), 1000, Scope.WRITE, "Most messages of an entry."),
+    Option("batchingMaxBytes", values.BYTES, 128 * 1024, Scope.WRITE,
            "Most payload bytes of an entry, unless a single message has more."),
     Option("batcherBuilder", values.one_of("DEFAULT", "KEY_BASED"), "DEFAULT", Scope.WRITE,
-           "DEFAULT or KEY_BASED",
            "Which messages share an entry: any, or only those of one ordering key, else key, as "
            "Key_Shared consumers of Pulsar need it."),
-    Option("deliverAt", values.parse_time_ms, None, Scope.WRITE, _TIME,
+    Option("deliverAt", values.TIME, None, Scope.WRITE,
            "When messages are delivered that have neither deliver_at nor deliver_after. A message "
            "with a delivery time is an entry of its own."),
-    Option("deliverAfter", values.parse_duration_ms, None, Scope.WRITE, _DURATION,
+    Option("deliverAfter", values.DURATION, None, Scope.WRITE,
            "The same, as a time after the message's publish_time."),
-    Option("maxMessageSize", values.size_bytes, 5 * 1024 * 1024, Scope.WRITE, _BYTES,
+    Option("maxMessageSize", values.BYTES, 5 * 1024 * 1024, Scope.WRITE,
            "Most bytes of a message's value; a larger one is refused, or cut into chunks."),
-    Option("chunkingEnabled", values.boolean, False, Scope.WRITE, _BOOLEAN,
-           "Whether a message over maxMessageSize is cut into chunks, each an entry, which readers "
-           "put together again. Needs batchingEnabled false."),
-    Option("chunkMaxMessageSize", values.size_bytes, None, Scope.WRITE, _BYTES,
+    Option("chunkingEnabled", values.BOOLEAN, False, Scope.WRITE,
+           "Whether a message over maxMessageSize is cut into chunks, each an entry, which "
+           "readers put together again. Needs batchingEnabled false."),
+    Option("chunkMaxMessageSize", values.BYTES, None, Scope.WRITE,
            "Most bytes of a chunk, where that is less than maxMessageSize."),
     Option("compressionType", values.one_of("ZSTD", "LZ4", "ZLIB", "SNAPPY", "NONE"), "ZSTD",
-           Scope.WRITE, "ZSTD, LZ4, ZLIB, SNAPPY or NONE", "Compression of the data files."),
+           Scope.WRITE, "Compression of the data files."),
     Option("schemaType", values.one_of(*SCHEMA_TYPES), "BYTES", Scope.WRITE,
-           ", ".join(SCHEMA_TYPES),
            "What the values are. All but BYTES are registered with the topic, and `value` is of "
            "the type: for JSON and AVRO (with pulsarlite[avro]) a struct."),
-    Option("schema", values.text, None, Scope.WRITE, "an Avro definition of a record, as JSON",
+    Option("schema", values.text("an Avro definition of a record, as JSON"), None, Scope.WRITE,
            "schemaType JSON or AVRO: the definition to write by. Without it, it is derived from "
            "the type of `value`."),
-    Option("producerName", values.text, None, Scope.WRITE, "a name",
+    Option("producerName", values.text("a name"), None, Scope.WRITE,
            "producer_name of rows that have none of their own."),
     Option("accessMode",
            values.one_of("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"),
-           "Shared", Scope.WRITE, "Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing",
+           "Shared", Scope.WRITE,
            "How this query, as a producer, shares its topic with others. The topic's log knows "
            "who has it, and refuses every commit of one who was fenced out. An Exclusive producer "
            "is refused while one that says Shared is there, not for sinks that say nothing."),
-    Option("producerLease", values.parse_duration_ms, DEFAULT_LEASE_MS, Scope.WRITE, _DURATION,
+    Option("producerLease", values.DURATION, DEFAULT_LEASE_MS, Scope.WRITE,
            "After so long without a commit a query that said its accessMode counts as gone, and "
            "others may have the topic. Longer than the trigger's interval."),
-    Option("enableDeduplication", values.boolean, None, Scope.WRITE, _BOOLEAN,
-           "Whether a message is dropped whose sequence_id its producer_name has used before "
-           "in that partition, in whatever order they come. Without it the topic's setting holds, "
+    Option("enableDeduplication", values.BOOLEAN, None, Scope.WRITE,
+           "Whether a message is dropped whose sequence_id its producer_name has used before in "
+           "that partition, in whatever order they come. Without it the topic's setting holds, "
            "else its namespace's policy; off if none says."),
-    Option("txnAppId", values.text, None, Scope.BATCH_WRITE, "any text",
+    Option("txnAppId", values.text("any text"), None, Scope.BATCH_WRITE,
            "With txnVersion: a write with the same two is published once, however often it runs."),
-    Option("txnVersion", values.count(0), None, Scope.BATCH_WRITE, "a whole number, 0 to 2^63 - 1",
+    Option("txnVersion", values.count(0), None, Scope.BATCH_WRITE,
            "Rises with each write of one txnAppId, for instance foreachBatch's batch id."),
-    Option("transactional", values.boolean, False, Scope.WRITE, _BOOLEAN,
+    Option("transactional", values.BOOLEAN, False, Scope.WRITE,
            "Whether all topics that a write, or a micro-batch, publishes to show it at the same "
            "instant, or never. Otherwise each topic shows its part as soon as it has it."),
-    Option("transactionTimeout", values.duration_ms(MAX_TRANSACTION_TIMEOUT_MS),
-           DEFAULT_TRANSACTION_TIMEOUT_MS, Scope.WRITE, f"{_DURATION}, at most 1h",
+    Option("transactionTimeout", values.duration(MAX_TRANSACTION_TIMEOUT_MS, "1h"),
+           DEFAULT_TRANSACTION_TIMEOUT_MS, Scope.WRITE,
            "After so long a transaction that is not decided may be aborted by whoever waits for "
            "its topics."),
 )  # fmt: skip
@@ -327,7 +302,7 @@ class Options:
         options = Options(given, storage)
         options._check_service_url(environment or {})
         options.check_scope(scope)
-        options._check_together()
+        check_together(options, CONSUMERS)
         return options
 
     def __getitem__(self, name: str) -> Any:
@@ -362,26 +337,6 @@ class Options:
         given.pop("path", None)
         object.__setattr__(self, "given", given | {"serviceUrl": url})
 
-    def _check_together(self) -> None:
-        chosen = [name for name in ("topic", "topics", "topicsPattern") if self.has(name)]
-        if len(chosen) > 1:
-            raise InvalidOptionError(f"Options {' and '.join(chosen)} exclude each other.")
-        for one, other in (("startingOffsets", "startingTime"), ("endingOffsets", "endingTime")):
-            if self.has(one) and self.has(other):
-                raise InvalidOptionError(f"Options {one} and {other} exclude each other.")
-        check_producer_options(self)
-        if self.has("txnAppId") != self.has("txnVersion"):
-            raise InvalidOptionError("Options txnAppId and txnVersion go together: give both.")
-        if self.has("maxTriggerDelay") and not self.has("minMessagesPerTrigger"):
-            raise InvalidOptionError("Option maxTriggerDelay needs minMessagesPerTrigger.")
-        check_consumer_options(self, CONSUMERS)
-        check_schema_options(self)
-        least, most = self["minMessagesPerTrigger"], self["maxMessagesPerTrigger"]
-        if least and most and least > most:
-            raise InvalidOptionError(
-                f"minMessagesPerTrigger ({least}) is above maxMessagesPerTrigger ({most})."
-            )
-
 
 def markdown_table() -> str:
     """The rows of docs/options.md."""
@@ -389,18 +344,18 @@ def markdown_table() -> str:
     for option in OPTIONS:
         default = "" if option.default in (None, ()) else str(option.default)
         default = default.lower() if isinstance(option.default, bool) else default
-        cells = (f"`{option.name}`", default, _scope_text(option.scope), option.expects)
+        cells = (f"`{option.name}`", default, _scope_text(option.scope), option.kind.expects)
         lines.append(f"| {' | '.join(cells)} | {option.meaning} |")
     return "\n".join(lines) + "\n"
 
 
 def _parse(option: Option, value: str) -> Any:
     try:
-        return option.parse(str(value))
+        return option.kind.parse(str(value))
     except ValueError as error:
-        detail = f" ({error})" if option.parse is values.pattern else ""
+        detail = f" ({error.message})" if isinstance(error, PulsarliteError) else ""
         raise InvalidOptionError(
-            f"Option {option.name} can't be {value!r}{detail}: it takes {option.expects}."
+            f"Option {option.name} can't be {value!r}{detail}: it takes {option.kind.expects}."
         ) from None
 
 

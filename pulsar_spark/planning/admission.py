@@ -10,10 +10,8 @@ one would block its own for ever; a look costs the messages it admits, not those
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
-
-from pyroaring import BitMap
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
@@ -23,51 +21,32 @@ from pulsar_spark.positions.position_set import PositionSet
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Backlog(Protocol):
-    """The waiting messages of one partition, as admission sees them."""
-
-    def take(self, messages: int | None) -> PositionSet:
-        """The next messages, at most so many (None: all)."""
-
-    def count(self, most: int | None = None) -> int:
-        """How many messages wait; stops counting at `most`."""
-
-    def size_bytes(self, most: int) -> int:
-        """About how many payload bytes wait; stops counting at `most`."""
-
-    def within_bytes(self, size_bytes: int) -> int:
-        """How many of the next messages have about so many payload bytes."""
-
-
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One partition: its cursor, its ledgers, and the end of reading (None: no end).
+    """What waits of one partition: first all `granted`, then what `cursor` lacks up to the end.
 
-    `uncounted` are entries that are no messages (chunks, but for the last of each message): they
-    are taken along with the messages behind them.
+    Without a cursor only what is granted waits; without `up_to` there is no end. `uncounted` are
+    entries that are no messages: they are not taken, and have no bytes.
     """
 
-    cursor: Cursor
+    cursor: Cursor | None
     ledgers: LedgerList
     up_to: Position | None = None
-    uncounted: PositionSet | None = None
+    uncounted: PositionSet = field(default_factory=PositionSet)
+    granted: PositionSet = field(default_factory=PositionSet)
 
     def take(self, messages: int | None) -> PositionSet:
         """The next messages, at most so many (None: all); costs the ledgers it takes from."""
-        whole: dict[int, BitMap] = {}
-        parts: dict[int, Mapping[int, int]] = {}
-        left = messages
+        gone = [each for each in self.granted.ledger_ids if self.ledgers.get(each) is None]
+        taken = [self.granted.of_ledgers(gone)]  # so that their loss is seen
         for ledger, rest in self._rests():
-            taken = rest
-            if left is not None:
-                if left <= 0:
+            one = LedgerList([ledger])
+            taken.append(rest if messages is None else rest.prefix(messages, one))
+            if messages is not None:
+                messages -= taken[-1].count(one)
+                if messages <= 0:
                     break
-                one = LedgerList([ledger])
-                taken = rest.prefix(left, one)
-                left -= taken.count(one)
-            whole[ledger.ledger_id] = taken.whole_entries(ledger.ledger_id)
-            parts[ledger.ledger_id] = taken.partial_entries(ledger.ledger_id)
-        return self._with_uncounted(PositionSet(whole, parts))
+        return PositionSet.union_of(taken)
 
     def count(self, most: int | None = None) -> int:
         """How many messages wait; stops counting at `most`."""
@@ -99,31 +78,29 @@ class Waiting:
                 break
         return messages
 
-    def rest_of(self, ledger: LedgerInfo) -> PositionSet:
+    def with_uncounted(self, taken: PositionSet) -> PositionSet:
+        """The messages, and the uncounted entries before the last of them."""
+        if self.cursor is None or not self.uncounted or not taken:
+            return taken
+        ledger_id = taken.ledger_ids[-1]
+        whole, parts = taken.whole_entries(ledger_id), taken.partial_entries(ledger_id)
+        last = max(whole.max() if whole else -1, max(parts, default=-1))
+        uncounted = self.uncounted.after(self.cursor.mark_delete_position)
+        return taken.union(uncounted.up_to(Position(ledger_id, last)))
+
+    def _rest_of(self, ledger: LedgerInfo, cursor: Cursor) -> PositionSet:
         """The messages of one ledger that the cursor lacks, up to the end."""
-        done = self.cursor.mark_delete_position
+        done = cursor.mark_delete_position
         first = done.entry_id + 1 if done.ledger_id == ledger.ledger_id else 0
         last = ledger.entries - 1
         if self.up_to is not None and ledger.ledger_id == self.up_to.ledger_id:
             last = min(last, self.up_to.entry_id)
         rest = PositionSet.of_range(ledger.ledger_id, first, last)
-        if rest and self.uncounted is not None:
-            rest = rest.difference(self.uncounted)
-        return rest.difference(self.cursor.individually_deleted) if rest else rest
-
-    def _with_uncounted(self, taken: PositionSet) -> PositionSet:
-        """The messages, and the uncounted entries before the last of them."""
-        if self.uncounted is None or not taken:
-            return taken
-        ledger_id = taken.ledger_ids[-1]
-        whole, parts = taken.whole_entries(ledger_id), taken.partial_entries(ledger_id)
-        last = max(whole.max() if whole else -1, max(parts, default=-1))
-        before = self.uncounted.after(self.cursor.mark_delete_position)
-        return taken.union(before.up_to(Position(ledger_id, last)))
+        return rest.difference(self.uncounted).difference(cursor.individually_deleted)
 
     def _messages(self, ledger: LedgerInfo) -> int:
         """The number of messages over which the ledger's bytes are spread."""
-        if self.uncounted is None:
+        if not self.uncounted:
             return ledger.messages
         whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
         return whole.difference(self.uncounted).count(LedgerList([ledger]))
@@ -133,12 +110,18 @@ class Waiting:
         return -(-messages * _weight(ledger) // max(self._messages(ledger), 1))
 
     def _rests(self) -> Iterator[tuple[LedgerInfo, PositionSet]]:
-        """(ledger, its waiting messages), in order."""
+        """(ledger, its waiting messages), in order; the granted ones first."""
+        for ledger_id in self.granted.ledger_ids:
+            ledger = self.ledgers.get(ledger_id)
+            if ledger is not None:
+                yield ledger, self.granted.of_ledgers([ledger_id])
+        if self.cursor is None:
+            return
         ledger = self.ledgers.first_at_or_after(self.cursor.mark_delete_position.ledger_id)
         while ledger is not None:
             if self.up_to is not None and ledger.ledger_id > self.up_to.ledger_id:
                 return
-            rest = self.rest_of(ledger)
+            rest = self._rest_of(ledger, self.cursor)
             if rest:
                 yield ledger, rest
             ledger = self.ledgers.first_after(ledger.ledger_id)
@@ -154,7 +137,7 @@ class Admission:
     max_delay_ms: int = 15 * 60_000
 
     def admit(
-        self, waiting: Mapping[Key, Backlog], *, waited_ms: int | None = None, turn: int = 0
+        self, waiting: Mapping[Key, Waiting], *, waited_ms: int | None = None, turn: int = 0
     ) -> dict[Key, PositionSet]:
         """The messages of each partition for the next micro-batch; without any it is left out.
 
@@ -171,7 +154,7 @@ class Admission:
         taken = {key: waiting[key].take(share) for key, share in shares.items()}
         return {key: messages for key, messages in taken.items() if messages}
 
-    def _reaches_minimum(self, waiting: Mapping[Key, Backlog]) -> bool:
+    def _reaches_minimum(self, waiting: Mapping[Key, Waiting]) -> bool:
         missing = self.min_messages or 0
         for each in waiting.values():
             missing -= each.count(missing)
@@ -179,7 +162,7 @@ class Admission:
                 return True
         return False
 
-    def _shares(self, waiting: Mapping[Key, Backlog], turn: int) -> dict[Key, int]:
+    def _shares(self, waiting: Mapping[Key, Waiting], turn: int) -> dict[Key, int]:
         """The number of messages of each partition that gets some."""
         keys = [key for key, each in waiting.items() if each.count(1)]
         if not keys:

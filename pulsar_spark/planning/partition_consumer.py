@@ -169,9 +169,9 @@ class PartitionConsumer:
         self,
         start: PartitionOffset | None,
         ledgers: LedgerList,
-        hidden: PositionSet | None = None,
+        hidden: PositionSet = NOTHING,
         up_to: Position | None = None,
-        removed: PositionSet | None = None,
+        removed: PositionSet = NOTHING,
     ) -> Offered:
         """The messages to plan behind `start`: granted, and neither planned nor done.
 
@@ -182,9 +182,7 @@ class PartitionConsumer:
         if self.automatic:
             for cursor in attempts.values():
                 done = done.union(cursor)
-        for left_out in (hidden, removed):
-            if left_out is not None:
-                done = done.acknowledge(left_out)
+        done = done.acknowledge(hidden).acknowledge(removed)
         explicit: dict[int, PositionSet] = {}
         for attempt, granted in self.grants.items():
             left = done.not_acknowledged(granted)
@@ -193,11 +191,13 @@ class PartitionConsumer:
             left = left if up_to is None else left.up_to(up_to)
             if left:
                 explicit[attempt] = left
-        openly = None
+        behind = None
         if self.open_attempt != NO_OPEN_GRANT:
             behind = self._not_openly(done, attempts).advance(ledgers)
-            openly = Waiting(behind, ledgers, up_to, removed)
-        return Offered(explicit, self.open_attempt, openly, ledgers, removed)
+        granted = PositionSet.union_of(explicit.values())
+        return Offered(
+            explicit, self.open_attempt, Waiting(behind, ledgers, up_to, removed, granted)
+        )
 
     def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
         """Messages that the open grant does not offer: planned by it, or granted explicitly."""
@@ -314,35 +314,18 @@ class PartitionConsumer:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The messages of one partition that wait, granted explicitly or openly: a `Backlog`.
-
-    `removed` messages are not offered, and do not count where bytes are estimated.
-    """
+    """The messages of one partition that wait, granted explicitly (by attempt) or openly."""
 
     explicit: Mapping[int, PositionSet]
     open_attempt: int
-    openly: Waiting | None
-    ledgers: LedgerList
-    removed: PositionSet | None = None
+    waiting: Waiting
 
     def begins_before(self, position: Position) -> bool:
         """Whether it offers a message at or before that position."""
-        if self.openly is not None and self.openly.cursor.mark_delete_position < position:
+        openly = self.waiting.cursor
+        if openly is not None and openly.mark_delete_position < position:
             return True
-        return any(granted.up_to(position) for granted in self.explicit.values())
-
-    def take(self, messages: int | None) -> PositionSet:
-        """The next messages, at most so many: explicit grants come first."""
-        granted = self._granted()
-        if messages is not None and granted:
-            held = granted.count(self.ledgers)
-            if held >= messages:
-                return granted.prefix(messages, self.ledgers)
-            messages -= held
-        if self.openly is None:
-            return granted
-        taken = self.openly.take(messages)
-        return granted.union(taken if self.removed is None else taken.difference(self.removed))
+        return bool(self.waiting.granted.up_to(position))
 
     def by_attempt(self, taken: PositionSet) -> dict[int, PositionSet]:
         """The messages by the attempt of their grant; the highest, where there are several."""
@@ -352,43 +335,6 @@ class Offered:
             if part:
                 found[attempt] = part
                 taken = taken.difference(part)
-        if taken and self.openly is not None:
+        if taken and self.open_attempt != NO_OPEN_GRANT:
             found[self.open_attempt] = found.get(self.open_attempt, NOTHING).union(taken)
         return found
-
-    def count(self, most: int | None = None) -> int:
-        """How many messages wait; stops counting at `most`."""
-        held = self._granted().count(self.ledgers)
-        if self.openly is not None and (most is None or held < most):
-            held += self.openly.count(None if most is None else most - held)
-        return held if most is None else min(held, most)
-
-    def size_bytes(self, most: int) -> int:
-        """About how many payload bytes wait; stops counting at `most`."""
-        size = self._granted_waiting().size_bytes(most)
-        if self.openly is not None and size < most:
-            size += self.openly.size_bytes(most - size)
-        return min(size, most)
-
-    def within_bytes(self, size_bytes: int) -> int:
-        """How many of the next messages have about so many payload bytes."""
-        granted = self._granted_waiting()
-        messages = granted.within_bytes(size_bytes)
-        if self.openly is not None and messages == granted.count():
-            messages += self.openly.within_bytes(size_bytes - granted.size_bytes(size_bytes))
-        return messages
-
-    def _granted(self) -> PositionSet:
-        return PositionSet.union_of(self.explicit.values())
-
-    def _granted_waiting(self) -> Waiting:
-        """The explicit grants as a backlog: the cursor has all else of their ledgers."""
-        granted = self._granted()
-        ledgers = LedgerList(
-            ledger for each in granted.ledger_ids if (ledger := self.ledgers.get(each)) is not None
-        )
-        done = NOTHING
-        for ledger in ledgers:
-            whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
-            done = done.union(whole.difference(granted))
-        return Waiting(Cursor().acknowledge(done), ledgers, uncounted=self.removed)

@@ -65,27 +65,26 @@ class PartitionOffset:
 
     def batch_since(self, start: PartitionOffset | None, ledgers: LedgerList) -> PositionSet:
         """The messages of the micro-batch from `start` (None: from the origin) to this offset."""
-        batch = PositionSet()
-        for part in self.attempts_since(start, ledgers).values():
-            batch = batch.union(part)
-        return batch
+        return PositionSet.union_of(self.attempts_since(start, ledgers).values())
 
     def attempts_since(
         self, start: PartitionOffset | None, ledgers: LedgerList
     ) -> dict[int, PositionSet]:
         """The same by attempt; attempts without messages are left out."""
-        same_epoch = start is not None and start.epoch == self.epoch
         found: dict[int, PositionSet] = {}
-        for attempt, end in sorted(self.attempts.items()):
-            begin = self.origin
-            if same_epoch and start is not None:
-                begin = start.attempts.get(attempt, self.origin)
+        for attempt, begin, end in self.steps_since(start):
             part = end.difference(begin, ledgers)
             if self.floor is not None:
                 part = part.after(self.floor)
             if part:
                 found[attempt] = part
         return found
+
+    def steps_since(self, start: PartitionOffset | None) -> Iterator[tuple[int, Cursor, Cursor]]:
+        """(attempt, its cursor at `start`, its cursor here), by attempt."""
+        before = start.attempts if start is not None and start.epoch == self.epoch else {}
+        for attempt, end in sorted(self.attempts.items()):
+            yield attempt, before.get(attempt, self.origin), end
 
     def to_json_value(self) -> dict[str, Any]:
         value: dict[str, Any] = {

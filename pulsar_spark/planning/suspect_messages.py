@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pulsar_spark.positions import cursor_format
 from pulsar_spark.positions.ledger_info import LedgerList
@@ -29,9 +29,10 @@ SUSPECTS_FORMAT: Final = StoredFormat(
 PARTS: Final = 16
 """The parts of a failed group. A good trial takes a fraction of a second, a bad one a restart."""
 
-Messages = Mapping[TopicPartition, Mapping[int, PositionSet]]
-"""Topic partition -> attempt -> messages."""
+Messages = Mapping[tuple[TopicPartition, int], PositionSet]
+"""(topic partition, attempt) -> messages."""
 Ledgers = Mapping[TopicPartition, LedgerList]
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +42,32 @@ class SuspectGroup:
     failures: int
     messages: Messages
 
-    def count(self, ledgers: Ledgers) -> int:
-        return sum(part.count(ledgers[about]) for about, _, part in _parts(self.messages))
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return sorted({about for about, _ in self.messages})
+
+    def attempts(self, about: TopicPartition) -> dict[int, PositionSet]:
+        """Attempt -> the partition's messages."""
+        return {n: part for (where, n), part in self.messages.items() if where == about}
 
     def of(self, about: TopicPartition) -> PositionSet:
-        return _union(self.messages.get(about, {}))
+        return PositionSet.union_of(self.attempts(about).values())
+
+    def count(self, ledgers: Ledgers) -> int:
+        return sum(part.count(ledgers[about]) for (about, _), part in self.messages.items())
 
     def to_json_value(self) -> dict[str, Any]:
-        messages = [[*about, attempt, _value(part)] for about, attempt, part in _sorted(self)]
+        messages = [
+            [*a, attempt, _value(part)] for (a, attempt), part in sorted(self.messages.items())
+        ]
         return {"failures": self.failures, "messages": messages}
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> SuspectGroup:
-        messages: dict[TopicPartition, dict[int, PositionSet]] = {}
-        for topic, partition, attempt, part in value["messages"]:
-            about = TopicPartition(topic, partition)
-            messages.setdefault(about, {})[attempt] = _messages(part)
+        messages = {
+            (TopicPartition(topic, partition), attempt): _messages(part)
+            for topic, partition, attempt, part in value["messages"]
+        }
         return SuspectGroup(value["failures"], messages)
 
 
@@ -80,10 +91,8 @@ class SuspectMessages:
 
     def not_done(self, about: TopicPartition) -> PositionSet:
         """The partition's suspects: planned once, and not to be acknowledged."""
-        result = self.buried.get(about, NOTHING)
-        for group in self.groups:
-            result = result.union(group.of(about))
-        return result
+        groups = (group.of(about) for group in self.groups)
+        return PositionSet.union_of((self.buried.get(about, NOTHING), *groups))
 
     def release(self) -> SuspectMessages:
         """The suspects with the first group released: the next micro-batch tries it."""
@@ -113,19 +122,24 @@ class SuspectMessages:
         if group.failures <= most:
             return SuspectMessages(None, (group, *self.groups), self.buried)
         buried = dict(self.buried)
-        for about, _, part in _parts(group.messages):
+        for (about, _), part in group.messages.items():
             buried[about] = buried.get(about, NOTHING).union(part)
         return SuspectMessages(None, self.groups, buried, group.failures)
 
     def without(self, gone: Mapping[TopicPartition, PositionSet | None]) -> SuspectMessages:
         """The suspects without these messages, or (None) without a topic partition's."""
-        groups = (replace(each, messages=_less(each.messages, gone)) for each in self.groups)
-        buried = {}
-        for about, part in self.buried.items():
+
+        def left(about: TopicPartition, part: PositionSet) -> PositionSet:
             less = gone.get(about, NOTHING)
-            left = NOTHING if less is None else part.difference(less)
-            if left:
-                buried[about] = left
+            return NOTHING if less is None else part.difference(less)
+
+        groups = (
+            replace(
+                each, messages=_there({k: left(k[0], part) for k, part in each.messages.items()})
+            )
+            for each in self.groups
+        )
+        buried = _there({about: left(about, part) for about, part in self.buried.items()})
         return replace(self, groups=tuple(each for each in groups if each.messages), buried=buried)
 
     def to_json(self) -> bytes:
@@ -157,16 +171,14 @@ class SuspectMessages:
 
 def _split(group: SuspectGroup, total: int, ledgers: Ledgers) -> Iterator[SuspectGroup]:
     """Up to `PARTS` groups of about the same size, in order."""
-    most = -(-total // PARTS)
-    taken: dict[TopicPartition, dict[int, PositionSet]] = {}
-    room = most
-    for about, attempt, part in _sorted(group):
-        rest = part
+    most = room = -(-total // PARTS)
+    taken: dict[tuple[TopicPartition, int], PositionSet] = {}
+    for key, part in sorted(group.messages.items()):
+        rest, known = part, ledgers[key[0]]
         while rest:
-            first = rest.prefix(room, ledgers[about])
-            taken.setdefault(about, {})[attempt] = first
-            room -= first.count(ledgers[about])
-            rest = rest.difference(first)
+            taken[key] = rest.prefix(room, known)
+            room -= taken[key].count(known)
+            rest = rest.difference(taken[key])
             if not room:
                 yield SuspectGroup(group.failures, taken)
                 taken, room = {}, most
@@ -180,43 +192,18 @@ def _by_itself(group: SuspectGroup, most: int, ledgers: Ledgers) -> SuspectGroup
     return replace(group, failures=min(group.failures, max(most - 1, 0))) if alone else group
 
 
-def _parts(messages: Messages) -> Iterator[tuple[TopicPartition, int, PositionSet]]:
-    for about, attempts in messages.items():
-        for attempt, part in attempts.items():
-            yield about, attempt, part
-
-
-def _sorted(group: SuspectGroup) -> list[tuple[TopicPartition, int, PositionSet]]:
-    return sorted(_parts(group.messages), key=lambda each: each[:2])
-
-
-def _less(messages: Messages, gone: Mapping[TopicPartition, PositionSet | None]) -> Messages:
-    left: dict[TopicPartition, dict[int, PositionSet]] = {}
-    for about, attempt, part in _parts(messages):
-        less = gone.get(about, NOTHING)
-        rest = NOTHING if less is None else part.difference(less)
-        if rest:
-            left.setdefault(about, {})[attempt] = rest
-    return left
-
-
 def _present(messages: Messages, ledgers: Ledgers) -> Messages:
     """The messages without those of trimmed ledgers."""
-    left: dict[TopicPartition, dict[int, PositionSet]] = {}
-    for about, attempt, part in _parts(messages):
-        there = [each for each in part.ledger_ids if ledgers[about].get(each) is not None]
-        whole = {each: part.whole_entries(each) for each in there}
-        rest = PositionSet(whole, {each: part.partial_entries(each) for each in there})
-        if rest:
-            left.setdefault(about, {})[attempt] = rest
-    return left
+    found = {}
+    for key, part in messages.items():
+        known = ledgers[key[0]]
+        found[key] = part.of_ledgers(each for each in part.ledger_ids if known.get(each))
+    return _there(found)
 
 
-def _union(attempts: Mapping[int, PositionSet]) -> PositionSet:
-    result = NOTHING
-    for part in attempts.values():
-        result = result.union(part)
-    return result
+def _there(messages: Mapping[Key, PositionSet]) -> dict[Key, PositionSet]:
+    """Without those that are empty."""
+    return {key: part for key, part in messages.items() if part}
 
 
 def _value(messages: PositionSet) -> Any:

@@ -116,11 +116,6 @@ class MessageId:
         """The key by which ids are sorted."""
         return self.ledger_id, self.entry_id, self.partition, self.batch_index
 
-    @property
-    def cpp_order(self) -> tuple[int, int, int]:
-        """The key of the C++ client's `<`; its `<=` is `<` or equal."""
-        return self.ledger_id, self.entry_id, self.batch_index
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageId):
             return NotImplemented
@@ -138,13 +133,6 @@ class MessageId:
 
     def __hash__(self) -> int:
         return hash(self.order)
-
-    def java_hash_code(self) -> int:
-        """Java's `hashCode()`; that of a chunked id counts its first chunk too."""
-        number = 31 * (self.ledger_id + 31 * self.entry_id) + 31 * self.partition + self.batch_index
-        if self.first_chunk is not None:
-            number = 31 * (31 + _signed(number, 32)) + self.first_chunk.java_hash_code()
-        return _signed(number, 32)
 
     def _is_of_another_topic(self, other: MessageId) -> bool:
         return None not in (self.topic, other.topic) and self.topic != other.topic

@@ -9,6 +9,7 @@ many messages stay small. Pulsar keeps such numbers a message each (`InMemoryRed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
@@ -23,11 +24,16 @@ class PositionMap(Mapping[int, PositionSet]):
     PositionMap(1: PositionSet(0:0), 2: PositionSet(0:1))
     """
 
-    __slots__ = ("_sets",)
+    __slots__ = ("_messages", "_sets")
 
-    def __init__(self, sets: Mapping[int, PositionSet] | None = None) -> None:
-        """From disjoint sets; empty ones are left out."""
+    def __init__(
+        self,
+        sets: Mapping[int, PositionSet] | None = None,
+        messages: PositionSet | None = None,
+    ) -> None:
+        """From disjoint sets, of which empty ones are left out, and their union, if it is known."""
         self._sets = {number: held for number, held in (sets or {}).items() if held}
+        self._messages = messages
 
     # -- as a Mapping ----------------------------------------------------------------------------
 
@@ -54,9 +60,10 @@ class PositionMap(Mapping[int, PositionSet]):
         """The map with that number for these messages, whatever they had before."""
         if not messages:
             return self
-        left = {each: held.difference(messages) for each, held in self._sets.items()}
-        left[number] = left.get(number, NOTHING).union(messages)
-        return PositionMap(left)
+        others = self.without(messages) if self.messages.intersection(messages) else self
+        sets = dict(others.items())
+        sets[number] = sets.get(number, NOTHING).union(messages)
+        return PositionMap(sets, self.messages.union(messages))
 
     def raised(self, messages: PositionSet) -> PositionMap:
         """The map with one more for each of these messages; those without a number get 1."""
@@ -70,6 +77,22 @@ class PositionMap(Mapping[int, PositionSet]):
         if not self._sets or not messages:
             return self
         return PositionMap({each: held.difference(messages) for each, held in self._sets.items()})
+
+    def split(self, number: int) -> tuple[PositionSet, PositionMap]:
+        """(the messages whose number is that or lower, the map without them)."""
+        if min(self._sets, default=number + 1) > number:
+            return NOTHING, self
+        first = (held for each, held in self._sets.items() if each <= number)
+        rest = {each: held for each, held in self._sets.items() if each > number}
+        return PositionSet.union_of(first), PositionMap(rest)
+
+    def coarsened(self, most: int) -> PositionMap:
+        """The map with so many numbers at most: the two that lie closest become the higher one."""
+        sets = dict(self._sets)
+        while len(sets) > most:
+            low, high = min(pairwise(sorted(sets)), key=lambda pair: pair[1] - pair[0])
+            sets[high] = sets[high].union(sets.pop(low))
+        return self if len(sets) == len(self) else PositionMap(sets, self._messages)
 
     def after(self, position: Position) -> PositionMap:
         """The map without messages at or before that position."""
@@ -86,7 +109,9 @@ class PositionMap(Mapping[int, PositionSet]):
     @property
     def messages(self) -> PositionSet:
         """All messages that have a number."""
-        return PositionSet.union_of(self._sets.values())
+        if self._messages is None:
+            self._messages = PositionSet.union_of(self._sets.values())
+        return self._messages
 
     def of(self, messages: PositionSet) -> PositionMap:
         """The map of these messages alone."""
@@ -111,3 +136,4 @@ class PositionMap(Mapping[int, PositionSet]):
             assert held, f"{number} has no messages"
             assert not seen.intersection(held), "a message has two numbers"
             seen = seen.union(held)
+        assert seen == self.messages, "the union is not that of the sets"

@@ -115,14 +115,14 @@ class PositionSet:
         if len(there) < 2:
             return there[0] if there else NOTHING
         whole: dict[int, list[BitMap]] = {}
-        parts = NOTHING
+        parts: dict[int, Mapping[int, int]] = {}
         for each in there:
             for ledger_id in each.ledger_ids:
                 whole.setdefault(ledger_id, []).append(each.whole_entries(ledger_id))
                 if entries := each.partial_entries(ledger_id):
-                    parts = parts.union(PositionSet(parts={ledger_id: entries}))
+                    parts[ledger_id] = _merge(parts.get(ledger_id, {}), entries, batch_part.union)
         joined = {ledger_id: BitMap.union(*bitmaps) for ledger_id, bitmaps in whole.items()}
-        return PositionSet(joined).union(parts)
+        return PositionSet(joined, parts)
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -142,14 +142,6 @@ class PositionSet:
     def partial_entries(self, ledger_id: int) -> Mapping[int, int]:
         """Entry id -> part (see the module), for the entries that it holds in part."""
         return self._parts.get(ledger_id, _NO_PARTS)
-
-    def partial_entry_count(self) -> int:
-        """How many entries it holds in part."""
-        return sum(len(entries) for entries in self._parts.values())
-
-    def whole_entry_count(self) -> int:
-        """How many entries it holds whole."""
-        return sum(len(entries) for entries in self._whole.values())
 
     def contains(self, position: tuple[int, int], batch_index: int | None = None) -> bool:
         """Whether it holds the entry whole, or the message of that batch index."""
@@ -256,6 +248,14 @@ class PositionSet:
             result._put_parts(ledger_id, parts)
         return result
 
+    def of_ledgers(self, ledger_ids: Iterable[int]) -> PositionSet:
+        """The messages of these ledgers."""
+        chosen = [*ledger_ids]
+        return PositionSet(
+            {each: self.whole_entries(each) for each in chosen},
+            {each: self.partial_entries(each) for each in chosen},
+        )
+
     def after(self, position: Position) -> PositionSet:
         """The messages after a position."""
         return self._restrict(
@@ -278,10 +278,7 @@ class PositionSet:
             ledger = _ledger(ledgers, ledger_id)
             held = self._count_of(ledger)
             if held <= messages:
-                taken = PositionSet(
-                    {ledger_id: self.whole_entries(ledger_id)},
-                    {ledger_id: self.partial_entries(ledger_id)},
-                )
+                taken = self.of_ledgers([ledger_id])
             else:
                 taken = self._prefix_in(ledger, messages)
             whole[ledger_id] = taken.whole_entries(ledger_id)

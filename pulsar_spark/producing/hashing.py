@@ -1,8 +1,8 @@
 """What number a key has: for choosing its partition, and its Key_Shared slot.
 
 Invariants: hashes are 31 bits, 0 <= hash < 2**31; the vectorised forms give, for each key, what
-the plain ones give. Follows Pulsar's `JavaStringHash`, `Murmur3_32Hash`, `MathUtils.signSafeMod`
-and `StickyKeyConsumerSelector.makeStickyKeyHash` (4.x: the slot is taken here).
+the plain ones give. Follows Pulsar's `JavaStringHash`, `Murmur3_32Hash` and
+`StickyKeyConsumerSelector.makeStickyKeyHash` (4.x: the slot is taken here).
 """
 
 from __future__ import annotations
@@ -24,44 +24,22 @@ CONSISTENT_HASHING_SLOTS: Final = 65535
 """Slots 1 to 65535 of auto split with consistent hashing, which is the default."""
 
 _BYTES_AT_ONCE: Final = 1 << 20
-_REPLACEMENT: Final = 0xFFFD
-
-
-def java_string_hash_code(key: str) -> int:
-    """Java's `String.hashCode()`: 32 bits, signed, over UTF-16 units."""
-    units = np.frombuffer(key.encode("utf-16-le", "surrogatepass"), "<u2")
-    value = int(units.astype(np.uint32) @ _powers_of_31(len(units)))
-    return value - 2**32 if value >> 31 else value
 
 
 def java_string_hash(key: str) -> int:
-    """JavaStringHash of a key."""
-    return java_string_hash_code(key) & MASK_31
-
-
-def java_string_hash_of_bytes(key: bytes) -> int:
-    """JavaStringHash of a key of bytes, which it reads as UTF-8 first, as Java reads it."""
-    return java_string_hash(decode_utf8_as_java(key))
+    """JavaStringHash of a key: 31 bits of Java's `hashCode`, over UTF-16 units."""
+    units = np.frombuffer(key.encode("utf-16-le", "surrogatepass"), "<u2")
+    return int(units.astype(np.uint32) @ _powers_of_31(len(units))) & MASK_31
 
 
 def murmur3_32_hash(key: str) -> int:
     """Murmur3_32Hash of a key: over its UTF-8 form, where a lone surrogate becomes `?`."""
-    return murmur3_32_hash_of_bytes(key.encode("utf-8", "replace"))
-
-
-def murmur3_32_hash_of_bytes(key: bytes) -> int:
-    """Murmur3_32Hash of a key of bytes."""
-    return murmur3_32(key) & MASK_31
+    return murmur3_32(key.encode("utf-8", "replace")) & MASK_31
 
 
 def murmur3_32(key: bytes) -> int:
     """The 32 bits of murmur3, x86, seed 0, unsigned."""
     return mmh3.hash(key, 0, signed=False)
-
-
-def sign_safe_mod(dividend: int, divisor: int) -> int:
-    """The remainder that is never negative."""
-    return dividend % divisor
 
 
 def sticky_key_slot(sticky_key_hash: int, *, consistent_hashing: bool = True) -> int:
@@ -81,7 +59,7 @@ def java_string_hash_many(values: pa.Array) -> NDArray[np.int64]:
 
 def murmur3_32_hash_many(values: pa.Array) -> NDArray[np.int64]:
     """Murmur3_32Hash of each key of an Arrow array of strings or bytes, shape (n,); 0 if null."""
-    return _hash_array(values, _murmur3_32_hash_of_buffers)
+    return _hash_array(values, lambda keys: _hash_buffers(keys, _murmur3))
 
 
 def _hash_array(
@@ -90,6 +68,7 @@ def _hash_array(
     """Unfolds chunks and dictionaries, and puts 0 where there is no key."""
     import pyarrow as pa
 
+    found: NDArray[np.int64]
     if isinstance(values, pa.ChunkedArray):
         parts = [_hash_array(chunk, hash_keys) for chunk in values.chunks]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -97,7 +76,7 @@ def _hash_array(
         hashes = _hash_array(values.dictionary, hash_keys)
         if not len(hashes):
             return np.zeros(len(values), np.int64)
-        found = hashes[_indices(values)]
+        found = np.take(hashes, values.indices.fill_null(0).to_numpy(zero_copy_only=False))
     else:
         if pa.types.is_null(values.type):
             return np.zeros(len(values), np.int64)
@@ -105,11 +84,6 @@ def _hash_array(
     if values.null_count:
         found[_nulls(values)] = 0
     return found
-
-
-def _indices(values: pa.DictionaryArray) -> NDArray[np.int64]:
-    """Where each value stands in the dictionary; 0 for a null."""
-    return np.asarray(values.indices.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def _nulls(values: pa.Array) -> NDArray[np.bool_]:
@@ -125,10 +99,6 @@ def _java_string_hash_of_buffers(values: pa.Array) -> NDArray[np.int64]:
     for row in _rows_beyond_ascii(values):
         result[row] = java_string_hash(values[row].as_py())
     return result
-
-
-def _murmur3_32_hash_of_buffers(values: pa.Array) -> NDArray[np.int64]:
-    return _hash_buffers(values, _murmur3)
 
 
 def _hash_buffers(
@@ -235,50 +205,3 @@ def _powers_of_31(count: int) -> NDArray[np.uint32]:
     powers = np.full(count, 31, np.uint32)
     powers[:1] = 1
     return np.cumprod(powers, dtype=np.uint32)[::-1]
-
-
-def decode_utf8_as_java(data: bytes) -> str:
-    """`new String(data, UTF_8)`: malformed bytes become U+FFFD, counted as Java counts them."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        marks, at = [], 0
-        while at < len(data):
-            mark, size = _next_mark(data, at)
-            marks.append(chr(mark))
-            at += size
-        return "".join(marks)
-
-
-def _next_mark(data: bytes, at: int) -> tuple[int, int]:
-    """(code point, bytes taken). What is malformed is taken as Java's decoder takes it."""
-    first = data[at]
-    if first < 0x80:
-        return first, 1
-    size = 2 if 0xC2 <= first <= 0xDF else 3 if first >> 4 == 0xE else 4
-    if first < 0xC2 or first > 0xF7:
-        return _REPLACEMENT, 1
-    tail = data[at + 1 : at + size]
-    good = 0
-    while good < len(tail) and tail[good] >> 6 == 0b10:
-        good += 1
-    if tail and not _may_follow(first, tail[0]):
-        good = 0
-    if good == size - 1:
-        point = first & (0x7F >> size)
-        for byte in tail:
-            point = point << 6 | byte & 0x3F
-        return (_REPLACEMENT if 0xD800 <= point <= 0xDFFF else point), size
-    if first > 0xF4:
-        return _REPLACEMENT, 1
-    return _REPLACEMENT, good + 1
-
-
-def _may_follow(first: int, second: int) -> bool:
-    if first == 0xE0:
-        return second >= 0xA0
-    if first == 0xF0:
-        return 0x90 <= second <= 0xBF
-    if first >= 0xF4:
-        return first == 0xF4 and second < 0x90
-    return True

@@ -2,7 +2,7 @@
 
 Invariants: a keyed message goes to `hash(key) mod partitions` whatever the router, so a key stays
 in one partition as long as their number stays; nothing here reads a clock or draws a number.
-Follows Pulsar's `RoundRobinPartitionMessageRouterImpl` and `SinglePartitionMessageRouterImpl`.
+Follows Pulsar's `RoundRobinPartitionMessageRouterImpl`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark.producing.batch_message_container import BatchLimits
-from pulsar_spark.producing.hashing import sign_safe_mod
 
 DEFAULT_PARTITION_SWITCH_MS: Final = 10
 """How long round robin with batching stays: the publish delay of 1 ms, times 10."""
@@ -32,32 +31,17 @@ class RoundRobinPartitionMessageRouter:
     batching: bool = True
     partition_switch_ms: int = DEFAULT_PARTITION_SWITCH_MS
 
-    def choose_partition(
-        self,
-        partitions: int,
-        *,
-        key_hash: int | None = None,
-        clock_ms: int = 0,
-        message_number: int = 0,
-    ) -> int:
-        """The partition of a message, 0 <= p < partitions.
-
-        `key_hash` is that of its key (see `hashing`), None without one; `clock_ms` is the time
-        at which it is published; `message_number` counts the unkeyed messages before it.
-        """
-        if key_hash is not None:
-            return sign_safe_mod(key_hash, partitions)
-        if self.batching:
-            switch_ms = max(1, self.partition_switch_ms)
-            return sign_safe_mod(clock_ms // switch_ms + self.start_index, partitions)
-        return sign_safe_mod(_int32(self.start_index + message_number), partitions)
-
     def choose_partitions(
         self, partitions: int, count: int, *, clock_ms: int = 0, message_number: int = 0
     ) -> NDArray[np.int32]:
-        """As `choose_partition` for `count` unkeyed messages in a row; shape (count,), int32."""
+        """The partitions of `count` unkeyed messages in a row; shape (count,), int32.
+
+        `clock_ms` is the time at which they are published; `message_number` counts the unkeyed
+        messages before them, and runs over as Java's counter does.
+        """
         if self.batching:
-            return np.full(count, self.choose_partition(partitions, clock_ms=clock_ms), np.int32)
+            turn = clock_ms // max(1, self.partition_switch_ms) + self.start_index
+            return np.full(count, turn % partitions, np.int32)
         counter = np.arange(count, dtype=np.int64) + (self.start_index + message_number)
         return (counter.astype(np.int32) % np.int32(partitions)).astype(np.int32)
 
@@ -102,24 +86,6 @@ class RoundRobinByBatch:
         return fitting
 
 
-@dataclass(frozen=True, slots=True)
-class SinglePartitionMessageRouter:
-    """Sends all messages without a key to one partition."""
-
-    partition_index: int
-
-    def choose_partition(self, partitions: int, *, key_hash: int | None = None) -> int:
-        """The partition of a message."""
-        if key_hash is not None:
-            return sign_safe_mod(key_hash, partitions)
-        return self.partition_index
-
-
 def partitions_of_keys(key_hashes: NDArray[np.int64], partitions: int) -> NDArray[np.int32]:
     """The partition of each keyed message, from the hashes of their keys; shape as given."""
     return (key_hashes % partitions).astype(np.int32)
-
-
-def _int32(value: int) -> int:
-    """Java's counter runs over."""
-    return (value + 2**31) % 2**32 - 2**31

@@ -101,7 +101,8 @@ class BrokerState:
             self.hidden = self.hidden.union(added.hidden)
         delays = self.policies.delayed_delivery and self.is_persistent
         if delays and added.deliver_at_ms is not None:
-            self._delay(ledger, np.asarray(added.deliver_at_ms, np.int64))
+            times = np.asarray(added.deliver_at_ms, np.int64)
+            self.delayed = self.delayed.add_ledger(ledger, times, self.now_ms)
         return True
 
     def remove_ledgers(self, ledger_ids: tuple[int, ...]) -> None:
@@ -122,7 +123,7 @@ class BrokerState:
         self.ledgers = LedgerList(held)
         self.trimming -= gone
         self.hidden = self.hidden.difference(messages)
-        self.delayed = self.delayed.without(messages)
+        self.delayed = self.delayed.without(gone)
 
     def compact(self, compacted: CompactedLedgers) -> None:
         """The log was compacted: whoever reads compacted has what it kept of trimmed ledgers."""
@@ -151,7 +152,7 @@ class BrokerState:
                 columns.published_at_ms, None, columns.publish_times_ms
             )
         messages = _messages_of(ledgers)
-        self.delayed = self.delayed.without(messages)
+        self.delayed = self.delayed.without(ledger_ids)
         self._pass_over(
             messages, [each for each in self.subscriptions.values() if not each.read_compacted]
         )
@@ -164,12 +165,6 @@ class BrokerState:
                 subscription.acknowledge(Cursor().acknowledge(rest), self.ledgers)
             subscription.cursor = subscription.cursor.advance(self.ledgers)
             subscription.drop_acknowledged()  # or it would be looked for in ledgers that are gone
-
-    def _delay(self, ledger: LedgerInfo, deliver_at_ms: NDArray[np.int64]) -> None:
-        if not (deliver_at_ms > self.now_ms).any():
-            return
-        delayed = self.delayed.with_tick(self.policies.delayed_delivery_tick_ms)
-        self.delayed = delayed.add_ledger(ledger, deliver_at_ms, self.now_ms)
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -216,7 +211,7 @@ class BrokerState:
             whole, parts = messages.whole_entries(ledger_id), messages.partial_entries(ledger_id)
             if max(whole.max() if whole else -1, max(parts, default=-1)) >= stop:
                 strange = True
-                beyond |= ledger is not None or ledger_id > newest
+                beyond |= ledger_id >= newest
             if ledger is not None and parts:
                 _check_batch_sizes(ledger, parts)
         return (self._published(messages) if strange else messages), beyond

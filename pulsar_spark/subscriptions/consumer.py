@@ -8,15 +8,17 @@ others; `delivered` is part of what it holds. Follows Pulsar's `Consumer` and it
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.policies import ConsumerOptions
-from pulsar_spark.subscriptions.due_messages import DueMessages
 
-NO_OPEN_GRANT = -1
+NO_OPEN_GRANT: Final = -1
+MAX_INSTANTS: Final = 1024
+"""Where messages would fall due at more, the two instants that lie closest become the later."""
 
 
 @dataclass(slots=True)
@@ -38,7 +40,8 @@ class Consumer:
     delivered: PositionSet = field(default_factory=PositionSet)
     says_delivered: bool = True
     """Whether what it was granted and has not named in a report, it has not delivered."""
-    timeouts: DueMessages = field(default_factory=DueMessages)
+    timeouts: PositionMap = field(default_factory=PositionMap)
+    """Instant in milliseconds -> what is given back then; at most MAX_INSTANTS."""
     revision: int = 0
     """Of the latest Revoke sent to it; 0 for none."""
     obeyed: int = 0
@@ -103,7 +106,7 @@ class Consumer:
         self.pending = PositionMap()
         self.open_attempt = NO_OPEN_GRANT
         self.delivered = self.revoked = self.draining = NOTHING
-        self.timeouts = DueMessages()
+        self.timeouts = PositionMap()
         self.obeyed = self.revision
         self.is_blocked = False
 
@@ -117,3 +120,4 @@ class Consumer:
         assert not self.revoked.difference(seen), "asked back, and not held"
         assert not self.draining.difference(seen), "draining, and not held"
         self.timeouts.check()
+        assert len(self.timeouts) <= MAX_INSTANTS, "too many instants"

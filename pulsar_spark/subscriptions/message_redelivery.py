@@ -18,7 +18,7 @@ from pulsar_spark.protocol.commands import ReconsumeLater
 from pulsar_spark.protocol.policies import ConsumerOptions
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
 from pulsar_spark.subscriptions.dead_letter import dead_letter, retry_letter
 from pulsar_spark.subscriptions.subscription import Subscription
 
@@ -95,8 +95,8 @@ def give_back(
     for count, part in tracker.by_count(messages):
         wait_ms = delay(count)
         if wait_ms > 0:
-            due_ms = state.now_ms + wait_ms
-            subscription.waiting = subscription.waiting.add(due_ms, part)
+            waiting = subscription.waiting.put(state.now_ms + wait_ms, part)
+            subscription.waiting = waiting.coarsened(MAX_INSTANTS)
         else:
             subscription.replay = subscription.replay.union(part)
     tracker = tracker.given_back(attempt, messages)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList, last_position
 from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import SubscriptionType
 from pulsar_spark.protocol.policies import KeySharedPolicy
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
-from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.due_messages import DueMessages
+from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 
 MAX_REMEMBERED_INCARNATIONS = 1000
@@ -41,7 +41,8 @@ class Subscription:
     """Of this epoch: what was granted at a lower attempt, was granted before it began."""
     read_position: Position = EARLIEST
     replay: PositionSet = field(default_factory=PositionSet)
-    waiting: DueMessages = field(default_factory=DueMessages)
+    waiting: PositionMap = field(default_factory=PositionMap)
+    """Instant in milliseconds -> what is to be granted again then; at most MAX_INSTANTS."""
     tracker: RedeliveryTracker = field(default_factory=RedeliveryTracker)
     consumers: dict[str, Consumer] = field(default_factory=dict)
     active: str = ""
@@ -145,7 +146,7 @@ class Subscription:
         """After a seek: nothing of what was granted before counts any more."""
         self.epoch += 1
         self.cursor = self.origin = cursor
-        self.waiting = DueMessages()
+        self.waiting = PositionMap()
         self.tracker = self.tracker.begin_epoch()
         self.first_attempt = self.tracker.highest_attempt + 1
         self.unheard = None
@@ -165,6 +166,7 @@ class Subscription:
         """Raise AssertionError if an invariant is broken."""
         self.cursor.check()
         self.waiting.check()
+        assert len(self.waiting) <= MAX_INSTANTS, "too many instants"
         self.tracker.check()
         places = [self.replay, self.waiting.messages]
         places += [consumer.held for consumer in self.consumers.values()]

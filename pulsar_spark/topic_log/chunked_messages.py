@@ -23,6 +23,8 @@ from pulsar_spark.positions.position_set import PositionSet
 
 DEFAULT_MAX_PENDING: Final = 10
 DEFAULT_EXPIRE_MS: Final = 60_000
+CHUNKS_KEPT_MS: Final = 3_600_000
+"""How long the chunks of an incomplete message stay, though all have been read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,17 +271,11 @@ def _begin(held: _Pending) -> Position:
     return Position(held.parts[0].ledger_id, held.parts[0].entry_id)
 
 
-def chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any]:
-    """The JSON, empty without chunks: the snapshot of such a topic stays of version 1."""
-    if not chunks:
-        return {}
-    return {"chunks": {str(k): [run.to_json() for run in v] for k, v in chunks.items()}}
+def chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any] | None:
+    """Runs by ledger id; None without chunks: the snapshot of such a topic stays of version 1."""
+    return {str(k): [run.to_json() for run in runs] for k, runs in chunks.items()} or None
 
 
 def chunks_from_json(value: Mapping[str, Any]) -> dict[int, tuple[ChunkRun, ...]]:
     """Runs by ledger id, ascending. TypeError or ValueError if the value is wrong."""
-    chunks: dict[int, tuple[ChunkRun, ...]] = {
-        int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
-        for ledger_id, runs in value.items()
-    }
-    return dict(sorted(chunks.items()))
+    return {int(k): tuple(map(ChunkRun.from_json, value[k])) for k in sorted(value, key=int)}

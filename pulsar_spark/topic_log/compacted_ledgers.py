@@ -93,8 +93,3 @@ class CompactedLedgers:
         if ledgers and ledgers[-1].ledger_id > horizon.ledger_id:
             raise ValueError("it has ledgers behind its horizon")
         return CompactedLedgers(horizon, LedgerList(ledgers), kept)
-
-    @staticmethod
-    def of_snapshot(value: Mapping[str, Any] | None) -> CompactedLedgers | None:
-        """Read it from a snapshot; None for a partition that was never compacted."""
-        return None if value is None else CompactedLedgers.from_json_value(value)

@@ -9,7 +9,7 @@ Takes the place of Pulsar's `ManagedLedgerInfo` in the metadata store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
 from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.schema.schema_info import SchemaInfo
-from pulsar_spark.topic_log.chunked_messages import ChunkRun
+from pulsar_spark.topic_log.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
 from pulsar_spark.topic_log.producer_registry import ProducerRegistry
 from pulsar_spark.topic_log.sequence_ranges import SequenceRange, ranges_from_json, ranges_to_json
 from pulsar_spark.topic_log.transaction_attempt import TRANSACTION_FIELDS, Transaction
@@ -26,22 +26,6 @@ LOG_FOLDER = "_log"
 MOST_MESSAGES: Final = (1 << 31) - 1
 """The most messages of a ledger: a task writes a file for each 64 MiB."""
 _LARGEST: Final = (1 << 63) - 1
-
-COMMIT_FORMAT: Final = StoredFormat(
-    "Log file",
-    version=2,
-    checked_since=2,
-    fields=frozenset(
-        {
-            "number", "commit_id", "timestamp_ms", "term", "transaction", "application",
-            "partitions", "settings", "ledgers", "trimmed", "moved", "hidden", "sequence_ids",
-            "sequence_ranges", "chunks", "producers", "compacted", "schemas", "reclaimed",
-            "forgotten", "inactive_applications", "inactive_producers",
-        }
-    ),
-    remedy="Nothing was changed; restore the file from a copy, or give the topic up. It can't be "
-    "skipped: what it confirmed would be lost.",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,44 +98,19 @@ class Commit:
 
     def to_json(self) -> bytes:
         """The canonical bytes of the log file."""
-        record: dict[str, Any] = {
+        application, transaction = self.application, self.transaction
+        record = {
             "number": self.number,
             "commit_id": self.commit_id,
             "timestamp_ms": self.timestamp_ms,
-            "transaction": self.transaction.to_json_value() if self.transaction else None,
             "term": self.term,
-            "application": None,
+            "application": application and {"id": application.id, "version": application.version},
+            "transaction": transaction and transaction.to_json_value(),
         }
-        if self.application:
-            record["application"] = {
-                "id": self.application.id,
-                "version": self.application.version,
-            }
-        if self.partitions is not None:
-            record["partitions"] = self.partitions
-        if self.settings is not None:
-            record["settings"] = dict(self.settings)
-        if self.producers is not None:
-            record["producers"] = dict(self.producers)
-        lists: dict[str, Any] = {
-            "ledgers": [ledger_to_json(ledger) for ledger in self.ledgers],
-            "trimmed": _keyed({p: list(ids) for p, ids in self.trimmed.items() if ids}),
-            "moved": [
-                [m.partition, m.ledger_id, m.file, m.first_row, *seal_to_json(m.seal)]
-                for m in self.moved
-            ],
-            "hidden": _keyed(self.hidden),
-            "sequence_ids": _keyed({p: dict(s) for p, s in self.sequence_ids.items() if s}),
-            "sequence_ranges": ranges_to_json(self.sequence_ranges),
-            "chunks": _keyed({k: [run.to_json() for run in v] for k, v in self.chunks.items()}),
-            "compacted": _keyed(self.compacted),
-            "schemas": _keyed({k: schema.to_json_value() for k, schema in self.schemas.items()}),
-            "reclaimed": sorted(self.reclaimed),
-            "forgotten": sorted(self.forgotten),
-            "inactive_applications": sorted(self.inactive_applications),
-            "inactive_producers": sorted(self.inactive_producers),
-        }
-        record.update({name: value for name, value in lists.items() if value})
+        for name, (_, write) in _OPTIONAL.items():
+            value = getattr(self, name)
+            if value or (value is not None and name in _MAY_BE_EMPTY):
+                record[name] = write(value)
         return COMMIT_FORMAT.encode(record)
 
     @staticmethod
@@ -162,7 +121,7 @@ class Commit:
         version wrote them.
         """
         record = COMMIT_FORMAT.decode(data, name)
-        if isinstance(record.get("transaction"), dict):
+        if isinstance(record.setdefault("transaction", None), dict):
             COMMIT_FORMAT.check_fields(record["transaction"], TRANSACTION_FIELDS, name)
         try:
             commit = _commit_of(record)
@@ -188,55 +147,17 @@ def checked_file(file: str) -> str:
 
 
 def _commit_of(record: Mapping[str, Any]) -> Commit:
-    application = record["application"]
-    partitions, settings, term = record.get("partitions"), record.get("settings"), record["term"]
-    producers, transaction = record.get("producers"), record.get("transaction")
-    if producers is not None:
-        ProducerRegistry.from_json_value(producers)
+    term, application, transaction = record["term"], record["application"], record["transaction"]
+    if application is not None:
+        application = Application(_text(application["id"]), _whole(application["version"]))
     return Commit(
         number=_count(record["number"]),
         commit_id=_text(record["commit_id"]),
         timestamp_ms=_whole(record["timestamp_ms"]),
         term=None if term is None else _whole(term),
-        application=None
-        if application is None
-        else Application(_text(application["id"]), _whole(application["version"])),
-        partitions=None if partitions is None else _count(partitions),
-        settings=None if settings is None else dict(settings),
-        ledgers=_apart(tuple(ledger_from_json(item) for item in record.get("ledgers", ()))),
-        trimmed={
-            int(partition): tuple(_whole(ledger_id) for ledger_id in ids)
-            for partition, ids in record.get("trimmed", {}).items()
-        },
-        moved=tuple(
-            MovedLedger(
-                _count(partition), _count(ledger_id), checked_file(file), _count(row), _seal(seal)
-            )
-            for partition, ledger_id, file, row, *seal in record.get("moved", ())
-        ),
-        hidden={int(partition): value for partition, value in record.get("hidden", {}).items()},
-        sequence_ids={
-            int(partition): {producer: _whole(highest) for producer, highest in each.items()}
-            for partition, each in record.get("sequence_ids", {}).items()
-        },
-        sequence_ranges=ranges_from_json(record.get("sequence_ranges", {})),
-        chunks={
-            int(ledger_id): tuple(ChunkRun.from_json(run) for run in runs)
-            for ledger_id, runs in record.get("chunks", {}).items()
-        },
-        producers=None if producers is None else dict(producers),
-        compacted={
-            int(partition): value for partition, value in record.get("compacted", {}).items()
-        },
-        schemas={
-            int(version): SchemaInfo.from_json_value(value)
-            for version, value in record.get("schemas", {}).items()
-        },
-        reclaimed=tuple(checked_file(file) for file in record.get("reclaimed", ())),
-        forgotten=tuple(checked_file(file) for file in record.get("forgotten", ())),
-        inactive_applications=tuple(map(_text, record.get("inactive_applications", ()))),
-        inactive_producers=tuple(map(_text, record.get("inactive_producers", ()))),
+        application=application,
         transaction=None if transaction is None else Transaction.from_json_value(transaction),
+        **{name: read(record[name]) for name, (read, _) in _OPTIONAL.items() if name in record},
     )
 
 
@@ -341,6 +262,75 @@ def _text(value: Any) -> str:
     return value
 
 
-def _keyed(by_partition: Mapping[int, Any]) -> dict[str, Any]:
-    """The map with the text keys that JSON wants."""
-    return {str(partition): value for partition, value in by_partition.items()}
+def _moved(value: Sequence[Any]) -> MovedLedger:
+    partition, ledger_id, file, row, *seal = value
+    place = (_count(partition), _count(ledger_id), checked_file(file), _count(row))
+    return MovedLedger(*place, _seal(seal))
+
+
+def _moved_to_json(moved: MovedLedger) -> list[Any]:
+    place = (moved.partition, moved.ledger_id, moved.file, moved.first_row)
+    return [*place, *seal_to_json(moved.seal)]
+
+
+def _producers(value: Mapping[str, Any]) -> dict[str, Any]:
+    ProducerRegistry.from_json_value(value)
+    return dict(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _each(read: _Change) -> _Change:
+    return lambda values: tuple(map(read, values))
+
+
+def _listed(write: _Change) -> _Change:
+    return lambda values: list(map(write, values))
+
+
+def _by_number(read: _Change) -> _Change:
+    return lambda values: {int(number): read(value) for number, value in values.items()}
+
+
+def _by_text(write: _Change) -> _Change:
+    """The keys are text, as JSON wants them; empty values are left out."""
+    return lambda values: {str(n): write(value) for n, value in values.items() if value}
+
+
+_Change = Callable[[Any], Any]
+_MAY_BE_EMPTY: Final = {"settings", "producers"}
+_OPTIONAL: Final[dict[str, tuple[_Change, _Change]]] = {
+    "partitions": (_count, _same),
+    "settings": (dict, dict),
+    "producers": (_producers, dict),
+    "ledgers": (lambda found: _apart(_each(ledger_from_json)(found)), _listed(ledger_to_json)),
+    "trimmed": (_by_number(_each(_whole)), _by_text(list)),
+    "moved": (_each(_moved), _listed(_moved_to_json)),
+    "hidden": (_by_number(_same), _by_text(_same)),
+    "sequence_ids": (
+        _by_number(lambda ids: {producer: _whole(highest) for producer, highest in ids.items()}),
+        _by_text(dict),
+    ),
+    "sequence_ranges": (ranges_from_json, ranges_to_json),
+    "chunks": (chunks_from_json, chunks_to_json),
+    "compacted": (_by_number(_same), _by_text(_same)),
+    "schemas": (_by_number(SchemaInfo.from_json_value), _by_text(SchemaInfo.to_json_value)),
+    "reclaimed": (_each(checked_file), sorted),
+    "forgotten": (_each(checked_file), sorted),
+    "inactive_applications": (_each(_text), sorted),
+    "inactive_producers": (_each(_text), sorted),
+}
+"""Fields that are left out where a commit has nothing to say: how each is read, and written."""
+
+COMMIT_FORMAT: Final = StoredFormat(
+    "Log file",
+    version=2,
+    checked_since=2,
+    fields=frozenset(
+        {"number", "commit_id", "timestamp_ms", "term", "application", "transaction", *_OPTIONAL}
+    ),
+    remedy="Nothing was changed; restore the file from a copy, or give the topic up. It can't be "
+    "skipped: what it confirmed would be lost.",
+)

@@ -21,7 +21,7 @@ from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerInfo, LedgerL
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.schema.schema_registry import SchemaRegistry
-from pulsar_spark.topic_log.chunked_messages import ChunkRun
+from pulsar_spark.topic_log.chunked_messages import CHUNKS_KEPT_MS, ChunkedMessages, ChunkRun
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.last_seen import LastSeen
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, MovedLedger, log_file
@@ -110,10 +110,20 @@ class TopicState:
         """The compacted part of the partition; None if it was never compacted."""
         return self._partitions[partition].compacted
 
-    def may_trim(self, partition: int, ledger_id: int) -> bool:
-        """Whether compaction lets the ledger go: in a compacted topic only once it is compacted."""
-        compacted = self._partitions[partition].compacted
-        return compacted is None or ledger_id <= compacted.horizon.ledger_id
+    def trimmable(self, partition: int, before: int, now_ms: int) -> tuple[int, ...]:
+        """The ids of the partition's ledgers below `before` that may go.
+
+        In a partition that was ever compacted, ledgers behind the horizon stay; and so does, with
+        all behind it, a ledger with chunks of a message that stays, or is yet to be complete.
+        """
+        compacted, ledgers = self.compacted(partition), self.ledgers(partition)
+        if compacted is not None:
+            before = min(before, compacted.horizon.ledger_id + 1)
+        gone = tuple(each.ledger_id for each in ledgers.between(0, before - 1))
+        if chunks := self.chunks(partition):
+            needed = ChunkedMessages.of(chunks, ledgers).needed(gone, now_ms - CHUNKS_KEPT_MS)
+            before = min(needed, default=before)
+        return tuple(each for each in gone if each < before)
 
     def sequences(self, partition: int) -> PublishedSequences:
         """The sequence ids that were published where duplicates are dropped. Not to be changed."""

@@ -122,6 +122,8 @@ class PartitionState:
             self.published = self.sum_of_ledgers()
         ledgers = self.view()
         hidden = self.hidden.since(ledgers[0].ledger_id) if ledgers else None
+        compacted = self.compacted and self.compacted.to_json_value()
+        some = {"chunks": chunks_to_json(self.chunks), "compacted": compacted}
         return {
             "ledgers": len(ledgers),
             "messages": self.messages,
@@ -130,9 +132,8 @@ class PartitionState:
             "hidden": [cursor_format.to_json_value(EARLIEST, hidden)] if hidden else [],
             "published": self.published.to_json(),
             "removed": self.removed.to_json(),
-            **chunks_to_json(self.chunks),
             **self.sequences.to_json_value(),
-            **({"compacted": self.compacted.to_json_value()} if self.compacted else {}),
+            **{name: value for name, value in some.items() if value},
         }
 
     @staticmethod
@@ -143,6 +144,7 @@ class PartitionState:
 
         A snapshot of an older version has no sums; one without ranges has no other sequence ids.
         """
+        compacted = value.get("compacted")
         sums: dict[str, Any] = {"published": None}
         if "published" in value:
             sums = {name: LedgerSum.from_json(value[name]) for name in ("published", "removed")}
@@ -156,7 +158,7 @@ class PartitionState:
             Position.parse(value["trimmed_up_to"]), HiddenMessages(value["hidden"]),
             chunks=chunks_from_json(value.get("chunks", {})),
             sequences=sequences,
-            compacted=CompactedLedgers.of_snapshot(value.get("compacted")),
+            compacted=compacted and CompactedLedgers.from_json_value(compacted),
             **sums,
         )  # fmt: skip
 

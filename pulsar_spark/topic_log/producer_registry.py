@@ -1,28 +1,41 @@
-"""A topic's producers, as its log keeps them: the runs behind them, and their leases.
+"""A topic's producers, as its log keeps them: who may publish, who waits, and their leases.
 
 A commit is checked against the state that it follows, so a producer that was fenced out can't
-commit, however late it comes. Invariants: immutable; a run (`incarnation`) that was fenced or
-replaced never publishes again; a lease decides only when another may have the topic, never
-whether its holder may publish; a producer without a claim has no record.
+commit, however late it comes. Invariants: immutable; at most one producer owns the topic, and then
+it is the only one; who waits is let in in order of coming; the topic epoch grows with each grant to
+an exclusive producer; a run (`incarnation`) that was fenced or replaced never publishes again; a
+lease decides only when another may have the topic, never whether its holder may publish; a
+producer without a claim has no record.
 
-Puts `TopicProducers` where Pulsar has a broker that sees its producers' connections.
+Follows Pulsar's `AbstractTopic.incrementTopicEpochIfNeeded` and `handleProducerRemoved`, but for a
+producer that waits behind Shared ones: here it is let in when the last of them leaves (there it
+waits for ever).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
-from pulsar_spark.topic_log.producer_access import Admission, ProducerAccessMode, TopicProducers
 
 FENCED_RUNS: Final = 100
 """The fenced runs of one producer that are remembered; the oldest are forgotten."""
 FENCED_PRODUCERS: Final = 1000
 """The producers whose fenced runs are remembered."""
 DEFAULT_LEASE_MS: Final = 5 * 60_000
+
+
+class ProducerAccessMode(str, Enum):
+    """How a producer wants to share its topic."""
+
+    SHARED = "Shared"
+    EXCLUSIVE = "Exclusive"
+    EXCLUSIVE_WITH_FENCING = "ExclusiveWithFencing"
+    WAIT_FOR_EXCLUSIVE = "WaitForExclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,19 @@ class ProducerClaim:
     lease_ms: int = DEFAULT_LEASE_MS
 
 
+class Producer(NamedTuple):
+    """The present run of a producer that publishes or waits."""
+
+    name: str
+    access_mode: ProducerAccessMode
+    incarnation: str
+    lapses_ms: int = 0
+    epoch: int = 0
+    """The number of runs before it that it took the place of."""
+    topic_epoch: int | None = None
+    """The topic's epoch when it was granted the topic; None if it shares it, or waits."""
+
+
 class FencedRun(NamedTuple):
     """One run of a producer; without a name where the log is of an older version."""
 
@@ -49,12 +75,22 @@ class FencedRun(NamedTuple):
 class ProducerRegistry:
     """The producers that claimed the topic in an access mode."""
 
-    topic: TopicProducers = field(default_factory=TopicProducers)
-    incarnations: Mapping[str, str] = field(default_factory=dict)
-    """Name -> run, of producers that publish or wait."""
-    lapses_ms: Mapping[str, int] = field(default_factory=dict)
+    producers: tuple[Producer, ...] = ()
+    """Those that may publish."""
+    waiting: tuple[Producer, ...] = ()
+    topic_epoch: int | None = None
     fenced: tuple[FencedRun, ...] = ()
     """Runs that may not publish any more, the latest last."""
+
+    @property
+    def owner(self) -> str | None:
+        """The producer that has the topic for itself."""
+        return next((each.name for each in self.producers if each.topic_epoch is not None), None)
+
+    @property
+    def present(self) -> dict[str, Producer]:
+        """By name, those that publish or wait."""
+        return {each.name: each for each in (*self.producers, *self.waiting)}
 
     def claim(self, claim: ProducerClaim, now_ms: int) -> tuple[ProducerRegistry, bool]:
         """Let a producer in, or let it go on: (the registry then, whether it may publish).
@@ -62,13 +98,13 @@ class ProducerRegistry:
         If it may not, it waits. ProducerFencedError if it was fenced out, or may not have the
         topic; ProducerBusyError if others exclude it for now.
         """
-        held = self.incarnations.get(claim.name)
-        goes_on = held == claim.incarnation
+        held = self.present.get(claim.name)
+        goes_on = held is not None and held.incarnation == claim.incarnation
         registry = self.without_lapsed(now_ms, but=claim.name if goes_on else None)
         if any(run.incarnation == claim.incarnation for run in registry.fenced):
             raise ProducerFencedError(f"Fenced out: {claim.name}")
         if not goes_on:
-            registry = _added(registry, claim)
+            registry = _let_in(registry, claim)
         return _renewed(registry, claim, now_ms), registry.may_publish(claim)
 
     def check(self, claim: ProducerClaim | None, now_ms: int) -> ProducerRegistry:
@@ -78,9 +114,8 @@ class ProducerRegistry:
         """
         if claim is None:
             registry = self.without_lapsed(now_ms)
-            owner = registry.topic.exclusive_producer
-            if owner is not None or registry.topic.waiting:
-                raise ProducerBusyError(f"Topic has an existing exclusive producer: {owner}")
+            if registry.owner is not None or registry.waiting:
+                raise ProducerBusyError(_owner_text(registry))
             return registry
         if not self.may_publish(claim):
             raise ProducerFencedError(f"Fenced out: {claim.name}")
@@ -88,30 +123,35 @@ class ProducerRegistry:
 
     def may_publish(self, claim: ProducerClaim) -> bool:
         """Whether this run of the producer is connected, and does not wait."""
-        held = self.incarnations.get(claim.name)
-        return held == claim.incarnation and claim.name in self.topic.producers
+        run = (claim.name, claim.incarnation)
+        return any(run == (each.name, each.incarnation) for each in self.producers)
 
     def leave(self, claim: ProducerClaim) -> ProducerRegistry:
         """Take the producer out; the one that waits longest gets its place."""
-        if self.incarnations.get(claim.name) != claim.incarnation:
-            return self
-        return _after(self, self.topic.remove(claim.name), (claim.name,), fence=False)
+        held = self.present.get(claim.name)
+        return _without(self, held) if held and held.incarnation == claim.incarnation else self
 
     def without_lapsed(self, now_ms: int, but: str | None = None) -> ProducerRegistry:
         """Take out producers whose lease is over, and fence out their runs."""
         registry = self
-        for name, lapse_ms in sorted(self.lapses_ms.items(), key=lambda each: each[1]):
-            if lapse_ms <= now_ms and name != but and name in registry.incarnations:
-                registry = _after(registry, registry.topic.remove(name), (name,), fence=True)
+        for name, held in sorted(self.present.items(), key=lambda each: each[1].lapses_ms):
+            if held.lapses_ms <= now_ms and name != but:
+                registry = _without(_fencing(registry, held), registry.present[name])
         return registry
 
     def to_json_value(self) -> dict[str, Any]:
+        present = self.present.values()
         return {
-            "topic": self.topic.to_json_value(),
-            "incarnations": dict(self.incarnations),
-            "lapses_ms": dict(self.lapses_ms),
+            "topic": {
+                "producers": [_to_json(each) for each in self.producers],
+                "waiting": [_to_json(each) for each in self.waiting],
+                "topic_epoch": self.topic_epoch,
+                "exclusive_producer": self.owner,
+            },
+            "incarnations": {each.name: each.incarnation for each in present},
+            "lapses_ms": {each.name: each.lapses_ms for each in present},
             "fenced": [run.incarnation for run in self.fenced],
-            "fenced_names": self._fenced_names,
+            "fenced_names": [run.name for run in self.fenced],
         }
 
     @staticmethod
@@ -119,71 +159,93 @@ class ProducerRegistry:
         """The registry from JSON; None: nobody ever made a claim."""
         if value is None:
             return ProducerRegistry()
-        fenced = value["fenced"]
+
+        def read(kept: list[Any]) -> Producer:
+            name, mode, epoch, topic_epoch = kept
+            run, lapses_ms = value["incarnations"][name], value["lapses_ms"][name]
+            return Producer(name, ProducerAccessMode(mode), run, lapses_ms, epoch, topic_epoch)
+
+        topic, fenced = value["topic"], value["fenced"]
         names = value.get("fenced_names", [""] * len(fenced))
         return ProducerRegistry(
-            TopicProducers.from_json_value(value["topic"]),
-            dict(value["incarnations"]),
-            dict(value["lapses_ms"]),
+            tuple(map(read, topic["producers"])),
+            tuple(map(read, topic["waiting"])),
+            topic["topic_epoch"],
             tuple(map(FencedRun._make, zip(names, fenced, strict=True))),
         )
 
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        self.topic.check()
-        known = {*self.topic.producers, *(each.name for each in self.topic.waiting)}
-        assert known == set(self.incarnations) == set(self.lapses_ms)
-        assert not set(self.incarnations.values()) & {run.incarnation for run in self.fenced}
-        assert all(count <= FENCED_RUNS for count in Counter(self._fenced_names).values())
-        assert len(set(self._fenced_names)) <= FENCED_PRODUCERS
-
-    @property
-    def _fenced_names(self) -> list[str]:
-        return [run.name for run in self.fenced]
+        assert self.owner is None or len(self.producers) == 1, "an owner who is not alone"
+        assert self.producers or not self.waiting, "somebody waits for nothing"
+        present = (*self.producers, *self.waiting)
+        assert len(self.present) == len(present), "a name twice"
+        assert not {each.incarnation for each in present} & {run.incarnation for run in self.fenced}
+        counts = Counter(run.name for run in self.fenced)
+        assert all(count <= FENCED_RUNS for count in counts.values())
+        assert len(counts) <= FENCED_PRODUCERS
 
 
-def _added(known: ProducerRegistry, claim: ProducerClaim) -> ProducerRegistry:
-    registry = known
-    epoch = 0
-    if claim.name in registry.incarnations:  # another run of the same query
-        waiting = {each.name: each for each in registry.topic.waiting}
-        old = registry.topic.producers.get(claim.name) or waiting[claim.name]
-        if old.access_mode is claim.access_mode:
-            epoch = old.epoch + 1
-            registry = _fencing(registry, claim.name)
-        else:
-            gone = registry.topic.remove(claim.name)
-            registry = _after(registry, gone, (claim.name,), fence=True)
-    admission = registry.topic.add(claim.name, claim.access_mode, epoch=epoch)
-    registry = _after(registry, admission, (), fence=True)
-    run = {claim.name: claim.incarnation}
-    return replace(registry, incarnations={**registry.incarnations, **run})
+def _let_in(registry: ProducerRegistry, claim: ProducerClaim) -> ProducerRegistry:
+    """The registry with a run that is new to it: it publishes, or waits."""
+    new = Producer(claim.name, claim.access_mode, claim.incarnation)
+    old = registry.present.get(new.name)
+    if old is not None:  # an earlier run of the same query
+        fencing = _fencing(registry, old)
+        if old.access_mode is not new.access_mode:
+            return _let_in(_without(fencing, old), claim)
+        again = old._replace(incarnation=new.incarnation, epoch=old.epoch + 1)
+        return _with(fencing, again)
+    if new.access_mode is ProducerAccessMode.SHARED:
+        if registry.owner is not None or registry.waiting:
+            raise ProducerBusyError(_owner_text(registry))
+        return replace(registry, producers=(*registry.producers, new))
+    if new.access_mode is ProducerAccessMode.EXCLUSIVE:
+        if registry.owner is not None or registry.waiting:
+            raise ProducerFencedError(_owner_text(registry))
+        if registry.producers:
+            raise ProducerFencedError("Topic has existing shared producers")
+    elif new.access_mode is ProducerAccessMode.WAIT_FOR_EXCLUSIVE and registry.producers:
+        return replace(registry, waiting=(*registry.waiting, new))
+    return _granted(_fencing(registry, *registry.producers, *registry.waiting), new, ())
 
 
-def _after(
-    registry: ProducerRegistry, admission: Admission, gone: tuple[str, ...], *, fence: bool
+def _granted(
+    registry: ProducerRegistry, producer: Producer, waiting: tuple[Producer, ...]
 ) -> ProducerRegistry:
-    """The registry after an admission; runs of those gone are fenced out, if `fence`."""
-    fenced = set(admission.fenced)
-    left = fenced | set(gone)
-    names = [name for name in (*gone, *admission.fenced) if fence or name in fenced]
-    fencing = _fencing(registry, *names)
+    """The topic is the producer's alone, at the next epoch."""
+    epoch = 0 if registry.topic_epoch is None else registry.topic_epoch + 1
+    owner = producer._replace(topic_epoch=epoch)
+    return replace(registry, producers=(owner,), waiting=waiting, topic_epoch=epoch)
+
+
+def _with(registry: ProducerRegistry, changed: Producer) -> ProducerRegistry:
+    """The registry with another record of a producer, in the same place."""
+    by_name = {**registry.present, changed.name: changed}
     return replace(
-        fencing,
-        topic=admission.topic,
-        incarnations={k: v for k, v in registry.incarnations.items() if k not in left},
-        lapses_ms={k: v for k, v in registry.lapses_ms.items() if k not in left},
+        registry,
+        producers=tuple(by_name[each.name] for each in registry.producers),
+        waiting=tuple(by_name[each.name] for each in registry.waiting),
     )
 
 
-def _fencing(registry: ProducerRegistry, *names: str) -> ProducerRegistry:
-    """The registry with the present runs of these producers fenced out.
+def _without(registry: ProducerRegistry, gone: Producer) -> ProducerRegistry:
+    """The registry without a producer; the next in line is let in, if there is room."""
+    producers = tuple(each for each in registry.producers if each != gone)
+    waiting = tuple(each for each in registry.waiting if each != gone)
+    if producers or not waiting:
+        return replace(registry, producers=producers, waiting=waiting)
+    return _granted(registry, waiting[0], waiting[1:])
+
+
+def _fencing(registry: ProducerRegistry, *ended: Producer) -> ProducerRegistry:
+    """The registry with these runs fenced out.
 
     Each producer forgets its own oldest runs, so that no other can make it forget one.
     """
-    runs = [FencedRun(n, registry.incarnations[n]) for n in names if n in registry.incarnations]
     kept: list[FencedRun] = []
     counts: Counter[str] = Counter()
+    runs = (FencedRun(each.name, each.incarnation) for each in ended)
     for run in reversed((*registry.fenced, *runs)):
         if run.name in counts or len(counts) < FENCED_PRODUCERS:
             counts[run.name] += 1
@@ -194,8 +256,15 @@ def _fencing(registry: ProducerRegistry, *names: str) -> ProducerRegistry:
 
 def _renewed(registry: ProducerRegistry, claim: ProducerClaim, now_ms: int) -> ProducerRegistry:
     """The registry with a new lease, once half of the old one is over: most commits keep it."""
-    known = registry.lapses_ms.get(claim.name)
-    if known is not None and known - now_ms > claim.lease_ms // 2:
+    held = registry.present[claim.name]
+    if held.lapses_ms - now_ms > claim.lease_ms // 2:
         return registry
-    lapses_ms = {**registry.lapses_ms, claim.name: now_ms + claim.lease_ms}
-    return replace(registry, lapses_ms=lapses_ms)
+    return _with(registry, held._replace(lapses_ms=now_ms + claim.lease_ms))
+
+
+def _owner_text(registry: ProducerRegistry) -> str:
+    return f"Topic has an existing exclusive producer: {registry.owner}"
+
+
+def _to_json(producer: Producer) -> list[Any]:
+    return [producer.name, producer.access_mode.value, producer.epoch, producer.topic_epoch]

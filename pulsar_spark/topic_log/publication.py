@@ -10,7 +10,7 @@ Follows Pulsar's `MessageDeduplication`, but for each message where Pulsar drops
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
@@ -49,19 +49,7 @@ class NewLedger:
     digest: int | None = None
 
     def numbered(self, ledger_id: int) -> LedgerInfo:
-        return LedgerInfo(
-            ledger_id,
-            self.partition,
-            self.file,
-            self.first_row,
-            self.batch_sizes,
-            self.size_bytes,
-            self.min_publish_time_ms,
-            self.max_publish_time_ms,
-            self.max_deliver_at_ms,
-            self.seal,
-            self.digest,
-        )
+        return LedgerInfo(ledger_id, *(getattr(self, each.name) for each in fields(LedgerInfo)[1:]))
 
 
 SequenceReader = Callable[[LedgerInfo], Mapping[str, tuple[Rows, Rows]]]

@@ -153,12 +153,8 @@ class PublishedSequences:
 
     def to_json_value(self) -> dict[str, Any]:
         """The ranges and floors as JSON; empty if there are none."""
-        value: dict[str, Any] = {}
-        if self.ranges:
-            value["sequence_ranges"] = ranges_to_json(self.ranges)
-        if self.floors:
-            value["sequence_floors"] = dict(self.floors)
-        return value
+        found = {"sequence_ranges": ranges_to_json(self.ranges), "sequence_floors": self.floors}
+        return {name: dict(value) for name, value in found.items() if value}
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> PublishedSequences:
@@ -177,12 +173,12 @@ class PublishedSequences:
         return known
 
 
-def ranges_to_json(ranges: Mapping[int, Mapping[str, SequenceRange]]) -> dict[str, Any]:
-    """The JSON in commits and snapshots, by ledger id and producer."""
+def ranges_to_json(ranges: Mapping[int, Mapping[str, SequenceRange]]) -> dict[str, Any] | None:
+    """The JSON in commits and snapshots, by ledger id and producer; None if there are none."""
     return {
         str(ledger_id): {producer: each.to_json() for producer, each in by_producer.items()}
         for ledger_id, by_producer in ranges.items()
-    }
+    } or None
 
 
 def ranges_from_json(value: Mapping[str, Any]) -> dict[int, Mapping[str, SequenceRange]]:

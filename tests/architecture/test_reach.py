@@ -19,15 +19,14 @@ from tests.vectors.check import KINDS
 DOORS = ("pulsar_spark", "pulsar_spark.__main__", "pyspark_pulsarlite")
 """What users and Spark import: the package, the command, the format."""
 TWIN_NAMES = {
-    "delayed_delivery.DelayedDeliveryTracker": "the fixed delay is no mode of `delayed_messages`",
     "hash_assignments.HashAssignments": "who is impacted only the vectors ask",
 }
 """Classes of which only a part runs: their names are not looked at."""
 CHECKS = {"check", "check_invariants"}
 """What every structure offers to tests."""
 FROM_PULSAR = {
-    "hashing", "message_id", "schema_info", "topic_name", "consistent_hashing_selector",
-    "failover_selector", "sticky_range_selector", "auto_split_selector", "message_router",
+    "schema_info", "consistent_hashing_selector",
+    "failover_selector", "sticky_range_selector", "auto_split_selector",
 }  # fmt: skip
 """Modules whose names are Pulsar's own calls, each held by recorded vectors."""
 

@@ -20,6 +20,8 @@ from pulsar_spark.positions.ledger_info import BatchSizes
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName, TopicPartition
+from tests.connector.reading import messages
+from tests.connector.sink.test_chunked_messages import send_rows
 from tests.connector.topics import files_below
 
 DAY_MS = 86_400_000
@@ -179,6 +181,17 @@ def test_trim_by_time_drops_what_is_wholly_older(
     assert "Nothing" in run(capsys, *before, "1970-01-01")[1][0]
     assert "Dropped 3 messages" in run(capsys, *before, "1970-01-02T12:00:00Z")[1][0]
     assert topics.open(TopicName.parse("orders")).state.messages(0) == 3
+
+
+def test_a_trim_leaves_the_chunks_of_a_message_that_stays(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSARLITE_SERVICE_URL", str(root))
+    send_rows(root, ("p", -1, 0, "plain"))
+    send_rows(root, ("x", 0, 3, "a"))
+    send_rows(root, ("x", 1, 3, "b"), ("x", 2, 3, "c"))
+    assert "Dropped 1 messages" in run(capsys, "topics", "trim", "t", "--before", "2")[1][0]
+    assert [each["value"] for each in messages(root)] == [b"abc"]
 
 
 def test_trim_by_id_drops_ledgers_before_it(

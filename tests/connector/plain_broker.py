@@ -40,6 +40,8 @@ class PlainBroker:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
+        if self._broker is not None:
+            self._broker.close()
         if self._failure is not None:
             raise self._failure
 
@@ -56,11 +58,11 @@ class PlainBroker:
 
     def _run(self) -> None:
         try:
-            broker = EmbeddedBroker(self._root, self._checkpoint)
-            while not self._stopped.is_set():
-                if broker.turn():
-                    self.batches += 1
-                else:
-                    self._stopped.wait(TURN_S)
+            with EmbeddedBroker(self._root, self._checkpoint) as broker:
+                while not self._stopped.is_set():
+                    if broker.turn():
+                        self.batches += 1
+                    else:
+                        self._stopped.wait(TURN_S)
         except BaseException as error:  # noqa: BLE001 - raised again by `stop`
             self._failure = error

@@ -16,7 +16,6 @@ from pulsar_spark.topic_name import (
     check_subscription_name,
     default_dead_letter_topic,
     default_retry_letter_topic,
-    url_encode,
 )
 from tests.core.partition import repeatable
 
@@ -108,7 +107,10 @@ def test_only_canonical_ascii_numbers_name_a_partition() -> None:
 def test_what_can_not_be_written_as_utf_8_is_no_name() -> None:
     with pytest.raises(InvalidTopicNameError, match="surrogate"):
         TopicName.parse("x\ud800")
-    assert url_encode("\ud800~*") == "%3F%7E*"
+
+
+def test_a_local_name_is_encoded_as_java_encodes_it() -> None:
+    assert TopicName.parse("a ~*é").encoded_local_name == "a+%7E*%C3%A9"
 
 
 def test_a_foreign_domain_or_a_slash_makes_no_name() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.vectors import java
 from tests.vectors.check import KINDS, check_document, check_file, kind_of, main
 from tests.vectors.differences import RULES
 
@@ -224,3 +225,25 @@ def test_cases_fail_when_what_users_run_is_broken(
     home, name, broken = MUTANTS[kind]
     monkeypatch.setattr(f"{home}.{name}", broken)
     assert failures(kind, document_of(kind))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"ok\xc3\xa9", "oké"),
+        (b"\x80\x80", "\ufffd\ufffd"),
+        (b"\xc0\xaf", "\ufffd\ufffd"),
+        (b"\xe2\x82", "\ufffd"),
+        (b"\xe2\x82x", "\ufffdx"),
+        (b"\xe2x", "\ufffdx"),
+        (b"\xed\xa0\x80", "\ufffd"),
+        (b"\xf0\x9f\x98", "\ufffd"),
+        (b"\xf0\x9f\x98x", "\ufffdx"),
+        (b"\xf0\x80\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
+        (b"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
+        (b"\xf5\x80\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+    ],
+)
+def test_malformed_utf_8_is_read_as_java_reads_it(data: bytes, text: str) -> None:
+    assert java.decode_utf8(data) == text

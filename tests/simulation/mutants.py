@@ -13,15 +13,16 @@ from pulsar_spark.dispatchers import (
     dispatcher_sticky_key,
     granting,
 )
-from pulsar_spark.hosting import broker_format
+from pulsar_spark.hosting.shards import ShardWriter
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import NOTHING
+from pulsar_spark.positions.position_map import PositionMap
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions import message_redelivery
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.delayed_delivery import DelayedDeliveryTracker, Punctuality
-from pulsar_spark.subscriptions.due_messages import DueMessages
+from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscriptions.subscription import Subscription
 
@@ -74,32 +75,27 @@ def hands_over_at_once(patch: Any) -> None:
 
 def forgets_holes_when_stored(patch: Any) -> None:
     """Pulsar's graceful close forgets acknowledged batch indexes."""
+    original = ShardWriter.put_set
 
-    def cursor_value(_writer: Any, _key: str, cursor: Cursor) -> list[Any]:
-        return [str(cursor.mark_delete_position), ""]
+    def put_set(self: ShardWriter, key: str, messages: PositionSet) -> Any:
+        return original(self, key, NOTHING if key.endswith("/cursor") else messages)
 
-    patch.setattr(broker_format, "_cursor_value", cursor_value)
+    patch.setattr(ShardWriter, "put_set", put_set)
 
 
 def comes_early(patch: Any) -> None:
     """Pulsar's trackers round down."""
-    original = DueMessages.due
-    patch.setattr(DueMessages, "due", lambda self, now_ms: original(self, now_ms + 256))
+    original = PositionMap.split
+    patch.setattr(PositionMap, "split", lambda self, now_ms: original(self, now_ms + 256))
 
 
 def delivers_delayed_messages_early(patch: Any) -> None:
     """Pulsar's tracker, up to a tick."""
-
-    def is_relaxed(self: DelayedDeliveryTracker, now_ms: int) -> Any:
-        return original(replace(self, punctuality=Punctuality.RELAXED), now_ms)
-
-    original = DelayedDeliveryTracker.scheduled_messages
-    available = DelayedDeliveryTracker.has_message_available
-    patch.setattr(DelayedDeliveryTracker, "scheduled_messages", is_relaxed)
+    original = DelayedMessages.scheduled_messages
     patch.setattr(
-        DelayedDeliveryTracker,
-        "has_message_available",
-        lambda self, now_ms: available(self, now_ms + self.tick_ms),
+        DelayedMessages,
+        "scheduled_messages",
+        lambda self, now_ms, tick_ms: original(self, now_ms + tick_ms, tick_ms),
     )
 
 
@@ -197,7 +193,7 @@ def trims_what_somebody_needs(patch: Any) -> None:
 
 def forgets_to_look_again(patch: Any) -> None:
     """Nobody says when the next redelivery is due."""
-    patch.setattr(DueMessages, "next_due_ms", property(lambda _: None))
+    patch.setattr(ReadyBuilder, "due_at", lambda *_: None)
 
 
 def gives_a_seek_no_new_epoch(patch: Any) -> None:
@@ -240,8 +236,8 @@ def believes_a_sink_whenever_it_read(patch: Any) -> None:
 
     def of_any_epoch(_subscription: Subscription, command: Any) -> Cursor:
         cursor: Cursor = command.acknowledged
-        for messages in command.acknowledged_attempts.values():
-            cursor = cursor.acknowledge(messages)
+        for each in command.acknowledged_attempts.values():
+            cursor = cursor.union(each)
         return cursor
 
     patch.setattr(acknowledgment, "_of_this_epoch", of_any_epoch)

@@ -66,9 +66,11 @@ class SharedClock(ManualClock):
         def act() -> None:
             if actor not in self.stopped:
                 before, self.renewing = self.renewing, True
-                with self.acting(actor):
-                    action()
-                self.renewing = before
+                try:
+                    with self.acting(actor):
+                        action()
+                finally:
+                    self.renewing = before
 
         repeated = super().repeat(every_s, act, name)
         self._repeated_by.setdefault(actor, []).append(repeated)

@@ -121,7 +121,7 @@ def a_rival_begins(world: World) -> None:
     """It takes over, and the broker that was there finds out."""
     if world.setting.rivals and not world.store.one_fails_in:
         world.note("a rival of the broker begins")
-        EmbeddedBroker(world.root)
+        EmbeddedBroker(world.root).close()
 
 
 def a_topic_grows(world: World) -> None:

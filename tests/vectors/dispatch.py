@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError, InvalidOptionError
 from pulsar_spark.positions.position import Position
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch, max_entries_in_this_batch
-from pulsar_spark.subscriptions.delayed_delivery import DelayedDeliveryTracker, Punctuality
+from pulsar_spark.subscriptions.delayed_messages import COLUMNS, DelayedMessages
 from tests.vectors.case import Case, run_all
 
 
@@ -128,61 +130,107 @@ def check_backoff(case: Case) -> None:
 
 
 def check_delayed_delivery(case: Case) -> None:
-    strict = case.take("deliver_at_time_strict")
-    tracker = DelayedDeliveryTracker(
+    tracker = _Tracker(
         case.take("tick_ms"),
-        Punctuality.STRICT if strict else Punctuality.RELAXED,
+        0 if case.take("deliver_at_time_strict") else case.record["tick_ms"],
         case.take("fixed_delay_lookahead"),
     )
-    timer = _Timer()
     for number, record in enumerate(case.take("steps")):
         step = Case(f"step {number} {record.get('op')}", record)
-        tracker = _delay(step, tracker, timer)
-        tracker.check()
+        _delay(step, tracker)
+        tracker.delayed.check()
         case.problems += [f"{step.name}: {text}" for text in step.close().problems]
 
 
-class _Timer:
-    """Pulsar's, which a broker without timers has none of: its steps say when the next is due."""
+class _Tracker:
+    """Pulsar's tracker on `DelayedMessages`, which say what waits, what comes and what is next.
 
-    def __init__(self) -> None:
-        self.target_ms: int | None = None
+    Pulsar rounds times down, where the broker rounds them up, and unless it is strict looks a tick
+    ahead: so it hands in earlier times here, and later instants. Worked out by its rules is what
+    no broker here has: a bound on what is taken at once, timers, and whether all that waits has one
+    delay, so that reading on is of no use.
+    """
 
-    def set(self, due_ms: int | None, now_ms: int) -> list[int]:
+    def __init__(self, tick_ms: int, ahead_ms: int, lookahead: int) -> None:
+        self.tick_ms = tick_ms
+        self.ahead_ms = ahead_ms
+        self.lookahead = lookahead
+        self.delayed = DelayedMessages()
+        self.highest_ms = 0
+        self.has_fixed_delay = True
+        self.timer_ms: int | None = None
+
+    @property
+    def pending(self) -> int:
+        return sum(1 for _ in self.delayed.messages.entries())
+
+    @property
+    def next_ms(self) -> int | None:
+        return self.delayed.next_delivery_time_ms(self.tick_ms)
+
+    def add(self, position: Position, deliver_at_ms: int, now_ms: int) -> bool:
+        if deliver_at_ms <= now_ms + self.ahead_ms:
+            self.has_fixed_delay = False
+            return False
+        self.has_fixed_delay &= deliver_at_ms >= self.highest_ms - self.tick_ms
+        self.highest_ms = max(self.highest_ms, deliver_at_ms)
+        bits = self.tick_ms.bit_length() - 1
+        self._wait([position], deliver_at_ms >> bits << bits)
+        return True
+
+    def is_available(self, now_ms: int) -> bool:
+        return self.next_ms is not None and self.next_ms <= now_ms + self.ahead_ms
+
+    def poll(self, now_ms: int, most: int) -> list[Position]:
+        """The earliest of those that are due."""
+        taken: list[Position] = []
+        while len(taken) < most and self.is_available(now_ms):
+            due_ms = self.next_ms or 0
+            self.delayed, due = self.delayed.scheduled_messages(due_ms, self.tick_ms)
+            positions = [position for position, _ in due.entries()]
+            self._wait(positions[most - len(taken) :], due_ms)
+            taken += positions[: most - len(taken)]
+        if not self.pending:
+            self.highest_ms, self.has_fixed_delay = 0, True
+        return sorted(taken)
+
+    def pauses(self, now_ms: int) -> bool:
+        is_full = 0 < self.lookahead <= self.pending
+        return is_full and self.has_fixed_delay and not self.is_available(now_ms)
+
+    def timers(self, now_ms: int) -> list[int]:
         """After a change, or a look that found nothing: the delay that a timer is started with."""
-        if due_ms is None:
-            self.target_ms = None
-        if due_ms is None or due_ms == self.target_ms or due_ms < now_ms:
+        due_ms, before = self.next_ms, self.timer_ms
+        if due_ms is None or due_ms >= now_ms:
+            self.timer_ms = due_ms
+        if due_ms is None or due_ms == before or due_ms < now_ms:
             return []
-        self.target_ms = due_ms
         return [due_ms - now_ms]
 
+    def _wait(self, positions: list[Position], until_ms: int) -> None:
+        rows = [(*position, 0, 1, until_ms) for position in positions]
+        self.delayed = self.delayed.add(np.array(rows, np.int64).reshape(-1, COLUMNS).T, until_ms)
 
-def _delay(step: Case, tracker: DelayedDeliveryTracker, timer: _Timer) -> DelayedDeliveryTracker:
+
+def _delay(step: Case, tracker: _Tracker) -> None:
     op, now = step.take("op"), step.take("now")
     started: list[int] = []
-
-    def update() -> None:
-        started.extend(timer.set(tracker.next_delivery_time_ms, now))
-
     if op == "add":
         position = Position(step.take("ledger"), step.take("entry"))
-        tracker, tracked = tracker.add(position, step.take("deliver_at"), now)
+        tracked = tracker.add(position, step.take("deliver_at"), now)
         step.expect("tracked", tracked)
         if tracked:
-            update()
+            started += tracker.timers(now)
     elif op in ("advance", "advance_and_poll"):
-        available = tracker.has_message_available(now)
+        available = tracker.is_available(now)
         step.expect("has_available", available)
         if not available:
-            update()
+            started += tracker.timers(now)
         if op == "advance_and_poll":
-            tracker, delivered = tracker.scheduled_messages(now, step.take("max"))
-            step.expect("delivered", [[*position] for position, _ in delivered.entries()])
-            update()
+            step.expect("delivered", [[*each] for each in tracker.poll(now, step.take("max"))])
+            started += tracker.timers(now)
     else:
         step.problems.append("this op is not known")
-    step.expect("pending", tracker.number_of_delayed_messages)
-    step.expect("pause_all_deliveries", tracker.should_pause_all_deliveries(now))
+    step.expect("pending", tracker.pending)
+    step.expect("pause_all_deliveries", tracker.pauses(now))
     step.expect("timers_scheduled_ms", started)
-    return tracker

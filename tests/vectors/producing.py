@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from pulsar_spark.errors import InvalidMessageError
-from pulsar_spark.producing.chunking import Chunks
+import pyarrow as pa
+
+from pulsar_spark.connector.sink.message_chunking import in_chunks, payload_chunk_size
+from pulsar_spark.options.options import Options
 from tests.vectors.case import Case
+
+CHUNKING = {"serviceUrl": ".", "chunkingEnabled": "true", "batchingEnabled": "false"}
 
 
 def check_chunking(case: Case) -> None:
-    payload = case.take("payload_bytes")
-    try:
-        chunks = Chunks.of(
-            payload,
-            case.take("metadata_bytes"),
-            case.take("max_message_size"),
-            case.take("chunk_max_message_size"),
-        )
-    except InvalidMessageError as error:
-        refusal = f"InvalidMessageException: {error.message}"
+    payload, most = case.take("payload_bytes"), case.take("chunk_max_message_size")
+    room = case.take("max_message_size") - case.take("metadata_bytes")
+    if room <= 0:  # metadata take no room here
+        refusal = "InvalidMessageException: metadata exceeds max message size"
         case.compare("error", case.take("error", None), refusal)
         return
     case.expect("error", None)
-    case.expect("payload_chunk_size", chunks.payload_chunk_size)
-    case.expect("num_chunks", chunks.count)
-    case.expect("chunk_payload_sizes", chunks.sizes)
-    case.expect("uuid_if_seq_7", chunks.uuid("producer-1", 7))
-    case.compare("sum of sizes", payload, sum(chunks.sizes))
-    last = chunks.slice(chunks.count - 1)
-    case.compare("last chunk", (payload - chunks.sizes[-1], payload), (last.start, last.stop))
+    most = most if most > 0 else None
+    case.expect("payload_chunk_size", payload_chunk_size(room, most))
+    values = pa.chunked_array([pa.array([bytes(payload)], pa.binary())])
+    messages = pa.table({"value": values, "producer_name": ["producer-1"], "sequence_id": [7]})
+    options = {"maxMessageSize": str(room)} | ({"chunkMaxMessageSize": str(most)} if most else {})
+    chunks = in_chunks(messages, Options.parse({**CHUNKING, **options}))
+    case.expect("num_chunks", len(chunks))
+    case.expect("chunk_payload_sizes", [len(each) for each in chunks["value"].to_pylist()])
+    case.expect("uuid_if_seq_7", chunks["uuid"][0].as_py())
+    numbers = [None] if len(chunks) == 1 else list(range(len(chunks)))
+    case.compare("chunk ids", numbers, chunks["chunk_id"].to_pylist())

@@ -9,15 +9,18 @@ import numpy as np
 import pyarrow as pa
 
 from pulsar_spark.connector.sink.message_batching import in_entries
+from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
 from pulsar_spark.options.options import Options
-from pulsar_spark.positions import ack_set
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.producing import hashing
 from pulsar_spark.producing.batch_message_container import BatchLimits
 from pulsar_spark.producing.message_router import (
     RoundRobinPartitionMessageRouter,
-    SinglePartitionMessageRouter,
     partitions_of_keys,
 )
+from tests.vectors import ack_set, java
 from tests.vectors.case import Case
 
 
@@ -34,7 +37,8 @@ def check_key_hash(case: Case) -> None:
         key = bytes.fromhex(case.take("key_hex"))
     case.expect("key_hex", key.hex())
     case.expect("byte_len", len(key))
-    unsigned, masked = hashing.murmur3_32(key), hashing.murmur3_32_hash_of_bytes(key)
+    unsigned = hashing.murmur3_32(key)
+    masked = unsigned & hashing.MASK_31
     case.expect("murmur3_raw_unsigned", unsigned)
     case.expect("murmur3_raw_signed", unsigned - 2**32 if unsigned >> 31 else unsigned)
     case.expect("murmur3_masked31", masked)
@@ -43,38 +47,30 @@ def check_key_hash(case: Case) -> None:
     slot = hashing.sticky_key_slot(masked, consistent_hashing=False)
     case.expect("sticky_slot_auto_split", slot)
     case.expect("sticky_slot_consistent_hashing", hashing.sticky_key_slot(masked))
-    case.expect("java_string_hash_from_bytes", hashing.java_string_hash_of_bytes(key))
+    case.expect("java_string_hash_from_bytes", hashing.java_string_hash(java.decode_utf8(key)))
 
 
 def _check_text_hash(case: Case, text: str) -> None:
-    murmur, java = hashing.murmur3_32_hash(text), hashing.java_string_hash(text)
+    murmur, java_hash = hashing.murmur3_32_hash(text), hashing.java_string_hash(text)
     case.expect("murmur3_client_string", murmur)
-    case.expect("java_string_hashcode_raw", hashing.java_string_hash_code(text))
-    case.expect("java_string_hash_masked31", java)
+    raw = case.take("java_string_hashcode_raw")
+    case.compare("java_string_hashcode_raw", raw & hashing.MASK_31, java_hash)
+    case.expect("java_string_hash_masked31", java_hash)
     if not any("\ud800" <= mark <= "\udfff" for mark in text):  # Arrow holds Unicode only
         many = hashing.java_string_hash_many(pa.array([None, text, "x", text]))
-        case.compare("java hash of many", [0, java, ord("x"), java], many.tolist())
-    router = RoundRobinPartitionMessageRouter(3)
-    for name, hashed in (("partition_murmur3", murmur), ("partition_javastring", java)):
+        case.compare("java hash of many", [0, java_hash, ord("x"), java_hash], many.tolist())
+    for name, hashed in (("partition_murmur3", murmur), ("partition_javastring", java_hash)):
         recorded = case.take(name, {})
         for partitions, partition in recorded.items():
-            what = f"{name} of {partitions}"
-            count = int(partitions)
-            found = router.choose_partition(count, key_hash=hashed, clock_ms=7, message_number=5)
-            case.compare(what, partition, found)
-            single = SinglePartitionMessageRouter(0).choose_partition(count, key_hash=hashed)
-            case.compare(f"{what}, single", partition, single)
-            from_array = partitions_of_keys(np.array([hashed]), count)
-            case.compare(f"{what}, many", [partition], from_array.tolist())
+            found = partitions_of_keys(np.array([hashed]), int(partitions)).tolist()
+            case.compare(f"{name} of {partitions}", [partition], found)
 
 
 def check_router(case: Case) -> None:
     router, partitions = case.take("router"), case.take("partitions")
     sequence = case.take("unkeyed_sequence", [])
     if router == "SinglePartition":
-        single = SinglePartitionMessageRouter(case.take("partition_index"))
-        found = [single.choose_partition(partitions) for _ in sequence]
-        case.compare("unkeyed_sequence", sequence, found)
+        case.compare("unkeyed_sequence", sequence, [case.take("partition_index")] * len(sequence))
         return
     case.compare("router", router, "RoundRobin")
     robin = RoundRobinPartitionMessageRouter(
@@ -82,37 +78,49 @@ def check_router(case: Case) -> None:
         case.take("batching"),
         case.take("partition_switch_ms", 10),
     )
-    numbers = range(len(sequence))
-    found = [robin.choose_partition(partitions, message_number=number) for number in numbers]
+    found = [_chosen(robin, partitions, message_number=number) for number in range(len(sequence))]
     case.compare("unkeyed_sequence", sequence, found)
     if not robin.batching:
         many = robin.choose_partitions(partitions, len(sequence)).tolist()
         case.compare("unkeyed_sequence, many", sequence, many)
     for place in case.take("unkeyed_at", []):
         clock_ms = place["clock_ms"]
-        found_at = robin.choose_partition(partitions, clock_ms=clock_ms)
+        found_at = _chosen(robin, partitions, clock_ms=clock_ms)
         recorded = {"clock_ms": clock_ms, "partition": found_at}
         case.compare(f"unkeyed_at {clock_ms}", place, recorded)
         many = robin.choose_partitions(partitions, 2, clock_ms=clock_ms).tolist()
         case.compare(f"unkeyed_at {clock_ms}, many", [place["partition"]] * 2, many)
 
 
+def _chosen(robin: RoundRobinPartitionMessageRouter, partitions: int, **when: int) -> int:
+    (partition,) = robin.choose_partitions(partitions, 1, **when).tolist()
+    return int(partition)
+
+
+_ENTRY = Position(0, 1)
+
+
 def check_ack_set(case: Case) -> None:
+    cursor = Cursor()
     if "and_left" in case.record:
-        left = ack_set.from_words(case.take("and_left"))
-        bits = left & ack_set.from_words(case.take("and_right"))
-        case.expect("and_result", ack_set.to_words(bits))
+        left, right = (ack_set.from_words(case.take(f"and_{side}")) for side in ("left", "right"))
+        batch_size = max(left, right).bit_length() + 1
+        for each in (left, right):
+            bits = (1 << batch_size) - 1 & ~each
+            cursor = cursor.acknowledge(PositionSet.of_batch(_ENTRY, batch_size, bits))
+    elif "cumulative_up_to" in case.record:
+        batch_size, up_to = case.take("batch_size"), case.take("cumulative_up_to")
+        cursor = cursor.acknowledge_cumulative(_ENTRY, up_to, batch_size)
     else:
-        batch_size = case.take("batch_size")
-        bits = ack_set.full(batch_size)
-        if "cumulative_up_to" in case.record:
-            bits = ack_set.without_up_to(bits, case.take("cumulative_up_to"))
-        else:
-            acked = case.take("acked")
-            bits = ack_set.without(bits, range(batch_size) if acked == "all" else acked)
-        case.compare("words read back", bits, ack_set.from_words(ack_set.to_words(bits)))
+        batch_size, acked = case.take("batch_size"), case.take("acked")
+        for index in range(batch_size) if acked == "all" else acked:
+            one = PositionSet.of_batch(_ENTRY, batch_size, 1 << index)
+            cursor = cursor.acknowledge(one)
+    bits = sum(1 << i for i in range(batch_size) if not cursor.contains(_ENTRY, i))
+    if "and_result" in case.record:
+        case.expect("and_result", ack_set.to_words(bits))
     case.expect("ack_set", ack_set.to_words(bits))
-    case.expect("remaining", ack_set.remaining(bits))
+    case.expect("remaining", bits.bit_count())
     case.expect("empty", bits == 0)
     case.expect("next_set_bit_0", (bits & -bits).bit_length() - 1)
 
@@ -172,6 +180,7 @@ def _check_key_based(case: Case) -> None:
             "key": pa.array([m["key"] for m in messages], pa.string()),
             "ordering_key": pa.array(ordering, pa.binary()),
             "sequence_id": pa.array([m["seq"] for m in messages], pa.int64()),
+            PAYLOAD_SIZE: pa.repeat(0, len(messages)),
         }
     )
     given = {"serviceUrl": "memory://vectors", "batcherBuilder": "KEY_BASED"}

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pulsar_spark.connector.broker import broker_query
-from pulsar_spark.connector.broker.broker_query import Broker, _SignOfLife, standalone
+from pulsar_spark.connector.broker.broker_query import Broker, standalone
+from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.command_line import standalone_command
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError, StaleCheckpointError, StorageError
@@ -68,8 +69,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def served(root: Path, queries: Queries) -> Broker:
     place = Root(str(root), {})
-    sign = _SignOfLife(place.store, place.service_url)
-    sign.start()
+    sign = SignOfLife(place)
+    sign.begin()
+    sign.keep()
     return Broker(object(), place, 1, sign, queries)  # type: ignore[arg-type]
 
 

@@ -13,8 +13,10 @@ import pytest
 
 from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
 from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT_FORMAT, EmbeddedBroker
+from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.producer_connection import connect
 from pulsar_spark.connector.topic_log.topics import Root
@@ -37,12 +39,10 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply
-from pulsar_spark.topic_log.producer_access import ProducerAccessMode
-from pulsar_spark.topic_log.producer_registry import ProducerClaim
+from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import send
-from tests.waiting import eventually
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ABOUT = TopicPartition("persistent://public/default/t", 0)
@@ -50,8 +50,15 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def place(root: Path) -> Root:
-    return Root(str(root), {})
+def clock() -> ManualClock:
+    return ManualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def place(root: Path, clock: ManualClock) -> Root:
+    place = Root(str(root), {})
+    place.store.clock = clock
+    return place
 
 
 def subscribe(name: str = "c", **given: Any) -> Subscribe:
@@ -77,9 +84,7 @@ def messages(*entries: int, ledger_id: int = 0) -> PositionSet:
     return PositionSet.of((ledger_id, entry) for entry in entries)
 
 
-def test_a_consumer_is_granted_what_is_published_before_and_after_it_came(
-    place: Root, tmp_path: Path
-) -> None:
+def test_a_consumer_is_granted_what_is_published_before_and_after_it_came(place: Root) -> None:
     loop = EmbeddedBroker(place, "_broker/c")
     send(place.service_url, "t", "ab", batchingEnabled=False)
     tell(place, subscribe())
@@ -92,7 +97,7 @@ def test_a_consumer_is_granted_what_is_published_before_and_after_it_came(
 
 
 def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
-    place: Root, tmp_path: Path
+    place: Root, clock: ManualClock
 ) -> None:
     loop = EmbeddedBroker(place, "_broker/c")
     send(place.service_url, "t", "a")
@@ -103,13 +108,14 @@ def test_an_idle_broker_makes_no_batch_and_a_due_instant_wakes_it(
     loop.until_quiet()
     due_ms = told(place, Stepped)[-1].next_due_ms
     assert not loop.turn()
-    eventually(loop.turn, 10, "the rejected message comes due")
+    clock.advance(due_ms - clock.wall_ms())
+    assert loop.turn()
     again = told(place, Grant)[-1]
     assert (again.attempt, again.messages, again.redelivery_count) == (1, messages(0), 1)
-    assert told(place, Stepped)[-1].now_ms >= due_ms, "early"
+    assert told(place, Stepped)[-1].now_ms == due_ms
 
 
-def test_a_lost_checkpoint_is_rebuilt_from_what_was_dispatched(place: Root, tmp_path: Path) -> None:
+def test_a_lost_checkpoint_is_rebuilt_from_what_was_dispatched(place: Root) -> None:
     send(place.service_url, "t", "abc", batchingEnabled=False)
     tell(place, subscribe())
     first = EmbeddedBroker(place, "_broker/first")
@@ -127,7 +133,7 @@ def test_a_lost_checkpoint_is_rebuilt_from_what_was_dispatched(place: Root, tmp_
 
 
 def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
-    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 6)
     monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
@@ -148,7 +154,9 @@ def test_behind_a_snapshot_the_system_topics_are_trimmed_and_still_restore(
     assert told(place, Stepped)[-1].backlogs == (("s", 13),)
 
 
-def test_a_consumer_whose_lease_lapsed_gives_way_to_another(place: Root, tmp_path: Path) -> None:
+def test_a_consumer_whose_lease_lapsed_gives_way_to_another(
+    place: Root, clock: ManualClock
+) -> None:
     loop = EmbeddedBroker(place, "_broker/c")
     send(place.service_url, "t", "a")
     keeper = LeaseKeeper(place.store)
@@ -160,8 +168,9 @@ def test_a_consumer_whose_lease_lapsed_gives_way_to_another(place: Root, tmp_pat
     assert [each.consumer for each in told(place, OpenGrant)] == ["c"]
     assert not loop.turn()
     keeper.stop()
-    eventually(loop.turn, 20, "the lease lapses")
-    loop.until_quiet()
+    for _ in range(4):
+        clock.advance(500)
+        loop.until_quiet()
     assert [each.consumer for each in told(place, OpenGrant)] == ["c", "d"]
     replaced = [each for each in told(place, Reply) if each.error is not None]
     assert [(each.consumer, each.error) for each in replaced] == [
@@ -171,7 +180,7 @@ def test_a_consumer_whose_lease_lapsed_gives_way_to_another(place: Root, tmp_pat
 
 
 def test_while_commands_wait_the_time_is_theirs(
-    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_source, "COMMANDS_AT_ONCE", 1)
     for number in range(3):
@@ -190,7 +199,7 @@ def _commands(place: Root) -> Iterator[Any]:
     return commands.read(0, commands.refresh())
 
 
-def test_a_batch_that_is_repeated_takes_in_no_more_than_it_did(place: Root, tmp_path: Path) -> None:
+def test_a_batch_that_is_repeated_takes_in_no_more_than_it_did(place: Root) -> None:
     send(place.service_url, "t", "a")
     tell(place, subscribe())
     loop = EmbeddedBroker(place, "_broker/c")
@@ -203,12 +212,12 @@ def test_a_batch_that_is_repeated_takes_in_no_more_than_it_did(place: Root, tmp_
     ]  # fmt: skip
 
 
-def test_a_broker_whose_term_is_over_writes_nothing(place: Root, tmp_path: Path) -> None:
-    loop = EmbeddedBroker(place, "_broker/first", term=1)
+def test_a_broker_whose_term_is_over_writes_nothing(place: Root) -> None:
+    loop = EmbeddedBroker(place, "_broker/first")
     tell(place, subscribe())
     send(place.service_url, "t", "a")
     loop.until_quiet()
-    newer = EmbeddedBroker(place, "_broker/second", term=2)
+    newer = EmbeddedBroker(place, "_broker/second")
     newer.until_quiet()
     before = SystemTopic(place, DISPATCH).refresh()
     send(place.service_url, "t", "b")
@@ -231,13 +240,13 @@ def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
             patch.setattr(embedded_broker, "write_rows", _killed)
             with pytest.raises(KeyboardInterrupt):
                 first.turn()
-    EmbeddedBroker(place, "_broker/second", term=2).until_quiet()
+    EmbeddedBroker(place, "_broker/second").until_quiet()
     send(place.service_url, "t", "c")
     before = SystemTopic(place, DISPATCH).refresh()
     with pytest.raises(StaleCheckpointError, match="or with a new checkpoint folder"):
-        EmbeddedBroker(place, "_broker/first", term=3).until_quiet()
+        EmbeddedBroker(place, "_broker/first").until_quiet()
     assert SystemTopic(place, DISPATCH).refresh() == before
-    EmbeddedBroker(place, "_broker/second", term=4).until_quiet()
+    EmbeddedBroker(place, "_broker/second").until_quiet()
     last = messages(0, ledger_id=2 if planned else 1)
     assert told(place, Grant)[-1].messages == last
 
@@ -316,9 +325,7 @@ def test_of_two_brokers_that_begin_at_one_moment_each_has_a_term_of_its_own(
     assert terms == [2, 3]
 
 
-def test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic(
-    place: Root, tmp_path: Path
-) -> None:
+def test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic(place: Root) -> None:
     claim = ProducerClaim("owner", ProducerAccessMode.EXCLUSIVE, "run", 60_000)
     connect(place.open_or_create(TopicName.parse("dead"), 1), claim)
     send(place.service_url, "t", "a")
@@ -331,7 +338,7 @@ def test_a_dead_letter_passes_by_an_exclusive_producer_of_its_topic(
     assert Run(place.service_url, topic="dead", startingOffsets="earliest").values() == ["a"]
 
 
-def test_a_command_that_is_damaged_stops_nobody(place: Root, tmp_path: Path) -> None:
+def test_a_command_that_is_damaged_stops_nobody(place: Root) -> None:
     SystemTopic(place, COMMANDS).append([Record(ABOUT, "s", b"{}")])
     tell(place, subscribe())
     send(place.service_url, "t", "a")
@@ -339,9 +346,7 @@ def test_a_command_that_is_damaged_stops_nobody(place: Root, tmp_path: Path) -> 
     assert [each.messages for each in told(place, Grant)] == [messages(0)]
 
 
-def test_a_topic_that_comes_later_is_found(
-    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_comes_later_is_found(place: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_source, "MISSING_EVERY_S", 0.0)
     loop = EmbeddedBroker(place, "_broker/c")
     tell(place, subscribe())
@@ -352,7 +357,7 @@ def test_a_topic_that_comes_later_is_found(
 
 
 def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
-    place: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(place.service_url, "t", "a")
     tell(place, subscribe())
@@ -363,7 +368,7 @@ def test_a_broker_that_slept_through_a_clean_up_of_the_log_still_hears_of_all(
     for value in "bc":
         send(place.service_url, "t", value)
     topic = place.open(TopicName.parse("t"))
-    broker_sink._trim(topic, 0, [0])
+    LedgerStore(topic).trim({0: 1})
     EmbeddedBroker(place, "_broker/c").until_quiet()
     assert [each.messages for each in told(place, Grant)][1] == messages(0, ledger_id=1).union(
         messages(0, ledger_id=2)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.client.message_producer import MessageProducer
+from pulsar_spark.connector.client.message_producer import MOST_WAITING, MessageProducer
+from pulsar_spark.connector.storage.clock import ManualClock, Repeated
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import (
     InvalidMessageError,
@@ -141,6 +143,37 @@ def test_what_could_not_be_published_waits_and_is_published_later(
     host.clock.advance(10)
     assert published(host) == ["a", "b"]
     mine.close()
+
+
+class Racing(ManualClock):
+    """Whenever a repetition is stopped, its action has just begun, as a thread's may have."""
+
+    stuck = False
+
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
+        repeated = super().repeat(every_s, action, name)
+
+        def stop() -> None:
+            thread = threading.Thread(target=action, daemon=True)
+            repeated.stop()
+            thread.start()
+            thread.join(5)
+            self.stuck |= thread.is_alive()
+
+        return Repeated(stop)
+
+
+def test_who_fills_up_what_waits_while_its_time_is_over_does_not_wait_for_himself() -> None:
+    clock = Racing(1_000_000)
+    store = MemoryStore.named("racing", clock)
+    options = {"serviceUrl": store.root, "topic": "t", "producerName": "p"}
+    mine = MessageProducer(options, publish_delay_ms=10)
+    for _ in range(MOST_WAITING):
+        mine.send(b"x")
+    mine.close()
+    assert not clock.stuck
+    assert len(messages(store.root)) == MOST_WAITING
+    MemoryStore.forget("racing")
 
 
 def test_a_sequence_id_that_was_published_is_dropped_and_a_new_run_goes_on_behind(

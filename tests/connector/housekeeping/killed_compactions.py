@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source.compacted_reading import ReadView
+from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -181,14 +181,15 @@ def size(seed: int, partition: int, commit: int) -> int:
 
 def found(ledger: ManagedLedger, partition: int) -> tuple[list[Put], list[Put]]:
     """What a compacted read finds: (up to the horizon, behind it)."""
-    view = ReadView(Options.parse({"serviceUrl": ".", "readCompacted": "true"}))
-    ledgers, compacted = view.ledgers(ledger, partition), ledger.state.compacted(partition)
+    options = Options.parse({"serviceUrl": "."})
+    view = PartitionView(ledger, partition, options, compacted=True)
+    compacted = ledger.state.compacted(partition)
     horizon = EARLIEST if compacted is None else compacted.horizon
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
     parts: list[list[Put]] = [[], []]
-    for each in ledgers:
+    for each in view.ledgers:
         whole = PositionSet.of_range(each.ledger_id, 0, each.entries - 1)
-        for rows in view.row_ranges(whole, ledger, partition):
+        for rows in view.row_ranges(whole, {}):
             for batch in reader.read(rows.ledger, ("key", "value"), rows.first_row, rows.rows):
                 columns = (batch.column(0).to_pylist(), batch.column(1).to_pylist())
                 puts = [Put(key, value.decode()) for key, value in zip(*columns, strict=True)]

@@ -174,7 +174,7 @@ def test_a_waiting_sink_publishes_when_the_owner_is_gone(root: Path) -> None:
     def waits() -> bool:
         ledger = ledger_of(root, "t")
         registry = ProducerRegistry.from_json_value(ledger.state.producers)
-        return bool(registry.topic.waiting)
+        return bool(registry.waiting)
 
     eventually(waits, 10, "the second sink waits")
     owner.publish("owner 2")

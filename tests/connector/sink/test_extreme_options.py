@@ -43,9 +43,10 @@ WORDS = (
 EXTREMES = [*WORDS, *(number + unit for number in NUMBERS for unit in UNITS)]
 TEXTS = st.sampled_from(EXTREMES) | st.text(max_size=20) | st.integers().map(str)
 CHOICES = {
-    option.name: [word.strip() for word in option.expects.replace(" or ", ", ").split(",")]
+    option.name: [word.strip() for word in expects.replace(" or ", ", ").split(",")]
     for option in OPTIONS
-    if option.expects[0] in string.ascii_letters and " " not in option.expects.split(",")[0]
+    for expects in [option.kind.expects]
+    if expects[0] in string.ascii_letters and " " not in expects.split(",")[0]
 }
 
 

@@ -105,7 +105,7 @@ def test_an_id_that_was_trimmed_away_is_a_loss_in_a_batch_too(root: Path) -> Non
 
 def test_ending_before_anything_is_not_a_word_that_it_takes(root: Path) -> None:
     send(root, "t", ["a"])
-    with pytest.raises(InvalidOptionError, match="It takes latest, or JSON"):
+    with pytest.raises(InvalidOptionError, match="it takes latest, or JSON"):
         read(root, endingOffsets="earliest")
     with pytest.raises(InvalidOptionError, match="'earliest' is no message id"):
         read(root, endingOffsets=ids(p0="earliest"))

@@ -131,7 +131,7 @@ def test_a_spilled_offset_that_is_nested_too_deeply_is_named(root: Path, depth: 
 def state_of(data: bytes) -> Any:
     """What a broker's state in its shards has, a value of which is these bytes."""
     writer = ShardWriter()
-    writer.put_packed("topic", data)
+    writer.put_bytes("topic", data)
     return ShardReader(writer.shards).value("topic")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.connector.broker.broker_sink import _trim
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages, ChunkRun
 from tests.connector.ack_sink.test_acknowledging import write
@@ -101,7 +101,7 @@ def test_a_letter_has_all_of_it_and_no_chunk_is_left_behind(
     assert backlog(root) == 0
 
 
-def test_a_broker_leaves_the_chunks_of_a_message_that_stays(root: Path) -> None:
+def test_a_trim_leaves_the_chunks_of_a_message_that_stays(root: Path) -> None:
     now_ms = time.time_ns() // 1_000_000 - NOW_US // 1000  # where `send_rows` counts from
     send_rows(root, ("w", -1, 0, "plain"), at_ms=now_ms)
     send_rows(root, ("x", 0, 3, "a"), ("y", 0, 3, "d"), at_ms=now_ms)
@@ -111,21 +111,21 @@ def test_a_broker_leaves_the_chunks_of_a_message_that_stays(root: Path) -> None:
     def there() -> list[int]:
         return [each.ledger_id for each in ledger_of(root, "t").ledgers(0)]
 
-    _trim(ledger_of(root, "t"), 0, [0, 1, 2])
+    LedgerStore(ledger_of(root, "t")).trim({0: 3})
     assert there() == [1, 2, 3], "y is in the making"
     send_rows(root, ("y", 2, 3, "f"), at_ms=now_ms)
-    _trim(ledger_of(root, "t"), 0, [3])
+    LedgerStore(ledger_of(root, "t")).trim({0: 4})
     assert there() == [1, 2, 3, 4], "y is in the last one"
     reader = Run(root, topic="t", startingOffsets="earliest", failOnDataLoss=False)
     assert reader.values() == ["abc", "def"]
-    _trim(ledger_of(root, "t"), 0, [4])
+    LedgerStore(ledger_of(root, "t")).trim({0: 5})
     assert there() == [], "and what was asked for before"
 
 
 def test_a_message_that_is_never_completed_keeps_nothing_for_ever(root: Path) -> None:
     send_rows(root, ("x", 0, 3, "a"))  # long ago
     send_rows(root, ("w", -1, 0, "plain"))
-    _trim(ledger_of(root, "t"), 0, [0])
+    LedgerStore(ledger_of(root, "t")).trim({0: 1})
     assert [each.ledger_id for each in ledger_of(root, "t").ledgers(0)] == [1]
 
 

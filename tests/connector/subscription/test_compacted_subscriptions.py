@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentWriter
-from pulsar_spark.connector.broker.broker_input import rows_of
+from pulsar_spark.connector.broker.broker_input import BatchInput
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
@@ -27,10 +27,10 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.hosting.broker_rows import COMPACTED, LEDGER, command_of, in_order
 from pulsar_spark.options.options import Scope
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
     LeaseLapsed,
     Rejection,
     Report,
@@ -137,7 +137,7 @@ def test_with_manual_acknowledgement_only_what_was_removed_is_acknowledged(
     assert pairs(turns(run, broker)) == ["b=1", "a=2", "c=2"]
     assert backlog(run) == 3
     messages = PositionSet.of([(0, 1), (0, 2), (0, 4)])
-    tell(root, Acknowledge("s", messages=messages))
+    tell(root, Report("s", epoch=None, acknowledged=Cursor().acknowledge(messages)))
     turns(run, broker)
     assert backlog(run) == 0
 
@@ -187,7 +187,8 @@ def test_what_outlived_its_ledgers_is_acknowledged_one_by_one_too(
     trim(root, "t", 99)
     run = consume(ackMode="manual", consumerName="c")
     assert pairs(turns(run, broker)) == ["a=1", "b=1", "c=1"]
-    tell(root, Acknowledge("s", messages=PositionSet.of_batch((0, 0), 2, 0b10)))
+    done = PositionSet.of_batch((0, 0), 2, 0b10)
+    tell(root, Report("s", epoch=None, acknowledged=Cursor().acknowledge(done)))
     broker.until_quiet()
     tell(root, LeaseLapsed("s", "c", said(root, Subscribe)[-1].incarnation))
     broker.until_quiet()
@@ -301,6 +302,7 @@ def test_a_broker_that_lost_its_checkpoint_still_has_what_outlived_its_ledgers(
     run.next()
     run.next()
     broker.until_quiet()
+    broker.stop()
     other = PlainBroker(root, "_broker/another")
     assert pairs(turns(run, other)) == ["b=1", "a=2"]
     put(root, "c=1")
@@ -317,7 +319,7 @@ def test_a_batch_of_the_broker_knows_no_more_than_it_did(root: Path) -> None:
 
     def told() -> list[tuple[str, Any]]:
         end = BrokerOffset(hosted={ABOUT: number}, now_ms=1)
-        rows = in_order(rows_of(Root(str(root), {}), BrokerOffset(), end))
+        rows = in_order(BatchInput(Root(str(root), {}), BrokerOffset(), end).rows())
         return [(row.kind, command_of(row)) for row in rows if row.kind in (LEDGER, COMPACTED)]
 
     before = told()

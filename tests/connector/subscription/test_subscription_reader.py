@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.subscription import consumer_run, subscribed_batch, subscription_client
+from pulsar_spark.connector.source import micro_batch
+from pulsar_spark.connector.subscription import consumer_run, subscription_client
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
@@ -433,7 +434,7 @@ def test_a_key_shared_consumer_takes_the_share_of_tasks_that_it_has_of_the_messa
     consumers: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(subscribed_batch, "ROWS_WORTH_SPLITTING", 100)
+    monkeypatch.setattr(micro_batch, "ROWS_WORTH_SPLITTING", 100)
     send(root, "t", ["first"], columns={"key": ["key-0"]})
     runs = [consume(subscriptionType="Key_Shared") for _ in range(consumers)]
     for run in runs:

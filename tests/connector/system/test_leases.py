@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import SIGN_FORMAT, SIGN_OF_LIFE, _SignOfLife
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.storage.service_url import open_store
+from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerBusyError, ConsumerBusyError, ServerError, StorageError
+from pulsar_spark.errors import ConsumerBusyError, ServerError, StorageError
 from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
 from pulsar_spark.protocol.ready import Grant, Reply
 from pulsar_spark.records.stored_record import canonical_json
@@ -267,26 +267,11 @@ def test_a_lease_whose_consumer_never_came_is_forgotten_and_makes_no_broker(
     assert len(told(place, Grant)) == 2
 
 
-# -- brokers -------------------------------------------------------------------------------------
-
-
-def test_a_broker_that_signs_is_not_taken_over_whatever_its_clock_says(
-    place: Root, clock: SetClock
-) -> None:
-    first = _SignOfLife(place.store, place.service_url)
-    first.start()
-    clock.ahead_ms = 86_400_000
-    with pytest.raises(BrokerBusyError, match=r"serves memory://test-leases-\d+ already"):
-        _SignOfLife(place.store, place.service_url).start()
-    first.stop()
-    _SignOfLife(place.store, place.service_url).start()
-
-
-def test_a_broker_that_stopped_signing_is_taken_over_after_ten_seconds(
-    place: Root, clock: SetClock
-) -> None:
-    sign = {"host": "elsewhere", "id": "x", "process": 1}
-    place.store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(sign))
-    before_s = clock.monotonic_s()
-    _SignOfLife(place.store, place.service_url).start()
-    assert 10 <= clock.monotonic_s() - before_s < 11
+def test_names_of_any_length_have_leases_of_their_own_on_a_disk(tmp_path: Path) -> None:
+    store, long = open_store(str(tmp_path)), "ü" * 300
+    held = [Lease(long + name, long, 2**62, 60_000) for name in ("", "a", "b")]
+    for each in held:
+        keeper = LeaseKeeper(store)
+        keeper.keep(each)
+        keeper.stop()
+    assert {read_lease(store, path) for path, _ in leases(store)} == set(held)

@@ -21,8 +21,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import set_policy
 from pulsar_spark.connector.topic_log.producer_connection import connect
 from pulsar_spark.topic_log.chunked_messages import ChunkRun
-from pulsar_spark.topic_log.producer_access import ProducerAccessMode
-from pulsar_spark.topic_log.producer_registry import ProducerClaim
+from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
 from pulsar_spark.topic_name import NamespaceName
 from tests.connector.topic_log.stores import FOLDER, Clock, messages, write
 

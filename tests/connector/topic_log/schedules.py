@@ -21,7 +21,7 @@ import pyarrow as pa
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source.compacted_reading import kept_rows
+from pulsar_spark.connector.source.partition_view import kept_rows
 from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore

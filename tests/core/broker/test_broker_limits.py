@@ -37,7 +37,6 @@ from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.dead_letter import letter_properties
-from pulsar_spark.subscriptions.due_messages import MAX_INSTANTS, DueMessages
 from pulsar_spark.subscriptions.subscription import MAX_REMEMBERED_INCARNATIONS
 from tests.core.broker_samples import (
     EXCLUSIVE,
@@ -236,21 +235,16 @@ def test_a_topic_s_own_tick_is_kept_with_and_without_a_restart(tick_ms: int) -> 
         assert ready.next_due_ms == due
 
 
-def test_where_many_instants_fall_due_those_closest_are_merged_at_the_later_one() -> None:
-    due = DueMessages()
-    instants = [number * 10 for number in range(MAX_INSTANTS)]
-    for number, instant in enumerate([*instants, 5_003]):
-        due = due.add(instant, entries(1, number))
-    due.check()
-    assert len(due.instants) == MAX_INSTANTS
-    assert 5_000 not in due.instants
-    early, _ = due.due(5_002)
-    assert not early.contains((1, 500)), "never early"
-    assert due.instants[5_003] == entries(1, 500, MAX_INSTANTS)
-    assert due.add(7, PositionSet()) == due
-
-
 # -- reading and dealing -------------------------------------------------------------------------
+
+
+def test_the_last_entry_of_a_turn_is_cut_to_what_its_consumer_may_hold() -> None:
+    state, ready = run(
+        [[subscribe("a", permits=4), subscribe("b", permits=3)], [ledger(0, [3, 1, 3])]]
+    )
+    counts = {name: granted_to(ready, name).count(state.ledgers) for name in ("a", "b")}
+    assert counts == {"a": 4, "b": 3}
+    assert not granted_to(ready, "a").intersection(granted_to(ready, "b"))
 
 
 def test_entries_of_many_sizes_are_dealt_and_the_last_one_is_cut() -> None:

@@ -198,7 +198,7 @@ def test_no_delayed_message_waits_where_delayed_delivery_is_off() -> None:
     assert ready.grants[0].messages == entries(0, 0, 1)
     state, ready = run([[late, subscribe("a")]])
     assert ready.grants[0].messages == PositionSet.of_batch((0, 1), 2, 0b01)
-    assert state.delayed.messages() == entries(0, 0).union(PositionSet.of_batch((0, 1), 2, 0b10))
+    assert state.delayed.messages == entries(0, 0).union(PositionSet.of_batch((0, 1), 2, 0b10))
 
 
 def test_keyless_messages_spread_over_the_consumers() -> None:

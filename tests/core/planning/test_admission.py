@@ -9,7 +9,6 @@ from pulsar_spark.planning.admission import Admission, Waiting, fair_shares
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import Position
-from pulsar_spark.positions.position_set import PositionSet
 from tests.core.partition import LEDGERS, MESSAGES, Message, listed, made, message_sets, repeatable
 
 Messages = frozenset[Message]
@@ -147,12 +146,12 @@ def test_the_minimum_holds_a_batch_back_until_it_is_reached_or_the_delay_is_over
 def test_a_look_costs_what_it_admits_not_what_waits() -> None:
     built: list[int] = []
 
-    class Counted(Waiting):
-        def rest_of(self, ledger: LedgerInfo) -> PositionSet:
-            built.append(ledger.ledger_id)
-            return super().rest_of(ledger)
+    class Counted(LedgerList):
+        def first_after(self, ledger_id: int) -> LedgerInfo | None:
+            built.append(ledger_id + 1)
+            return super().first_after(ledger_id)
 
-    side = Counted(Cursor(), ledgers(5000, 1, 10, 10))
+    side = Waiting(Cursor(), Counted(ledgers(5000, 1, 10, 10)))
     for admission in (Admission(max_messages=25), Admission(max_bytes=250)):
         built.clear()
         assert admission.admit({"a": side})["a"].count(side.ledgers) == 25

@@ -50,7 +50,7 @@ def planned(
     """The next offset behind a committed one."""
     each.forget_planned(start)
     offered = each.offered(start, LEDGERS)
-    taken = offered.take(most)
+    taken = offered.waiting.take(most)
     return each.plan(start, offered.by_attempt(taken), LEDGERS) if taken else None
 
 
@@ -236,7 +236,7 @@ def test_what_is_hidden_is_never_planned() -> None:
     each = consumer()
     each.hear(open_grant())
     offered = each.offered(None, LEDGERS, hidden=FIRST)
-    assert listed(offered.take(1)) == [MESSAGES[1]]
+    assert listed(offered.waiting.take(1)) == [MESSAGES[1]]
 
 
 def test_lost_messages_are_acknowledged_once_they_are_given_up() -> None:
@@ -346,7 +346,7 @@ def test_millions_of_messages_are_planned_in_milliseconds() -> None:
             begun = time.perf_counter()
             each.forget_planned(None)
             offered = each.offered(None, log)
-            end = each.plan(None, offered.by_attempt(offered.take(400_000)), log)
+            end = each.plan(None, offered.by_attempt(offered.waiting.take(400_000)), log)
             each.report(None, end, log, 100)
             times.append(time.perf_counter() - begun)
         assert end is not None

@@ -35,14 +35,13 @@ def ledgers(sizes: list[int]) -> Ledgers:
 
 def batch(sizes: list[int]) -> Messages:
     every = PositionSet.of((4, entry) for entry in range(len(sizes)))
-    return {TWO: {2: every}, ONE: {0: every}}
+    return {(TWO, 2): every, (ONE, 0): every}
 
 
 def names(group: SuspectGroup, known: Ledgers) -> list[tuple[TopicPartition, int, int]]:
     return [
         (about, position.entry_id, index)
-        for about, attempts in sorted(group.messages.items())
-        for part in attempts.values()
+        for (about, _), part in sorted(group.messages.items())
         for position, index in part.messages(known[about])
     ]
 
@@ -97,7 +96,7 @@ def test_a_killer_among_two_hundred_thousand_is_found_in_a_few_restarts() -> Non
 
 def test_a_message_by_itself_is_given_up_after_the_allowed_failures() -> None:
     known = ledgers([1])
-    alone = {ONE: {0: PositionSet.of([(4, 0)])}}
+    alone = {(ONE, 0): PositionSet.of([(4, 0)])}
     state = SuspectMessages().failed(alone, 3, 5, known)
     assert [group.failures for group in state.groups] == [3]
     delivered, restarts, state = lived_through(state, known, {(ONE, 0, 0)}, 5)
@@ -106,7 +105,7 @@ def test_a_message_by_itself_is_given_up_after_the_allowed_failures() -> None:
 
 def test_what_was_trimmed_or_acknowledged_or_sought_away_is_tried_no_more() -> None:
     known = ledgers([1, 1])
-    gone = {ONE: {0: PositionSet.of([(1, 0)])}}
+    gone = {(ONE, 0): PositionSet.of([(1, 0)])}
     assert SuspectMessages().failed(gone, 1, 1, known).is_empty
     state = SuspectMessages().failed(batch([1, 1]), 1, 1, known)
     left = state.without({ONE: None, TWO: PositionSet.of([(4, 0)])})
@@ -129,8 +128,8 @@ def test_what_was_written_once_is_still_read() -> None:
     some = PositionSet.of([(1, 2), (1, 4)]).union(PositionSet.of_batch((5, 0), 10, 0b1010))
     about = TopicPartition("persistent://public/default/t", 0)
     state = SuspectMessages(
-        SuspectGroup(4, {about: {0: some, 3: PositionSet.of([(9, 9)])}}),
-        (SuspectGroup(5, {about: {1: PositionSet.of([(2, 2)])}}),),
+        SuspectGroup(4, {(about, 0): some, (about, 3): PositionSet.of([(9, 9)])}),
+        (SuspectGroup(5, {(about, 1): PositionSet.of([(2, 2)])}),),
         {about: PositionSet.of([(7, 7)])},
         6,
     )

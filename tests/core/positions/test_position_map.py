@@ -90,3 +90,43 @@ def test_check_refuses_a_message_with_two_numbers() -> None:
     twice = PositionMap({1: PositionSet.of([(0, 1)]), 2: PositionSet.of([(0, 1)])})
     with pytest.raises(AssertionError, match="two numbers"):
         twice.check()
+
+
+@given(steps, st.integers(-1, 5))
+def test_split_takes_out_all_up_to_that_number(
+    what: list[tuple[str, int, set[tuple[int, int]]]], number: int
+) -> None:
+    held = after(what)
+    taken, rest = held.split(number)
+    rest.check()
+    assert taken == PositionSet.of(e for e, n in plain(held).items() if n <= number)
+    assert plain(rest) == {e: n for e, n in plain(held).items() if n > number}
+
+
+def test_where_there_are_too_many_numbers_the_closest_two_become_the_higher_one() -> None:
+    held = PositionMap({10 * number: PositionSet.of([(0, number)]) for number in range(100)})
+    assert held.coarsened(100) is held
+    fewer = held.put(503, PositionSet.of([(1, 0)])).coarsened(100)
+    fewer.check()
+    assert len(fewer) == 100
+    assert 500 not in fewer
+    assert fewer[503] == PositionSet.of([(0, 50), (1, 0)])
+
+
+def test_putting_what_has_no_number_looks_at_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = PositionMap({number: PositionSet.of([(0, number)]) for number in range(1_000)})
+    assert held.messages
+    looks = []
+    original = PositionSet.difference
+
+    def difference(self: PositionSet, other: PositionSet) -> PositionSet:
+        looks.append(self)
+        return original(self, other)
+
+    monkeypatch.setattr(PositionSet, "difference", difference)
+    for number in range(1_000):
+        held = held.put(2_000 + number, PositionSet.of([(1, number)]))
+    assert not looks
+    held = held.put(7, PositionSet.of([(1, 5)]))
+    assert looks
+    held.check()

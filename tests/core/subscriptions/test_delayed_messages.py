@@ -1,9 +1,13 @@
-"""Delayed messages of a topic, near and far, against a plain dictionary."""
+"""Delayed messages of a topic, against a plain dictionary."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import unquote
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pulsar_spark.broker.step import step
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
@@ -18,60 +22,67 @@ from tests.core.broker_samples import TOPIC, entries, ledger, run, subscribe
 A_GROUP_MS = 1 << GROUP_BITS
 
 
-def waiting_for(times: list[int], ledger_id: int = 0, now_ms: int = 0) -> DelayedMessages:
-    return DelayedMessages().add_many(
-        ledger_id, np.arange(len(times)), np.array(times, np.int64), now_ms
-    )
+def waiting_for(times: list[int], ledger_id: int = 0) -> DelayedMessages:
+    return with_ledger(DelayedMessages(), ledger_id, np.array(times), 0)
+
+
+def with_ledger(
+    delayed: DelayedMessages, ledger_id: int, times: NDArray[np.int64], now_ms: int
+) -> DelayedMessages:
+    return delayed.add_ledger(ledger(ledger_id, [1] * len(times)).ledger, times, now_ms)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_every_message_comes_once_in_its_time_and_late_by_a_bucket_at_most(seed: int) -> None:
+@pytest.mark.parametrize(("tick_ms", "width"), [(1_000, 512), (100, 64), (1, 1), (0, 1)])
+def test_every_message_comes_once_in_its_time_and_late_by_less_than_a_tick(
+    seed: int, tick_ms: int, width: int
+) -> None:
     lots = np.random.default_rng(seed)
     delayed, now_ms = DelayedMessages(), 0
     times: dict[tuple[int, int], int] = {}
     for ledger_id in range(4):
         new = lots.integers(0, 100 * A_GROUP_MS, 50) // lots.integers(1, 60)
-        delayed = delayed.add_many(ledger_id, np.arange(50), new, now_ms)
+        delayed = with_ledger(delayed, ledger_id, new, now_ms)
         times |= {(ledger_id, n): int(t) for n, t in enumerate(new) if t > now_ms}
         while times:
             delayed.check()
-            due_ms = delayed.next_delivery_time_ms
+            assert len(delayed.groups) <= MAX_GROUPS + 2
+            due_ms = delayed.next_delivery_time_ms(tick_ms)
             assert due_ms is not None
             if due_ms > now_ms and lots.integers(0, 4) == 0:
                 break
-            assert not delayed.has_message_available(due_ms - 1)
+            assert not delayed.scheduled_messages(due_ms - 1, tick_ms)[1]
             now_ms = max(now_ms, due_ms)
-            delayed, due = delayed.scheduled_messages(now_ms)
+            delayed, due = delayed.scheduled_messages(now_ms, tick_ms)
             for position, _ in due.entries():
-                assert 0 <= now_ms - times.pop(position) <= 512
-    while delayed:
-        now_ms = delayed.next_delivery_time_ms or 0
-        delayed, due = delayed.scheduled_messages(now_ms)
+                assert 0 <= now_ms - times.pop(position) < width
+    while (due_ms := delayed.next_delivery_time_ms(tick_ms)) is not None:
+        delayed, due = delayed.scheduled_messages(due_ms, tick_ms)
         for position, _ in due.entries():
-            assert times.pop(position) <= now_ms
+            assert times.pop(position) <= due_ms
     assert not times
-    assert delayed.next_delivery_time_ms is None
+    assert not delayed.messages
 
 
 def test_messages_far_beyond_all_groups_share_the_last_and_come_in_their_time() -> None:
     years = [A_GROUP_MS * (MAX_GROUPS + n) for n in (1, 50, 5_000)]
     delayed = waiting_for(years)
-    assert len(delayed.far) == 1
-    now_ms = years[0] + 512
-    delayed, due = delayed.scheduled_messages(now_ms)
+    assert len(delayed.groups) == 1
+    delayed, due = delayed.scheduled_messages(years[0] + 512, 1_000)
     assert due == entries(0, 0)
-    assert delayed.messages() == entries(0, 1, 2)
+    assert delayed.messages == entries(0, 1, 2)
+    assert len(delayed.groups) == 2, "the later one has a group of its own by now"
     delayed.check()
 
 
-def test_what_is_trimmed_waits_no_more_near_or_far() -> None:
+def test_what_is_trimmed_waits_no_more() -> None:
     delayed = waiting_for([600, 10 * A_GROUP_MS])
-    delayed = delayed.add_many(1, np.array([0]), np.array([10 * A_GROUP_MS]), 0)
-    assert delayed.without(PositionSet.of_range(7, 0, 3)) is delayed
-    left = delayed.without(PositionSet.of_range(0, 0, 1))
+    delayed = with_ledger(delayed, 1, np.array([10 * A_GROUP_MS]), 0)
+    assert delayed.without([7]) is delayed
+    left = delayed.without([0, 7])
     left.check()
-    assert left.messages() == entries(1, 0)
-    assert not left.without(entries(1, 0)).far
+    assert left.messages == entries(1, 0)
+    assert not left.without([1]).groups
 
 
 def test_a_batch_of_which_a_part_waits_is_held_in_part() -> None:
@@ -92,35 +103,46 @@ def test_many_delayed_messages_are_stored_by_group_and_a_tick_rewrites_the_first
     state, _ = step(BrokerState(TOPIC), [late, batch, subscribe("a", permits=10_000)], 1)
     before = to_shards(state)
     assert to_shards(from_shards(before)) == before
-    due_ms = state.delayed.next_delivery_time_ms or 0
+    due_ms = state.delayed.next_delivery_time_ms(1_000) or 0
     after, ready = step(state, [], due_ms)
     assert ready.grants
     assert step(from_shards(before), [], due_ms)[1] == ready
     written, _ = changed(before, to_shards(after))
-    assert not any(key.startswith("delayed/far") for key in written)
+    assert [key for key in written if key.startswith("delayed/")] == ["delayed/0#0"]
 
 
-def test_what_reading_costs_grows_with_the_instants_and_not_with_their_square(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    times = np.arange(1, 1_001) * 1_000
-    late = ledger(0, [1] * len(times), deliver_at_ms=times)
-    state, _ = step(BrokerState(TOPIC), [late], 1)
+def test_groups_that_did_not_change_are_packed_once() -> None:
+    times = np.arange(1, 11) * A_GROUP_MS
+    state, _ = step(BrokerState(TOPIC), [ledger(0, [1] * 10, deliver_at_ms=times)], 1)
     shards = to_shards(state)
-    looks = []
-    original = PositionSet.difference
-
-    def difference(self: PositionSet, other: PositionSet) -> PositionSet:
-        looks.append(self)
-        return original(self, other)
-
-    monkeypatch.setattr(PositionSet, "difference", difference)
-    again = from_shards(shards)
-    assert len(looks) <= len(times)
-    assert again.delayed == state.delayed
+    for each in (state, from_shards(shards)):
+        packed = {key: group.packed for key, group in each.delayed.groups.items()}
+        assert None not in packed.values()
+        later, _ = step(each, [ledger(1, deliver_at_ms=[5 * A_GROUP_MS])], 6)
+        for key, group in later.delayed.groups.items():
+            assert group.packed is (None if key == 5 else packed[key])
+        written, _ = changed(shards, to_shards(later))
+        assert [key for key in written if key.startswith("delayed/")] == ["delayed/5#0"]
 
 
-def test_another_tick_counts_for_what_has_not_come_near() -> None:
+def test_what_version_3_wrote_in_buckets_and_far_groups_comes_due_as_if_written_today() -> None:
+    """80 buckets of the next hours, parts of a batch, near and far, and two groups."""
+    folder = Path(__file__).resolve().parents[2] / "golden" / "broker-v3-delayed"
+    old = from_shards({unquote(each.name): each.read_bytes() for each in folder.iterdir()})
+    far_ms = 10 * A_GROUP_MS
+    times = np.concatenate((1_000 + 600 * np.arange(80), [far_ms, far_ms + 5, 300 * A_GROUP_MS]))
+    late = ledger(0, [1] * len(times), deliver_at_ms=times)
+    batch = ledger(1, [3], deliver_at_ms=[700, far_ms, 0])
+    state, _ = step(BrokerState(TOPIC), [late, batch, subscribe("a", permits=10_000)], 1)
+    for now_ms in (5, 1_024, 30_000, far_ms - 1, far_ms, far_ms + 5, far_ms + 512, 2**40):
+        old.check()
+        assert old.delayed.messages == state.delayed.messages
+        (old, ready), (state, today) = step(old, [], now_ms), step(state, [], now_ms)
+        assert ready == today
+    assert not old.delayed.messages
+
+
+def test_another_tick_counts_at_once() -> None:
     far_ms = 10 * A_GROUP_MS + 1
     late = ledger(0, [1], deliver_at_ms=[far_ms])
     state, _ = run([[late, subscribe("a")]])

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
-from pulsar_spark.topic_log.producer_access import ProducerAccessMode
-from pulsar_spark.topic_log.producer_registry import FENCED_RUNS, ProducerClaim, ProducerRegistry
+from pulsar_spark.topic_log.producer_registry import (
+    FENCED_RUNS,
+    ProducerAccessMode,
+    ProducerClaim,
+    ProducerRegistry,
+)
 
 SHARED, EXCLUSIVE = ProducerAccessMode.SHARED, ProducerAccessMode.EXCLUSIVE
 FENCING, WAITING = (
@@ -55,7 +59,7 @@ def test_a_shared_producer_keeps_an_exclusive_one_out() -> None:
 def test_a_fencing_producer_ends_all_others_and_they_stay_out() -> None:
     shared = claim("s", SHARED)
     registry = let_in(shared, claim("f", FENCING), claim("g", FENCING))
-    assert registry.topic.exclusive_producer == "g"
+    assert registry.owner == "g"
     for fenced in (shared, claim("f", FENCING)):
         with pytest.raises(ProducerFencedError, match="Fenced out"):
             registry.check(fenced, 1)
@@ -63,13 +67,13 @@ def test_a_fencing_producer_ends_all_others_and_they_stay_out() -> None:
             registry.claim(fenced, 1)
     again, granted = registry.claim(claim("f", FENCING, run=2), 1)
     assert granted
-    assert again.topic.topic_epoch == 2
+    assert again.topic_epoch == 2
 
 
 def test_a_restarted_query_takes_the_place_of_its_older_run() -> None:
     registry, granted = let_in(A).claim(claim("a", EXCLUSIVE, run=2), 1)
     assert granted
-    assert registry.topic.topic_epoch == 0, "the same grant goes on"
+    assert registry.topic_epoch == 0, "the same grant goes on"
     with pytest.raises(ProducerFencedError):
         registry.check(A, 2)
     with pytest.raises(ProducerFencedError):
@@ -78,7 +82,7 @@ def test_a_restarted_query_takes_the_place_of_its_older_run() -> None:
 
 def test_a_restarted_query_may_change_its_access_mode() -> None:
     registry, granted = let_in(claim("a", SHARED)).claim(claim("a", EXCLUSIVE, run=2), 1)
-    assert (granted, registry.topic.exclusive_producer) == (True, "a")
+    assert (granted, registry.owner) == (True, "a")
 
 
 def test_who_waits_is_next_when_the_owner_leaves() -> None:
@@ -91,6 +95,55 @@ def test_who_waits_is_next_when_the_owner_leaves() -> None:
     assert left.may_publish(waiting)
     assert left.leave(A) == left
     assert left.claim(waiting, 1)[1]
+
+
+def test_shared_producers_share() -> None:
+    shared = [claim(name, SHARED) for name in "ab"]
+    registry = let_in(*shared)
+    assert all(registry.may_publish(each) for each in shared)
+    assert (registry.owner, registry.topic_epoch) == (None, None)
+    assert [each.name for each in registry.leave(shared[0]).producers] == ["b"]
+
+
+def test_who_waits_is_let_in_in_order_of_coming_and_each_grant_has_its_epoch() -> None:
+    waiting = [claim(name, WAITING) for name in "wv"]
+    registry = let_in(A, *waiting)
+    with pytest.raises(ProducerBusyError):
+        registry.claim(claim("s", SHARED), 1)
+    for epoch, each in enumerate(waiting, 1):
+        registry = registry.leave(A if epoch == 1 else waiting[0])
+        assert (registry.owner, registry.topic_epoch) == (each.name, epoch)
+        assert not registry.may_publish(A)
+    assert registry.leave(waiting[1]) == ProducerRegistry(topic_epoch=2)
+
+
+def test_who_waits_behind_shared_producers_is_let_in_when_the_last_of_them_leaves() -> None:
+    shared, waiting = [claim(name, SHARED) for name in "ab"], claim("w", WAITING)
+    registry = let_in(*shared, waiting)
+    with pytest.raises(ProducerFencedError):
+        registry.claim(claim("x", EXCLUSIVE), 1)
+    with pytest.raises(ProducerBusyError):
+        registry.check(None, 1)
+    registry = registry.leave(shared[0])
+    assert not registry.may_publish(waiting)
+    assert registry.leave(shared[1]).may_publish(waiting)
+
+
+def test_who_waits_may_give_up_and_a_newer_run_of_it_keeps_its_place() -> None:
+    waiting = [claim(name, WAITING) for name in "wv"]
+    assert let_in(A, waiting[0]).leave(waiting[0]) == let_in(A)
+    again = claim("w", WAITING, run=2)
+    registry, granted = let_in(A, *waiting).claim(again, 1)
+    assert not granted
+    assert registry.leave(A).may_publish(again)
+
+
+def test_fencing_closes_those_who_wait_too() -> None:
+    waiting = claim("w", WAITING)
+    registry = let_in(A, waiting, claim("f", FENCING))
+    assert [run.name for run in registry.fenced] == ["a", "w"]
+    with pytest.raises(ProducerFencedError, match="Fenced out: w"):
+        registry.claim(waiting, 1)
 
 
 def test_a_lapsed_lease_makes_room_and_its_holder_stays_out() -> None:
@@ -110,14 +163,14 @@ def test_who_commits_without_a_claim_ends_a_lapsed_owner() -> None:
 def test_a_lapsed_lease_alone_fences_nobody() -> None:
     registry, granted = let_in(A).claim(A, 5 * LEASE_MS)
     assert granted
-    assert registry.lapses_ms["a"] == 6 * LEASE_MS
+    assert registry.producers[0].lapses_ms == 6 * LEASE_MS
     assert registry.check(A, 100 * LEASE_MS) == registry
 
 
 def test_a_lease_is_renewed_when_half_of_it_is_over() -> None:
     registry = let_in(A)
     assert registry.claim(A, LEASE_MS // 2 - 1)[0] == registry
-    assert registry.claim(A, LEASE_MS // 2)[0].lapses_ms["a"] == LEASE_MS + LEASE_MS // 2
+    assert registry.claim(A, LEASE_MS // 2)[0].producers[0].lapses_ms == LEASE_MS * 3 // 2
 
 
 def test_only_so_many_fenced_runs_of_a_producer_are_remembered() -> None:
@@ -173,7 +226,8 @@ class Producers(RuleBasedStateMachine):
     def an_old_run_wakes_up(self, name: str, run: int, mode: ProducerAccessMode) -> None:
         """It never publishes once another run of it, or a fencing producer, has the topic."""
         old = claim(name, mode, run)
-        current = self.registry.incarnations.get(name) == old.incarnation
+        present = self.registry.present.get(name)
+        current = present is not None and present.incarnation == old.incarnation
         if not current:
             with pytest.raises(ProducerFencedError):
                 self.registry.check(old, self.now_ms)
@@ -193,7 +247,7 @@ class Producers(RuleBasedStateMachine):
             self.registry = self.registry.check(None, self.now_ms)
         except ProducerBusyError:
             return
-        assert self.registry.topic.exclusive_producer is None
+        assert self.registry.owner is None
 
     @invariant()
     def one_owner_is_alone_and_the_json_is_the_registry(self) -> None:

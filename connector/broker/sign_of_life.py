@@ -1,0 +1,130 @@
+"""A broker's sign of life: a file that whoever serves a root writes again and again.
+
+Invariants: every host shows the same sign, and respects it: while the file changes no other broker
+begins; one that was left behind is watched for DEAD_AFTER_MS, by the watcher's own clock. The
+file prevents a mistake, no more: of two brokers that serve after all the older is fenced by its
+term.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from dataclasses import asdict, dataclass
+from math import inf
+from typing import Final
+
+from pulsar_spark.connector.storage.clock import Repeated
+from pulsar_spark.connector.system.lease import RENEWALS, LeaseWatch
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import (
+    BrokerBusyError,
+    CorruptFileError,
+    FutureVersionError,
+    PulsarliteError,
+)
+from pulsar_spark.records.stored_record import StoredFormat
+
+SIGNS: Final = "_broker"
+SIGN_OF_LIFE: Final = f"{SIGNS}/alive.json"
+SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=1, checked_since=1)
+DEAD_AFTER_MS: Final = 10_000
+"""A broker that was not seen to sign for so long may be taken over."""
+SIGN_EVERY_S: Final = DEAD_AFTER_MS / 1000 / RENEWALS
+LOOK_EVERY_S: Final = 0.25
+"""How often a sign that was left behind is looked at."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signer:
+    """Who serves a root; `id` tells brokers of one process apart."""
+
+    host: str
+    process: int
+    id: str
+
+    def is_gone(self) -> bool:
+        """Whether it was a process of this machine that is no more."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+
+
+class SignOfLife:
+    """The sign of one broker."""
+
+    def __init__(self, root: Root) -> None:
+        """Writes nothing yet."""
+        self._store, self._service_url = root.store, root.service_url
+        self._me = _Signer(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
+        self._shown_s = -inf
+        self._kept: Repeated | None = None
+
+    def begin(self) -> None:
+        """Show it. BrokerBusyError if another broker shows life; a sign left behind is watched."""
+        watch = LeaseWatch(self._store.clock)
+        seen: set[int] = set()
+        while (written_ms := self._written_ms()) is not None:
+            other = self._signer()
+            if other is not None and other.is_gone():
+                break
+            seen.add(written_ms)
+            if len(seen) > 1:
+                who = f"process {other.process} on {other.host}" if other else "a newer version's"
+                raise BrokerBusyError(
+                    f"A broker serves {self._service_url} already: {who}. Stop that one, or use "
+                    "it: consumers and sinks need no handle."
+                )
+            if watch.lapsed({SIGN_OF_LIFE: written_ms}, lambda _: DEAD_AFTER_MS):
+                break
+            self._store.clock.sleep(LOOK_EVERY_S)
+        self._write()
+
+    def keep(self) -> None:
+        """From now on the clock renews it, until `remove`."""
+        self._kept = self._store.clock.repeat(SIGN_EVERY_S, self._renew, "sign of life")
+
+    def show(self) -> None:
+        """Renew it if that is due: for a broker that lives as long as somebody calls it."""
+        if self._store.clock.monotonic_s() - self._shown_s >= SIGN_EVERY_S:
+            try:
+                self._renew()
+            except (PulsarliteError, OSError) as error:
+                _log.warning("The broker's sign of life was not renewed: %s", error)
+
+    def remove(self) -> None:
+        """Delete the file, unless a broker that has taken over has signed since."""
+        if self._kept is not None:
+            self._kept.stop()
+        if self._signer() == self._me:
+            self._store.delete(SIGN_OF_LIFE)
+
+    def _renew(self) -> None:
+        if self._signer() in (self._me, None):  # else another has taken over
+            self._write()
+
+    def _write(self) -> None:
+        self._store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(asdict(self._me)))
+        self._shown_s = self._store.clock.monotonic_s()
+
+    def _written_ms(self) -> int | None:
+        signs = (each for each in self._store.files(SIGNS) if each.path == SIGN_OF_LIFE)
+        return next((each.modified_ms for each in signs), None)
+
+    def _signer(self) -> _Signer | None:
+        """Who signed last; None if that can't be read."""
+        data = self._store.get(SIGN_OF_LIFE)
+        try:
+            return None if data is None else _Signer(**SIGN_FORMAT.decode(data))
+        except (CorruptFileError, FutureVersionError, TypeError):
+            return None

@@ -1,0 +1,269 @@
+"""One partition as a source wants to see it: its log, or with `readCompacted` the compacted part.
+
+Invariants: up to the horizon only kept messages, from the compacted file, with the ids that they
+always had, whether or not the ledgers that they came from still exist; behind it the partition as
+it is. Without `readCompacted`, or of a topic that was never compacted, nothing differs. A
+consumer's micro-batch is fixed when it is planned: a message that a later compaction removed is
+read from where it was published. A ledger that was read to its end before it was trimmed is no
+loss; a non-persistent topic has none. Follows Pulsar's `CompactedTopicImpl.asyncReadEntriesOrWait`,
+and the `failOnDataLoss` of Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.source.chunk_reading import PartitionChunks
+from pulsar_spark.connector.source.input_partition import RowRange
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.errors import DataLossError
+from pulsar_spark.options.options import Options
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
+from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
+from pulsar_spark.topic_log.partition_state import HiddenMessages
+from pulsar_spark.topic_name import TopicPartition, is_persistent
+
+Numbers = Mapping[str, Mapping[int, PositionSet]]
+"""Column -> number -> the messages that have it; others have 0."""
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionView:
+    """A consumer acknowledges what it finds removed, so its `ledgers` are all that exist.
+
+    A Reader's are those of which compaction has left something, and those behind the horizon.
+    """
+
+    def __init__(
+        self, ledger: ManagedLedger, partition: int, options: Options, *, compacted: bool = False
+    ) -> None:
+        """`compacted`: of a compacted partition only the kept messages."""
+        self.about = TopicPartition(ledger.topic, partition)
+        self.ledger = ledger
+        self.chunks = PartitionChunks(ledger, partition, options)
+        self._reads_compacted = compacted
+        self._is_consumers = options.has("subscriptionName")
+        self._fail = bool(options["failOnDataLoss"])
+        self._seen: tuple[int, LedgerList, PositionSet] = (-1, LedgerList(), NOTHING)
+
+    # -- what there is -----------------------------------------------------------------------
+
+    @property
+    def ledgers(self) -> LedgerList:
+        """The ledgers that there are to read, by ascending id."""
+        compacted = self._compacted
+        return self.ledger.ledgers(self.about.partition) if compacted is None else self._see()[1]
+
+    @property
+    def removed(self) -> PositionSet:
+        """The messages of `ledgers` that compaction has removed."""
+        return NOTHING if self._compacted is None else self._see()[2]
+
+    @property
+    def uncounted(self) -> PositionSet:
+        """Positions that are no messages of a Reader: removed ones, and chunks before the last."""
+        known, compacted = self.chunks.known(), self._compacted
+        chunks = NOTHING if known is None else known.uncounted
+        if compacted is None:
+            return chunks
+        return self.removed.union(chunks.after(compacted.horizon))
+
+    @property
+    def hidden(self) -> HiddenMessages:
+        """Messages that nobody reads: duplicates."""
+        return self.ledger.state.hidden(self.about.partition)
+
+    @property
+    def lost_up_to(self) -> Position:
+        """The position up to which nothing can be read any more."""
+        if self._compacted is not None:
+            return EARLIEST
+        return self.ledger.state.trimmed_up_to(self.about.partition)
+
+    @property
+    def first_position(self) -> Position:
+        """The mark-delete position of a new cursor at the earliest message."""
+        ledgers = self.ledgers
+        return Position(ledgers[0].ledger_id, -1) if len(ledgers) else self.trimmed
+
+    @property
+    def last_position(self) -> Position:
+        """The last entry that exists; `trimmed` if none does."""
+        ledgers = self.ledgers
+        if not len(ledgers):
+            return self.trimmed
+        return Position(ledgers[-1].ledger_id, ledgers[-1].entries - 1)
+
+    @property
+    def trimmed(self) -> Position:
+        """The position up to which there is nothing to read but in `ledgers`."""
+        compacted = self._compacted
+        return self.lost_up_to if compacted is None else compacted.horizon
+
+    def check_present(self, cursor: Cursor) -> Cursor:
+        """The cursor, moved behind what was trimmed unread; DataLossError if that is to fail."""
+        trimmed, done = self.lost_up_to, cursor.mark_delete_position
+        if done >= trimmed:
+            return cursor
+        if is_persistent(self.about.topic):  # else nothing was promised
+            self._lose(
+                f"Messages after {done} up to {trimmed} of {self.about} were trimmed away before "
+                "they were read: the query was stopped for longer than the topic keeps messages, "
+                "or its checkpoint, or the message id to start from, is old",
+                f"go on from {self.first_position}, or start with a new checkpoint; to keep "
+                "messages longer, trim later",
+            )
+        return cursor.union(Cursor(trimmed))
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def row_ranges(self, messages: PositionSet, numbers: Numbers) -> Iterator[RowRange]:
+        """The rows of a micro-batch, in order, without those that are not there to read."""
+        messages = messages.difference(self.hidden.of(messages.ledger_ids))
+        compacted = self._compacted
+        if compacted is None:
+            yield from self._log_ranges(messages.after(self.lost_up_to), numbers)
+            return
+        if not self._is_consumers:
+            messages = compacted.remaining(messages)
+        for ledger_id in messages.up_to(compacted.horizon).ledger_ids:
+            part = messages.of_ledgers([ledger_id])
+            kept = part.intersection(compacted.kept)
+            if part == kept or self._is_lost(ledger_id):
+                yield from _kept_ranges(kept, compacted, numbers)
+            else:
+                yield from self._log_ranges(part, numbers)
+        yield from self._log_ranges(messages.after(compacted.horizon), numbers)
+
+    def _log_ranges(self, messages: PositionSet, numbers: Numbers) -> Iterator[RowRange]:
+        for rows in self.chunks.row_ranges(messages):
+            inside = slice(rows.first_row, rows.first_row + rows.rows)
+            columns = _columns(numbers, rows.ledger, inside, rows.selected())
+            yield replace(rows, numbers=columns)
+
+    def _is_lost(self, ledger_id: int) -> bool:
+        """Whether messages of a ledger, removed since they were planned, can't be read any more."""
+        if self.ledger.ledgers(self.about.partition).get(ledger_id) is not None:
+            return False
+        self._lose(
+            f"Messages of ledger {ledger_id} of {self.about.topic}, partition "
+            f"{self.about.partition}, that belong to a micro-batch which is repeated were removed "
+            "by a compaction since, and what they were made of had been trimmed before",
+            "go on without them: each has a newer message of its key",
+        )
+        return True
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _lose(self, lost: str, otherwise: str) -> None:
+        """DataLossError, or a warning if the user wants to go on."""
+        if self._fail:
+            raise DataLossError(f"{lost}. Set failOnDataLoss to false to {otherwise}.")
+        _log.warning("%s; failOnDataLoss is false, so the query goes on", lost)
+
+    @property
+    def _compacted(self) -> CompactedLedgers | None:
+        if not self._reads_compacted:
+            return None
+        return self.ledger.state.compacted(self.about.partition)
+
+    def _see(self) -> tuple[int, LedgerList, PositionSet]:
+        """(number of the log's state, ledgers, removed) of a compacted partition."""
+        compacted, number = self._compacted, self.ledger.state.number
+        if self._seen[0] != number and compacted is not None:
+            ledgers = self.ledger.ledgers(self.about.partition)
+            if self._is_consumers:
+                ledgers = compacted.with_log(ledgers)
+                self._seen = (number, ledgers, compacted.removed_from(ledgers))
+            else:
+                self._seen = (number, compacted.view(ledgers), compacted.removed)
+        return self._seen
+
+
+def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:
+    """The rows of messages, for any reader: from the log, or from the compacted file.
+
+    Messages that neither has are left out.
+    """
+    ledgers, compacted = ledger.ledgers(partition), ledger.state.compacted(partition)
+    there = messages.of_ledgers(each for each in messages.ledger_ids if ledgers.get(each))
+    if compacted is not None:
+        trimmed = messages.difference(there).intersection(compacted.kept)
+        yield from _kept_ranges(trimmed, compacted, {})
+    yield from PartitionChunks(ledger, partition).row_ranges(there)
+
+
+def kept_rows(
+    compacted: CompactedLedgers, ledger: LedgerInfo
+) -> tuple[NDArray[np.int64], RowRange]:
+    """(the kept messages of one compacted ledger, counted from 0, their rows)."""
+    numbers = np.flatnonzero(compacted.kept.row_mask(ledger))
+    there = replace(ledger, batch_sizes=BatchSizes(((1, len(numbers)),)))
+    return numbers, RowRange(there, 0, len(numbers), compacted=True)
+
+
+def _kept_ranges(
+    messages: PositionSet, compacted: CompactedLedgers, numbers: Numbers
+) -> Iterator[RowRange]:
+    """The rows of kept messages, with entry id and batch index of each, and these columns."""
+    for ledger_id in messages.ledger_ids:
+        ledger = compacted.ledgers.get(ledger_id)
+        assert ledger is not None
+        kept, rows = kept_rows(compacted, ledger)
+        wanted = messages.row_mask(ledger)[kept]
+        sizes = ledger.batch_sizes.array()
+        entries = ledger.batch_sizes.entries_of(kept)
+        indexes = kept - (np.cumsum(sizes) - sizes)[entries]
+        ids = (
+            ("entry_id", entries.astype(np.int32).tobytes()),
+            ("batch_index", indexes.astype(np.int32).tobytes()),
+        )
+        mask = None if wanted.all() else np.packbits(wanted).tobytes()
+        columns = _columns(numbers, ledger, kept, wanted)
+        yield replace(rows, mask=mask, numbers=(*ids, *columns))
+
+
+def _columns(
+    numbers: Numbers,
+    ledger: LedgerInfo,
+    messages: NDArray[np.int64] | slice,
+    selected: NDArray[np.bool_] | None,
+) -> tuple[tuple[str, int | bytes], ...]:
+    """Each column by its name: one number if all rows have the same, else bytes.
+
+    `messages` are counted from the ledger's first, and `selected` says which of them matter.
+    """
+    return tuple(
+        (name, _column(sets, ledger, messages, selected)) for name, sets in numbers.items()
+    )
+
+
+def _column(
+    sets: Mapping[int, PositionSet],
+    ledger: LedgerInfo,
+    messages: NDArray[np.int64] | slice,
+    selected: NDArray[np.bool_] | None,
+) -> int | bytes:
+    """Each message's number: the highest whose set has it, else 0."""
+    values: NDArray[np.int32] | None = None
+    for number, held in sorted(sets.items()):
+        if number and ledger.ledger_id in held.ledger_ids:
+            mask = held.row_mask(ledger)[messages]
+            if values is None:
+                values = np.zeros(len(mask), np.int32)
+            values[mask] = number
+    if values is None:
+        return 0
+    chosen = values if selected is None else values[selected]
+    if (chosen == chosen[0]).all():
+        return int(chosen[0])
+    return bytes(values.tobytes())

@@ -1,0 +1,149 @@
+"""One broker a root: whoever hosts it shows life, and a second one sees that, or waits it out."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.broker.sign_of_life import (
+    DEAD_AFTER_MS,
+    SIGN_FORMAT,
+    SIGN_OF_LIFE,
+    SignOfLife,
+)
+from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import BrokerBusyError, BrokerFencedError
+from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.topic_name import TopicPartition
+
+_numbers = itertools.count()
+
+
+class SetClock(ManualClock):
+    """Its wall time can be set, as an administrator or a time server does."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def place(clock: SetClock) -> Iterator[Root]:
+    name = f"test-signs-{next(_numbers)}"
+    MemoryStore.named(name, clock)
+    yield Root(f"memory://{name}", {})
+    MemoryStore.forget(name)
+
+
+def tell(place: Root) -> None:
+    about = TopicPartition("persistent://public/default/t", 0)
+    SystemTopic(place, COMMANDS).append([Record.of(about, "s", CreateSubscription("s"))])
+
+
+def signed(place: Root) -> bool:
+    return place.store.get(SIGN_OF_LIFE) is not None
+
+
+def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
+    place: Root, clock: SetClock
+) -> None:
+    first = EmbeddedBroker(place)
+
+    def turn() -> None:
+        first.turn()
+
+    turning = clock.repeat(1.0, turn, "turns")
+    clock.ahead_ms = 86_400_000
+    with pytest.raises(BrokerBusyError, match=r"serves memory://test-signs-\d+ already: process"):
+        EmbeddedBroker(place)
+    with pytest.raises(BrokerBusyError):
+        SignOfLife(place).begin()  # as `standalone` does
+    tell(place)
+    assert first.turn(), "nobody has fenced it"
+    turning.stop()
+    first.close()
+    before_s = clock.monotonic_s()
+    EmbeddedBroker(place)
+    assert clock.monotonic_s() == before_s
+
+
+def test_an_embedded_broker_begins_beside_none_under_spark(place: Root, clock: SetClock) -> None:
+    sparks = SignOfLife(place)
+    sparks.begin()
+    sparks.keep()
+    with pytest.raises(BrokerBusyError):
+        EmbeddedBroker(place)
+    sparks.remove()
+    assert not signed(place)
+    with EmbeddedBroker(place):
+        assert signed(place)
+    assert not signed(place)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        SIGN_FORMAT.encode({"host": "elsewhere", "id": "x", "process": 1}),
+        b'{"version": 2}',
+        b"no sign of any version",
+    ],
+)
+def test_a_sign_that_was_left_behind_is_watched_for_ten_seconds(
+    place: Root, clock: SetClock, left: bytes
+) -> None:
+    place.store.touch(SIGN_OF_LIFE, left)
+    before_s = clock.monotonic_s()
+    EmbeddedBroker(place)
+    assert 10 <= clock.monotonic_s() - before_s < 11
+
+
+def test_a_broker_of_a_newer_version_is_respected(place: Root, clock: SetClock) -> None:
+    clock.repeat(2.5, lambda: place.store.touch(SIGN_OF_LIFE, b'{"version": 2}'), "a newer one")
+    clock.advance(2_500)
+    with pytest.raises(BrokerBusyError, match="already: a newer version's"):
+        EmbeddedBroker(place)
+
+
+def test_the_sign_of_a_process_that_is_gone_is_not_watched(place: Root, clock: SetClock) -> None:
+    sign = SIGN_FORMAT.decode(_sign_of(place))
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    place.store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode({**sign, "process": gone.pid}))
+    before_s = clock.monotonic_s()
+    EmbeddedBroker(place)
+    assert clock.monotonic_s() == before_s
+
+
+def _sign_of(place: Root) -> bytes:
+    with EmbeddedBroker(place):
+        return place.store.get(SIGN_OF_LIFE) or b""
+
+
+def test_a_broker_that_stood_still_is_taken_over_and_finds_out(
+    place: Root, clock: SetClock
+) -> None:
+    first = EmbeddedBroker(place)
+    first.until_quiet()
+    before_s = clock.monotonic_s()
+    second = EmbeddedBroker(place)
+    assert clock.monotonic_s() - before_s >= DEAD_AFTER_MS / 1000
+    second.until_quiet()
+    tell(place)
+    with pytest.raises(BrokerFencedError, match="has taken over"):
+        first.until_quiet()
+    first.close()
+    assert signed(place), "that is the other's"
