@@ -156,7 +156,7 @@ def records_of(root: Root, subscription: str, found: Iterable[FoldedRows]) -> li
     return [
         Record.of(about, subscription, command)
         for about, said in sorted(joined.items(), key=lambda item: item[0])
-        for command in said.commands(subscription)
+        for command in said.reports(subscription)
     ]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
+from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import BatchSizes
 from pulsar_spark.producing.batch_message_container import BatchLimits, key_based_order
@@ -40,7 +40,7 @@ def in_entries(messages: pa.Table, options: Options) -> tuple[pa.Table, BatchSiz
 
 def _containers(messages: pa.Table, limits: BatchLimits) -> NDArray[np.int64]:
     """The sizes of containers of consecutive messages; a delayed message has one to itself."""
-    sizes = payload_sizes(messages["value"])
+    sizes = messages[PAYLOAD_SIZE].to_numpy()
     deliver_at = messages["deliver_at"] if "deliver_at" in messages.column_names else None
     if deliver_at is None or deliver_at.null_count == len(deliver_at):
         return limits.cut(sizes)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA
-from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
+from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
 from pulsar_spark.options.options import Options
 from pulsar_spark.topic_log.chunked_messages import ChunkRun
 
@@ -24,7 +24,7 @@ CHUNK_COLUMNS = ("uuid", "chunk_id", "num_chunks_from_msg", "total_chunk_msg_siz
 
 def in_chunks(messages: pa.Table, options: Options) -> pa.Table:
     """The messages of one partition, each larger one as several rows; with chunk columns."""
-    sizes = payload_sizes(messages["value"])
+    sizes = messages[PAYLOAD_SIZE].to_numpy()
     limit = payload_chunk_size(options["maxMessageSize"], options["chunkMaxMessageSize"])
     counts = np.maximum(1, -(-sizes // limit))
     rows = np.repeat(np.arange(len(sizes)), counts)
@@ -36,6 +36,7 @@ def in_chunks(messages: pa.Table, options: Options) -> pa.Table:
         if name != "value"
     }
     columns["value"] = _cut(messages["value"], counts, limit)
+    columns[PAYLOAD_SIZE] = pa.array(np.minimum(limit, sizes[rows] - chunk_ids * limit))
     known = {number: _uuid(messages, number) for number in np.flatnonzero(counts > 1).tolist()}
     columns["uuid"] = pa.array([known.get(row) for row in rows.tolist()], pa.string())
     numbers = (chunk_ids, counts[rows], sizes[rows])

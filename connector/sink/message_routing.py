@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.sink.message_batching import batch_limits
-from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
+from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.options.options import Options
 from pulsar_spark.producing.hashing import java_string_hash_many, murmur3_32_hash_many
@@ -68,7 +68,7 @@ class MessageRouting:
         if self._options["messageRoutingMode"] == "SinglePartition":
             return self._start % self._partitions
         if self._options["batchingEnabled"]:
-            sizes = payload_sizes(messages["value"])
+            sizes = messages[PAYLOAD_SIZE].to_numpy()
             return self._by_batch.choose_partitions(self._partitions, sizes)
         router = RoundRobinPartitionMessageRouter(self._start, batching=False)
         count = len(messages)
@@ -78,7 +78,7 @@ class MessageRouting:
 
     def _chosen_by_user(self, router: MessageRouter, messages: pa.Table) -> NDArray[np.int32]:
         name = self._options["messageRouter"]
-        answer = router(messages, self._partitions)
+        answer = router(messages.drop_columns([PAYLOAD_SIZE]), self._partitions)
         try:
             chosen = np.asarray(answer)
         except (TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ Follows Pulsar's `ProducerImpl` and `PartitionedProducerImpl`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from pulsar_spark.connector.schema.schema_registration import SinkSchema, check_
 from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.sink.message_routing import MessageRouting
-from pulsar_spark.connector.sink.outgoing_messages import as_messages, check_rows, payload_sizes
+from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE, as_messages, check_rows
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import deduplicates
@@ -32,7 +32,6 @@ from pulsar_spark.connector.topic_log.non_persistent import check_publishing
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.options.options import Options
-from pulsar_spark.positions.ledger_info import BatchSizes
 from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
@@ -150,49 +149,51 @@ class _TopicWriter:
         self._buffers.clear()
 
     def _flush(self) -> None:
-        tables = {
-            partition: pa.concat_tables(parts) for partition, parts in sorted(self._buffers.items())
-        }
+        tables = _with_same_columns(self._buffers)
         self._buffers.clear()
         self._buffered_bytes = 0
-        empty = [
-            name
-            for name in next(iter(tables.values())).column_names
-            if all(table[name].null_count == len(table) for table in tables.values())
-            and name != "value"
-        ]
         with LedgerFileWriter(
             self._ledger.store, self._ledger.folder, compression=self._options["compressionType"]
         ) as file:
-            ledgers = []
-            for partition, table in tables.items():
-                kept = table.drop_columns(empty) if empty else table
-                kept, batch_sizes = in_entries(kept, self._options)
-                place = file.path, file.write(kept, partition)
-                ledgers.append(self._new_ledger(kept, partition, place, batch_sizes))
+            ledgers = [self._write(file, partition, table) for partition, table in tables.items()]
             seal = file.close().seal
         self._written += (replace(ledger, seal=seal) for ledger in ledgers)
 
-    def _new_ledger(
-        self, table: pa.Table, partition: int, place: tuple[str, int], batch_sizes: BatchSizes
-    ) -> NewLedger:
-        sizes = payload_sizes(table["value"])
-        times = pc.min_max(table["publish_time"])
-        deliver_at = table["deliver_at"] if "deliver_at" in table.column_names else None
-        latest = None if deliver_at is None else pc.max(deliver_at)
+    def _write(self, file: LedgerFileWriter, partition: int, messages: pa.Table) -> NewLedger:
+        ordered, batch_sizes = in_entries(messages, self._options)
+        stored = ordered.drop_columns([PAYLOAD_SIZE])
+        times = pc.min_max(stored["publish_time"])
+        delayed = stored["deliver_at"].drop_null() if "deliver_at" in stored.column_names else ()
         return NewLedger(
             partition=partition,
-            file=place[0],
-            first_row=place[1],
+            file=file.path,
+            first_row=file.write(stored, partition),
             batch_sizes=batch_sizes,
-            size_bytes=int(sizes.sum()),
+            size_bytes=pc.sum(messages[PAYLOAD_SIZE]).as_py(),
             min_publish_time_ms=_ms(times["min"]),
             max_publish_time_ms=_ms(times["max"]),
-            max_deliver_at_ms=_ms(latest) if latest is not None and latest.is_valid else None,
-            sequences=sequence_ranges(table) if self._records_sequences else None,
-            chunks=chunk_runs(table),
-            digest=content_digest(table),
+            max_deliver_at_ms=_ms(pc.max(delayed)) if len(delayed) else None,
+            sequences=sequence_ranges(stored) if self._records_sequences else None,
+            chunks=chunk_runs(stored),
+            digest=content_digest(stored),
         )
+
+
+def _with_same_columns(parts: Mapping[int, list[pa.Table]]) -> dict[int, pa.Table]:
+    """One table a partition, all with the columns that have a value in any part, and `value`."""
+    every = [part for of_one in parts.values() for part in of_one]
+    plan = pa.unify_schemas([part.schema for part in every])
+    kept = [
+        name
+        for name in plan.names
+        if name == "value"
+        or any(name in part.column_names and part[name].null_count < len(part) for part in every)
+    ]
+    none = plan.empty_table()
+    return {
+        partition: pa.concat_tables([none, *of_one], promote_options="default").select(kept)
+        for partition, of_one in sorted(parts.items())
+    }
 
 
 def _by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -1,13 +1,14 @@
 """Rows of a DataFrame as messages: columns and types of the data files, checked.
 
-Invariants: a message is checked before anything of its batch is kept; the columns follow from the
-rows' columns and the options, never from nulls in them, so that all tables of a task fit together;
-options fill in what a row leaves open; the publish time is taken once for each batch of rows, and
-a delay counts from it.
+Invariants: a message is checked before anything of its batch is kept; options fill in what a row
+leaves open; the publish time is taken once for each batch of rows, and a delay counts from it; a
+value is measured once on its way to disk.
 Follows Pulsar's `TypedMessageBuilderImpl` and `ProducerImpl`.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,23 +21,26 @@ from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.options.options import Options
 from pulsar_spark.producing.hashing import murmur3_32_hash_many
 
+PAYLOAD_SIZE: Final = "payload_size"
+"""A column beside a message's own, which is not stored: the bytes of its value."""
 _TIME = MESSAGE_SCHEMA.field("publish_time").type
 _DELAY = pa.duration("us")
 _TEXTS = ("topic", "key", "properties", "producer_name")
 
 
 def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int) -> pa.Table:
-    """The rows with the columns and types of the data files. InvalidMessageError names a bad one.
+    """The rows with the columns and types of the data files, and PAYLOAD_SIZE.
 
     `rows` have a sink's columns without `topic`, whose argument is the name in errors. They are
-    published at `now_ms`.
+    published at `now_ms`. InvalidMessageError names a row that can't be a message.
     """
     now_us = now_ms * 1000
     columns: dict[str, pa.Array] = {}
     for name in rows.schema.names:
         if name != "deliver_after":
             columns[name] = _cast(rows.column(name), MESSAGE_SCHEMA.field(name).type, name, topic)
-    _check_sizes(columns["value"], options, topic)
+    sizes = payload_sizes(columns["value"])
+    _check_sizes(sizes, options, topic)
     columns["publish_time"] = pa.repeat(pa.scalar(now_us, _TIME), rows.num_rows)
     if options["producerName"]:
         name = columns.get("producer_name")
@@ -50,6 +54,7 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int)
     keys = _sticky_keys(columns.get("ordering_key"), columns.get("key"))
     if keys is not None:
         columns["sticky_key_hash"] = _sticky_key_hashes(keys)
+    columns[PAYLOAD_SIZE] = pa.array(sizes)
     return pa.table(columns)
 
 
@@ -72,8 +77,8 @@ def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
     return sizes
 
 
-def _check_sizes(value: pa.Array, options: Options, topic: str) -> None:
-    largest = pc.max(pc.binary_length(value)).as_py() or 0
+def _check_sizes(sizes: NDArray[np.int64], options: Options, topic: str) -> None:
+    largest = int(sizes.max(initial=0))
     if largest > options["maxMessageSize"] and not options["chunkingEnabled"]:
         raise InvalidMessageError(
             f"A message for {topic} has {largest} bytes, and maxMessageSize is "

@@ -209,11 +209,8 @@ class BrokerState:
             _check_batch_sizes(ledger, messages.partial_entries(ledger.ledger_id))
         published = messages.intersection(_messages_of(ledgers))
         newest = self.last_position.ledger_id
-        beyond = any(
-            ledger_id > newest or self.ledgers.get(ledger_id) is not None
-            for ledger_id in messages.difference(published).ledger_ids
-        )
-        return published, beyond
+        unknown = messages.difference(published)
+        return published, any(ledger_id >= newest for ledger_id in unknown.ledger_ids)
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""

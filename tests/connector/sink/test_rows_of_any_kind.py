@@ -51,19 +51,20 @@ COLUMNS: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
 
 @st.composite
 def tasks(draw: st.DrawFn) -> list[list[list[Row]]]:
-    """Tasks, their Arrow batches, and their rows; a column is full, null or mixed in a batch."""
+    """Tasks, their Arrow batches, and their rows; a batch has a column, in part, or has it not."""
     names = [*draw(st.sets(st.sampled_from(sorted(COLUMNS)))), "value"]
     batches: list[list[list[Row]]] = []
     for _ in range(draw(st.integers(1, 2))):
         batches.append([])
         for _ in range(draw(st.integers(1, 3))):
             nulls = draw(st.sets(st.sampled_from(names)))
+            missing = draw(st.sets(st.sampled_from(names))) - {"value"}
             row = st.fixed_dictionaries(
                 {
                     name: st.none()
                     if name in nulls
                     else st.one_of(st.none(), st.sampled_from(COLUMNS[name][1]))
-                    for name in sorted(set(names))
+                    for name in sorted(set(names) - missing)
                 }
             )
             batches[-1].append(draw(st.lists(row, max_size=6)))
@@ -91,10 +92,9 @@ def sinks(draw: st.DrawFn) -> dict[str, object]:
     return given
 
 
-def batch_of(rows: Sequence[Row], names: Sequence[str]) -> pa.RecordBatch:
-    columns = {
-        name: pa.array([row[name] for row in rows], COLUMNS[name][0]) for name in sorted(names)
-    }
+def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
+    names = sorted(rows[0]) if rows else ["value"]
+    columns = {name: pa.array([row[name] for row in rows], COLUMNS[name][0]) for name in names}
     return pa.record_batch(columns)
 
 
@@ -104,11 +104,10 @@ def published(
     """What the tasks of one job write, committed as a sink does."""
     options = options_of(root, Scope.WRITE, given)
     place = Root.of(options)
-    names = next((list(row) for task in sent for rows in task for row in rows), ["value"])
     written = [
         topic
         for task in sent
-        for topic in write_messages([batch_of(rows, names) for rows in task], options, place)
+        for topic in write_messages([batch_of(rows) for rows in task], options, place)
     ]
     transaction = begin(place.store, None, 60_000) if options["transactional"] else None
     publish(place, written, None, transaction=transaction)
@@ -145,7 +144,11 @@ def check_read(root: str, sent: Sequence[Row], given: Mapping[str, object]) -> N
 @example(
     sent=[[[{"key": None, "value": b"a"}], [{"key": "k", "value": b"b"}]]], given={"topic": "t"}
 )
-def test_rows_arrive_whatever_is_null_in_whichever_batch(
+@example(
+    sent=[[[{"value": b"a", "deliver_at": _MOMENT}], [{"key": "k", "value": b"b"}]]],
+    given={"topic": "t", "numPartitions": 3},
+)
+def test_rows_arrive_whatever_is_null_or_missing_in_whichever_batch(
     sent: list[list[list[Row]]], given: dict[str, object]
 ) -> None:
     rows = [row for task in sent for batch in task for row in batch]
