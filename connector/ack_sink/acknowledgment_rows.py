@@ -10,7 +10,7 @@ storage. Takes the place of Pulsar's `PersistentAcknowledgmentsGroupingTracker` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
 from pulsar_spark.options.option_values import parse_duration_ms
-from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Acknowledge, AckType, ReconsumeLater, Rejection, Report
+from pulsar_spark.protocol.commands import ReconsumeLater, Rejection, Report
 from pulsar_spark.subscriptions.dead_letter import ERROR
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
 from pulsar_spark.topic_log.ledger_log import TopicState
@@ -71,28 +70,17 @@ class Acknowledgments:
         _join(self.rejected, other.rejected)
         _join(self.later, other.later)
 
-    def commands(self, subscription: str) -> Iterator[Report | Acknowledge]:
-        """The commands to the broker, in this order."""
-        for attempt, furthest in sorted(self.cumulative.items(), key=lambda each: each[1]):
-            position, batch_index, size = furthest
-            left = ack_set.without_up_to(ack_set.full(size), batch_index)
-            yield Acknowledge(
-                subscription, ack_type=AckType.CUMULATIVE, position=position,
-                ack_set=tuple(ack_set.to_words(left)) if left else None,
-                attempt=attempt,
-            )  # fmt: skip
+    def reports(self, subscription: str) -> Iterator[Report]:
+        """What the broker is told, in this order: one refuses the first where many share."""
+        if self.cumulative:
+            up_to = {a: Cursor().acknowledge_cumulative(*it) for a, it in self.cumulative.items()}
+            yield _report(subscription, up_to)
         if self.individual or self.rejected or self.later:
-            yield Report(
-                subscription,
-                epoch=None,
-                acknowledged=Cursor().acknowledge(self.individual.get(None, PositionSet())),
+            some = {a: Cursor().acknowledge(messages) for a, messages in self.individual.items()}
+            yield replace(
+                _report(subscription, some),
                 rejected=self.rejections,
                 reconsume_later=self.to_reconsume_later,
-                acknowledged_attempts={
-                    attempt: messages
-                    for attempt, messages in self.individual.items()
-                    if attempt is not None
-                },
             )
 
     @property
@@ -142,6 +130,15 @@ def join_all(parts: Iterable[Folded]) -> Folded:
         for about, found in part.items():
             joined.setdefault(about, Acknowledgments()).join(found)
     return joined
+
+
+def _report(subscription: str, by_attempt: dict[int | None, Cursor]) -> Report:
+    return Report(
+        subscription,
+        epoch=None,
+        acknowledged=by_attempt.get(None, Cursor()),
+        acknowledged_attempts={a: each for a, each in by_attempt.items() if a is not None},
+    )
 
 
 Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]

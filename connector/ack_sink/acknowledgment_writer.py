@@ -115,7 +115,7 @@ def records_of(root: Root, subscription: str, found: Iterable[Folded]) -> list[R
     return [
         Record.of(about, subscription, command)
         for about, said in sorted(joined.items(), key=lambda item: item[0])
-        for command in said.commands(subscription)
+        for command in said.reports(subscription)
     ]
 
 

@@ -38,11 +38,12 @@ from pulsar_spark.connector.system.lease import (
     leases,
     read_lease,
 )
-from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, SystemTopic
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import TopicNotFoundError
+from pulsar_spark.errors import PulsarliteError, TopicNotFoundError
 from pulsar_spark.hosting.hosted_broker import described
+from pulsar_spark.protocol.commands import Subscribe
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
@@ -60,6 +61,9 @@ COMMANDS_AT_ONCE = 2_000
 """The most ledgers (writers' commits) of `__commands` in one batch."""
 SNAPSHOT_EVERY = 1_000
 """Ledgers of `__dispatch` between snapshots: batches that write all shards anew."""
+
+_SUBSCRIBE = b'{"$":"Subscribe",'
+"""The beginning of such a command: most others are long, and not looked into here."""
 
 _log = logging.getLogger(__name__)
 
@@ -198,10 +202,10 @@ class BrokerStreamReader(DataSourceStreamReader):
         """One look at everything; None if there is nothing to do."""
         base = self._as_stepped(start)
         now_ms = max(self._clock.wall_ms(), start.now_ms)
-        commands, hosted, unread_ms = self._new_commands(base)
+        commands, hosted, seen, unread_ms = self._new_commands(base)
         resting = self._resting(start, base)
         logs, unreadable = self._logs_of({each.topic for each in hosted if each not in resting})
-        partitions, created = self._grown(base, hosted, logs)
+        partitions, created = self._grown(base, hosted, logs, seen)
         again = {each for each in start.aside if each not in resting}
         created |= {each: start.aside[each].created for each in again if start.aside[each].created}
         aside = {each: base.aside[each] for each in resting}
@@ -285,18 +289,25 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def _new_commands(
         self, start: BrokerOffset
-    ) -> tuple[int, dict[TopicPartition, int], int | None]:
-        """(next ledger, partitions with a broker by then, time of the first unread command)."""
-        hosted = dict(start.hosted)
+    ) -> tuple[int, dict[TopicPartition, int], dict[str, int], int | None]:
+        """(next ledger, partitions with a broker by then, seen, time of the first unread command).
+
+        Seen are the fewest partitions of each topic that a new subscriber saw.
+        """
+        hosted, seen = dict(start.hosted), dict[str, int]()
         there = self._commands.refresh()
         stop = min(there, start.commands + COMMANDS_AT_ONCE)
         if stop > start.commands:
             for stored in self._commands.read(start.commands, stop):
-                hosted.setdefault(stored.record.about, NO_COMMIT)
+                about = stored.record.about
+                hosted.setdefault(about, NO_COMMIT)
+                count = _partitions_seen(stored.record) if about.partition == 0 else None
+                if count is not None:
+                    seen[about.topic] = min(count, seen.get(about.topic, count))
         unread_ms = None
         if stop < there:
             unread_ms = next(self._commands.read(stop, stop + 1)).publish_time_ms
-        return stop, hosted, unread_ms
+        return stop, hosted, seen, unread_ms
 
     def _resting(self, start: BrokerOffset, base: BrokerOffset) -> set[TopicPartition]:
         """The partitions that are set aside and not to be tried again yet."""
@@ -332,12 +343,17 @@ class BrokerStreamReader(DataSourceStreamReader):
         return ledger
 
     def _grown(
-        self, base: BrokerOffset, hosted: dict[TopicPartition, int], logs: Mapping[str, int]
+        self,
+        base: BrokerOffset,
+        hosted: dict[TopicPartition, int],
+        logs: Mapping[str, int],
+        seen: Mapping[str, int],
     ) -> tuple[dict[str, int], dict[TopicPartition, tuple[str, ...]]]:
         """(number of partitions by topic, subscriptions to make on new partitions).
 
         As in Pulsar these are the durable subscriptions of the first partition. New partitions join
-        `hosted`.
+        `hosted`. A topic that grew behind a subscriber's back counts as `seen` until that one's
+        subscription is known too: at the next look.
         """
         partitions, created = dict(base.partitions), {}
         for topic in logs:
@@ -345,14 +361,13 @@ class BrokerStreamReader(DataSourceStreamReader):
             there = self._logs[topic].state.partitions
             known = partitions.get(topic, there)
             if known < there and first in base.hosted:
-                if first not in self._durable:
-                    continue  # its broker has not said yet what there is
-                for number in range(known, there):
-                    about = TopicPartition(topic, number)
+                if first not in self._durable:  # its broker has not said yet what there is
+                    there = known
+                for about in (TopicPartition(topic, number) for number in range(known, there)):
                     if self._durable[first]:
                         hosted.setdefault(about, NO_COMMIT)
                         created[about] = self._durable[first]
-            partitions[topic] = there
+            partitions[topic] = min(there, seen.get(topic, there))
         return partitions, created
 
     def _lapsed(self, aside: Mapping[TopicPartition, Aside]) -> tuple[Lease, ...]:
@@ -400,3 +415,14 @@ class BrokerStreamReader(DataSourceStreamReader):
         if remote or not self._due:
             return pause
         return max(0.001, min(pause, (min(self._due.values()) - self._clock.wall_ms()) / 1000))
+
+
+def _partitions_seen(record: Record) -> int | None:
+    """The number of the topic's partitions that a Subscribe names; None in any other command."""
+    if not record.data.startswith(_SUBSCRIBE):
+        return None
+    try:
+        command = record.item()
+    except PulsarliteError:  # its broker leaves it out, and says so
+        return None
+    return command.partitions if isinstance(command, Subscribe) else None

@@ -48,7 +48,7 @@ def add_to(parser: ArgumentParser) -> None:
         "killed at any point, it takes up where it was. Pulsar: bin/pulsar standalone."
     )
     for each in ARGUMENTS:
-        each.add_to(parser)
+        each(parser)
     parser.set_defaults(run=run)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
@@ -83,6 +84,8 @@ class SubscriptionClient:
         self._keeper = LeaseKeeper(root.store)
         self.incarnation = self._next_incarnation(begun.incarnation)
         self._request = 0
+        self._counts: dict[str, int] = {}
+        """The partitions of each topic, as of the latest look."""
         self.heard_s = self._root.clock.monotonic_s()
         """When the broker was last heard, whatever it said."""
         self._tell_at_s: float | None = None
@@ -90,8 +93,9 @@ class SubscriptionClient:
 
     # -- saying ------------------------------------------------------------------------------
 
-    def subscribe(self, partitions: Iterable[TopicPartition]) -> None:
+    def subscribe(self, partitions: Mapping[TopicPartition, PartitionView]) -> None:
         """Subscribe to these partitions, unless that was done before."""
+        self._counts |= {a.topic: each.ledger.state.partitions for a, each in partitions.items()}
         new = [each for each in partitions if each not in self.consumers]
         if new:
             self._subscribe(new)
@@ -187,6 +191,7 @@ class SubscriptionClient:
                 ),
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
+                partitions=self._counts[about.topic],
             )
             if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)

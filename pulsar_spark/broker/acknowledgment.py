@@ -1,4 +1,4 @@
-"""The effects of a report or an acknowledgement.
+"""The effects of a report, by a consumer or a sink.
 
 Invariants: acknowledging is a union, so a command that arrives twice, late or from a consumer that
 is gone does no harm, and one of an older epoch does nothing; a rejection counts only for messages
@@ -13,14 +13,11 @@ from collections.abc import Mapping
 
 from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.errors import ServerError
-from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import previous_position
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
-    AckType,
     RedeliverUnacknowledgedMessages,
     Report,
     SubscriptionType,
@@ -41,15 +38,25 @@ from pulsar_spark.subscriptions.subscription import Subscription
 
 
 def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
-    """Take in a consumer's report."""
+    """Take in a consumer's report, or a sink's: anybody may acknowledge another's message."""
     subscription = state.subscriptions.get(command.subscription)
     if subscription is None:
         refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         return
-    if not _may_report(subscription, command, out):
+    if command.epoch is not None and command.epoch != subscription.epoch:
+        _refuse_epoch(subscription, command, out)
+        return
+    acknowledged = _of_this_epoch(subscription, command)
+    is_cumulative = acknowledged.mark_delete_position > EARLIEST
+    if not command.consumer and is_cumulative and subscription.subscription_type.is_shared:
+        kind = subscription.subscription_type.value  # «all up to this one» may be others'
+        text = f"Cumulative acknowledgement is not allowed on a {kind} subscription"
+        refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
         return
     try:
-        acknowledge_cursor(state, subscription, _of_this_epoch(subscription, command))
+        if not command.consumer:
+            acknowledged = _published(state, subscription, acknowledged)
+        acknowledge_cursor(state, subscription, acknowledged)
     except ValueError as error:
         refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
         return
@@ -63,32 +70,15 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
     for holder in holders:
         _take_rejections(state, subscription, holder, command, out)
     if command.request_id is not None:
-        out.replies.append(_receipt(command, subscription))
-
-
-def acknowledge(state: BrokerState, command: Acknowledge, out: ReadyBuilder) -> None:
-    """Acknowledge as a client does: any consumer may acknowledge another's message."""
-    subscription = state.subscriptions.get(command.subscription)
-    if subscription is None:
-        refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
-        return
-    if command.epoch is not None and command.epoch != subscription.epoch:
-        refuse(out, command, ServerError.EPOCH_IS_OVER, f"Epoch {command.epoch} is over")
-        return
-    if command.attempt is not None and command.attempt < subscription.first_attempt:
-        refuse(out, command, ServerError.EPOCH_IS_OVER, "It was delivered before a seek")
-        return
-    is_cumulative = command.ack_type is AckType.CUMULATIVE
-    if is_cumulative and _refuses_cumulative(subscription, command, out):
-        return
-    try:
-        cursor = _cursor_of(state, subscription, command)
-        acknowledge_cursor(state, subscription, _published(state, cursor))
-    except ValueError as error:
-        refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
-        return
-    if command.request_id is not None:
-        out.replies.append(_receipt(command, subscription))
+        out.replies.append(
+            Reply(
+                command.consumer,
+                subscription.name,
+                command.incarnation,
+                command.request_id,
+                epoch=subscription.epoch,
+            )
+        )
 
 
 def redeliver_unacknowledged(
@@ -142,6 +132,9 @@ def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: C
     end = state.last_position
     position = min(cursor.mark_delete_position, end)
     beyond |= cursor.mark_delete_position > end
+    ledger = state.ledgers.get(position.ledger_id)
+    if ledger is not None:
+        position = min(position, Position(ledger.ledger_id, ledger.entries - 1))
     if beyond:
         heard = subscription.unheard
         subscription.unheard = cursor if heard is None else heard.union(cursor)
@@ -173,19 +166,13 @@ def refuse(
 # -- inside --------------------------------------------------------------------------------------
 
 
-def _may_report(subscription: Subscription, command: Report, out: ReadyBuilder) -> bool:
-    """Whether it counts: not of an epoch that is over, nor cumulative by a sink where shared."""
-    if command.epoch is not None and command.epoch != subscription.epoch:
-        if _is_strange(subscription, command):  # a stranger waits for nothing, unless it is told
-            _refuse_stranger(subscription, command, out)
-        elif command.request_id is not None:
-            text = f"The subscription was reset: epoch {command.epoch} is over"
-            refuse(out, command, ServerError.EPOCH_IS_OVER, text)
-        return False
-    is_cumulative = command.acknowledged.mark_delete_position > EARLIEST
-    if is_cumulative and not command.consumer:
-        return not _refuses_cumulative(subscription, command, out)
-    return True
+def _refuse_epoch(subscription: Subscription, command: Report, out: ReadyBuilder) -> None:
+    """It is of an epoch that is over; a stranger waits for nothing, unless it is told."""
+    if _is_strange(subscription, command):
+        _refuse_stranger(subscription, command, out)
+    elif command.request_id is not None:
+        text = f"The subscription was reset: epoch {command.epoch} is over"
+        refuse(out, command, ServerError.EPOCH_IS_OVER, text)
 
 
 def _is_strange(subscription: Subscription, command: Report) -> bool:
@@ -206,25 +193,13 @@ def _refuse_stranger(subscription: Subscription, command: Report, out: ReadyBuil
         refuse(out, command, ServerError.CONSUMER_REPLACED, text, newest=newest)
 
 
-def _refuses_cumulative(
-    subscription: Subscription, command: Report | Acknowledge, out: ReadyBuilder
-) -> bool:
-    """Whether several consumers share: «all up to this one» would be others' messages too."""
-    if not subscription.subscription_type.is_shared:
-        return False
-    kind = subscription.subscription_type.value
-    text = f"Cumulative acknowledgement is not allowed on a {kind} subscription"
-    refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
-    return True
-
-
 def _of_this_epoch(subscription: Subscription, command: Report) -> Cursor:
     """Its acknowledgements, without those by a sink of messages delivered before a seek."""
-    cursor = command.acknowledged
-    for attempt, messages in command.acknowledged_attempts.items():
+    acknowledged = command.acknowledged
+    for attempt, cursor in command.acknowledged_attempts.items():
         if attempt >= subscription.first_attempt:
-            cursor = cursor.acknowledge(messages)
-    return cursor
+            acknowledged = acknowledged.union(cursor)
+    return acknowledged
 
 
 def _complete_batches(subscription: Subscription, messages: PositionSet) -> PositionSet:
@@ -237,46 +212,28 @@ def _complete_batches(subscription: Subscription, messages: PositionSet) -> Posi
     return whole
 
 
-def _published(state: BrokerState, cursor: Cursor) -> Cursor:
-    """The cursor without trimmed ledgers. ValueError if it reaches beyond the end."""
+def _published(state: BrokerState, subscription: Subscription, cursor: Cursor) -> Cursor:
+    """What a sink acknowledges, without what was never published. ValueError where Pulsar refuses.
+
+    Pulsar refuses what lies beyond the last entry, and «all up to» what is all acknowledged, and
+    leaves out the rest: what was trimmed, what lies behind the last entry of an earlier ledger, and
+    part of an entry that does not exist yet where everything before it is acknowledged.
+    """
     known, beyond = state.known(cursor.individually_deleted)
-    if beyond or cursor.mark_delete_position > state.last_position:
+    target, current = cursor.mark_delete_position, subscription.cursor.mark_delete_position
+    is_cumulative = target > EARLIEST
+    if is_cumulative and len(state.ledgers):
+        target = previous_position(state.ledgers, target.next)
+    if target > state.last_position or (beyond and not is_cumulative):
         raise ValueError(
             f"Invalid mark deleted position: it lies beyond the last entry, {state.last_position}"
         )
-    return Cursor(cursor.mark_delete_position, known)
-
-
-def _cursor_of(state: BrokerState, subscription: Subscription, command: Acknowledge) -> Cursor:
-    if command.ack_type is AckType.INDIVIDUAL:
-        messages = command.messages
-        for position, words in command.ack_sets:
-            messages = messages.union(_acknowledged_by(state, position, words))
-        return Cursor().acknowledge(messages)
-    if command.position is None:
-        raise ValueError("A cumulative acknowledgement names no position")
-    target, part = command.position, NOTHING
-    if command.ack_set is not None and ack_set.from_words(command.ack_set):
-        part = _acknowledged_by(state, target, command.ack_set)
-        target = previous_position(state.ledgers, target)
-    current = subscription.cursor.mark_delete_position
-    if target < current:
+    if is_cumulative and target < current:
         raise ValueError(
             "Mark deleting an already mark-deleted position. Current mark-delete: "
             f"{current} -- attempted mark delete: {target}"
         )
-    return Cursor(target, part)
-
-
-def _acknowledged_by(state: BrokerState, position: Position, words: tuple[int, ...]) -> PositionSet:
-    ledger = state.ledgers.get(position.ledger_id)
-    if ledger is None or position.entry_id >= ledger.entries:
-        if position > state.last_position:
-            raise ValueError(f"Invalid mark deleted position: {position} is beyond the last entry")
-        return NOTHING
-    size = ledger.batch_sizes.size_of(position.entry_id)
-    acknowledged = ack_set.full(size) & ~ack_set.from_words(words)
-    return PositionSet.of_batch(position, size, acknowledged)
+    return Cursor(target, known)
 
 
 def _take_state(
@@ -357,14 +314,3 @@ def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:
         return [attempt]
     held = sorted(consumer.pending)
     return [*held, consumer.open_attempt] if consumer.has_open_grant else held
-
-
-def _receipt(command: Report | Acknowledge, subscription: Subscription) -> Reply:
-    incarnation = command.incarnation if isinstance(command, Report) else 0
-    return Reply(
-        command.consumer,
-        subscription.name,
-        incarnation,
-        command.request_id,
-        epoch=subscription.epoch,
-    )

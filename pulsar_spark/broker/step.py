@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from pulsar_spark.broker import retention
 from pulsar_spark.broker.acknowledgment import (
-    acknowledge,
     hear_of_ledgers,
     redeliver_unacknowledged,
     report,
@@ -37,7 +36,6 @@ from pulsar_spark.dispatchers import (
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
     CloseConsumer,
     Command,
     Compacted,
@@ -165,7 +163,6 @@ HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = 
     Unsubscribe: unsubscribe,
     Seek: seek,
     Report: report,
-    Acknowledge: acknowledge,
     RedeliverUnacknowledgedMessages: redeliver_unacknowledged,
 }
 """The function of each command; there are no other commands."""

@@ -2,7 +2,7 @@
 
 Invariants: the highest bit is the end bit and carries the batch size; bit i below it means that
 batch index i is in; all ones mean the whole entry; an end bit alone means none of it. The inverse
-of Pulsar's ack set (see `ack_set`), which has the messages left, and no batch size.
+of Pulsar's ack set, which has the messages left, and no batch size.
 """
 
 from __future__ import annotations

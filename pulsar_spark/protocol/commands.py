@@ -44,13 +44,6 @@ class InitialPosition(str, Enum):
     EARLIEST = "Earliest"
 
 
-class AckType(str, Enum):
-    """Whether an acknowledgement means some messages, or all up to one."""
-
-    INDIVIDUAL = "Individual"
-    CUMULATIVE = "Cumulative"
-
-
 @dataclass(frozen=True, slots=True)
 class LedgerAdded:
     """A commit of the log added a ledger to this partition.
@@ -96,7 +89,8 @@ class Subscribe:
     `resumes`: it has a checkpoint, so its earlier grants are still with it.
     `start_message_id` is (position, batch index or -1) and counts only for a new subscription; so
     does `begins_behind`, which comes before it: the messages that the consumer's own checkpoint has
-    as done, where the subscription is not durable.
+    as done, where the subscription is not durable. `partitions` is how many the topic had when the
+    consumer looked; None: it did not say.
     """
 
     subscription: str
@@ -115,6 +109,7 @@ class Subscribe:
     resumes: bool = False
     request_id: int | None = None
     begins_behind: Cursor | None = None
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,17 +201,19 @@ class ReconsumeLater:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A consumer's whole report, absolute: the union of the reports that arrive is right.
+    """What a consumer has finished, absolute; or, without `consumer`, what a sink adds to that.
+
+    Either way the union of the reports that arrive is right. `acknowledged_attempts` are
+    acknowledged as granted in each attempt: grants from before the latest seek are left out. A
+    sink knows no epoch: None is the present one. Its cursor has a mark-delete position if it
+    acknowledges cumulatively, which is refused where several consumers share the subscription; as
+    in Pulsar, so is one below the subscription's, and anything beyond the last entry.
 
     `sequence` rises with each report of an incarnation; of delivered, permits and committed floor
     the newest report's count. `delivered`, by attempt, has all messages that were granted, planned
     and not acknowledged so far; it is sent before they are delivered; None: not told. `permits` is
     how many messages the consumer may hold at most. `revision` is the latest `Revoke` that it has
     obeyed. `committed` is the floor of its committed offset: below it no replay reads.
-    A report without consumer comes from a sink: its acknowledgements and rejections count. A sink
-    knows no epoch; None is the present one. `acknowledged_attempts` are acknowledged as granted in
-    each attempt: grants from before the latest seek are left out. A sink's cumulative
-    acknowledgement is refused where several consumers share the subscription.
     """
 
     subscription: str
@@ -232,28 +229,7 @@ class Report:
     revision: int = 0
     committed: Position | None = None
     request_id: int | None = None
-    acknowledged_attempts: Mapping[int, PositionSet] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Acknowledge as a client does: ids, with an ack_set where a batch is not wholly meant.
-
-    Individual: `messages`, and of each entry in `ack_sets` the indexes that its words no longer
-    have. Cumulative: all up to `position`, of it only the indexes that `ack_set` no longer has.
-    With an `attempt`, the one of the grant, it counts for nothing after a seek.
-    """
-
-    subscription: str
-    consumer: str = ""
-    epoch: int | None = None
-    ack_type: AckType = AckType.INDIVIDUAL
-    messages: PositionSet = field(default_factory=PositionSet)
-    ack_sets: tuple[tuple[Position, tuple[int, ...]], ...] = ()
-    position: Position | None = None
-    ack_set: tuple[int, ...] | None = None
-    request_id: int | None = None
-    attempt: int | None = None
+    acknowledged_attempts: Mapping[int, Cursor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +256,5 @@ Command = (
     | Unsubscribe
     | Seek
     | Report
-    | Acknowledge
     | RedeliverUnacknowledgedMessages
 )

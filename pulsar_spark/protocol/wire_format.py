@@ -8,9 +8,10 @@ JSON outside, so that a stranger can read it; stands for Pulsar's `PulsarApi.pro
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final
 
 from pulsar_spark import errors
@@ -25,7 +26,7 @@ from pulsar_spark.records.stored_record import StoredFormat
 
 WIRE_FORMAT: Final = StoredFormat(
     "A message of a system topic",
-    version=2,
+    version=3,
     checked_since=2,
     remedy="Restore the topic's files from a copy.",
 )
@@ -35,25 +36,26 @@ _CLASSES: Final[dict[str, type]] = {
     for each in (
         commands.Subscribe, commands.CreateSubscription, commands.CloseConsumer,
         commands.LeaseLapsed, commands.Unsubscribe, commands.Seek, commands.Rejection,
-        commands.ReconsumeLater, commands.Report, commands.Acknowledge,
-        commands.RedeliverUnacknowledgedMessages,
+        commands.ReconsumeLater, commands.Report, commands.RedeliverUnacknowledgedMessages,
         commands.SetPolicies, commands.LedgersTrimmed,
         policies.KeySharedPolicy, policies.DeadLetterPolicy, policies.ConsumerOptions,
         policies.TopicPolicies, MultiplierRedeliveryBackoff,
-        ready.Reply, ready.EpochBegan, ready.Revoke, ready.Grant, ready.OpenGrant,
+        ready.Letter, ready.Reply, ready.EpochBegan, ready.Revoke, ready.Grant, ready.OpenGrant,
         ready.Acknowledged, ready.BacklogQuotaExceeded, Stepped,
     )
 }  # fmt: skip
 _ENUMS: Final[dict[str, type[Enum]]] = {
     each.__name__: each
     for each in (
-        commands.SubscriptionType, commands.InitialPosition, commands.AckType,
-        policies.BacklogQuotaPolicy, policies.KeySharedMode,
-        errors.ServerError,
+        commands.SubscriptionType, commands.InitialPosition, policies.BacklogQuotaPolicy,
+        policies.KeySharedMode, errors.ServerError,
     )
 }  # fmt: skip
 
-_GONE: Final = {"Reply": frozenset({"topic_epoch"})}
+_GONE: Final = {
+    "Reply": frozenset({"topic_epoch"}),
+    "Acknowledge": frozenset({"ack_type", "ack_sets", "consumer", "messages"}),
+}
 """Fields that older versions wrote, and nobody needs any more."""
 
 
@@ -103,7 +105,7 @@ def _item(value: Any) -> Any:
     if "$" in value:
         left_out = {"$", *_GONE.get(value["$"], ())}
         held = {name: _item(each) for name, each in value.items() if name not in left_out}
-        return _CLASSES[value["$"]](**held)
+        return (_OLD.get(value["$"]) or _CLASSES[value["$"]])(**held)
     (kind, inner), *rest = value.items()
     if rest:
         raise ValueError(f"an object of {sorted(value)}")
@@ -118,6 +120,43 @@ def _item(value: Any) -> Any:
     if kind == "$map":
         return {_item(key): _item(each) for key, each in inner}
     raise ValueError(f"an object of {kind}")
+
+
+def _report(
+    acknowledged_attempts: Mapping[int, PositionSet | Cursor] = MappingProxyType({}), **held: Any
+) -> commands.Report:
+    """A report; versions 1 and 2 had sets of messages where cursors are now."""
+    cursors = {
+        attempt: each if isinstance(each, Cursor) else Cursor().acknowledge(each)
+        for attempt, each in acknowledged_attempts.items()
+    }
+    return commands.Report(**held, acknowledged_attempts=cursors)
+
+
+def _cumulative(
+    position: Position,
+    ack_set: tuple[int, ...] | None,
+    attempt: int | None = None,
+    **held: Any,
+) -> commands.Report:
+    """A sink's cumulative acknowledgement, of which versions 1 and 2 made a command of its own.
+
+    Its ack set has the messages that are left, as bits of 64-bit words: the last of the batch too,
+    or none.
+    """
+    cursor = Cursor(position)
+    left = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(ack_set or ()))
+    if left:
+        size = left.bit_length()
+        part = PositionSet.of_batch(position, size, left ^ (1 << size) - 1)
+        cursor = Cursor(position.previous).acknowledge(part)
+    if attempt is None:
+        return commands.Report(**held, acknowledged=cursor)
+    return commands.Report(**held, acknowledged_attempts={attempt: cursor})
+
+
+_OLD: Final[dict[str, Callable[..., Any]]] = {"Acknowledge": _cumulative, "Report": _report}
+"""The readers of what older versions wrote otherwise."""
 
 
 def _text(data: bytes) -> str:

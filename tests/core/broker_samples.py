@@ -70,6 +70,11 @@ def report(name: str, acked: PositionSet | None = None, **options: Any) -> Repor
     return Report("s", name, **(given | options))
 
 
+def by_sink(acknowledged: Cursor, **options: Any) -> Report:
+    """What a sink adds, whoever has the messages."""
+    return Report("s", epoch=None, acknowledged=acknowledged, **options)
+
+
 def entries(ledger_id: int, *entry_ids: int) -> PositionSet:
     return PositionSet.of((ledger_id, entry_id) for entry_id in entry_ids)
 

@@ -201,6 +201,47 @@ REFUSED_IN_PART = case_of(
      "state": state([3, -1], [3, 0], ONE, [3, 2], left=2, ahead=2, holes=[[3, 0, 3, 1]],
                     persisted=False)},
 )  # fmt: skip
+PAST_A_CLOSED_LEDGER = case_of(
+    add(*entries(3, 3), [4, 0]),
+    {"op": "ack_pos", "position": [3, 3],
+     "state": state([3, -1], [3, 0], {3: 3, 4: 0}, [4, 0], left=3, ahead=3,
+                    holes=[[3, 2, 3, 3]])},
+    {"op": "ack_batch", "position": [3, 4], "ack_set": [],
+     "state": state([3, -1], [3, 0], {3: 3, 4: 0}, [4, 0], left=2, ahead=2,
+                    holes=[[3, 2, 3, 4]])},
+    {"op": "ack_pos", "position": [4, 1], "error": BEYOND,
+     "state": state([3, -1], [3, 0], {3: 3, 4: 0}, [4, 0], left=2, ahead=2,
+                    holes=[[3, 2, 3, 4]])},
+    {"op": "cumulative", "position": [3, 5],
+     "state": state([3, 5], [4, 0], {3: 3, 4: 0}, [4, 0], left=1, ahead=1)},
+    {"op": "cumulative", "position": [3, 4], "error": below("3:5", "3:4"),
+     "state": state([3, 5], [4, 0], {3: 3, 4: 0}, [4, 0], left=1, ahead=1)},
+    {"op": "ack_pos", "position": [4, 0],
+     "state": state([4, 0], [4, 1], {3: 3, 4: 0}, [4, 0], left=0, ahead=0)},
+    size=3,
+)  # fmt: skip
+ONE_ENTRY_TOO_FAR = case_of(
+    add(*entries(3, 2)),
+    {"op": "cumulative_batch", "position": [3, 3], "ack_set": [2], "error": BEYOND,
+     "state": state([3, -1], [3, 0], ONE, [3, 1], left=2, ahead=2, persisted=False,
+                    ack_sets={"3:3": [2]})},
+    {"op": "cumulative_batch", "position": [3, 2], "ack_set": [2],
+     "state": state([3, 1], [3, 2], ONE, [3, 1], left=0, ahead=0, ack_sets={"3:2": [2]})},
+    add([3, 2], state=state([3, 1], [3, 2], ONE, [3, 2], left=1, ahead=1,
+                            ack_sets={"3:2": [2]})),
+    {"op": "ack_pos", "position": [3, 2],
+     "state": state([3, 2], [3, 3], ONE, [3, 2], left=0, ahead=0)},
+)  # fmt: skip
+NOTHING_PUBLISHED = case_of(
+    {"op": "subscribe",
+     "state": state([3, -1], [3, 0], ONE, [3, -1], left=0, ahead=0, persisted=False)},
+    {"op": "ack_pos", "position": [3, 0], "error": BEYOND,
+     "state": state([3, -1], [3, 0], ONE, [3, -1], left=0, ahead=0, persisted=False)},
+    {"op": "ack_pos", "positions": [[2, 7], [3, -1]],
+     "state": state([3, -1], [3, 0], ONE, [3, -1], left=0, ahead=0, persisted=False)},
+    {"op": "cumulative", "position": [3, 0], "error": BEYOND,
+     "state": state([3, -1], [3, 0], ONE, [3, -1], left=0, ahead=0, persisted=False)},
+)  # fmt: skip
 
 CASES = {
     "LATEST": LATEST,
@@ -213,6 +254,9 @@ CASES = {
     "NOBODY_SUBSCRIBED": NOBODY_SUBSCRIBED,
     "FORGOTTEN": FORGOTTEN,
     "REFUSED_IN_PART": REFUSED_IN_PART,
+    "PAST_A_CLOSED_LEDGER": PAST_A_CLOSED_LEDGER,
+    "ONE_ENTRY_TOO_FAR": ONE_ENTRY_TOO_FAR,
+    "NOTHING_PUBLISHED": NOTHING_PUBLISHED,
 }
 ON_PURPOSE = {
     "LATEST_BEFORE_ALL": {"rollover"},
@@ -220,6 +264,8 @@ ON_PURPOSE = {
     "FORGOTTEN": {"batch_indexes_forgotten"},
     "GATHERED": {"gathered_in_batch"},
     "REFUSED_IN_PART": {"refused_in_part"},
+    "PAST_A_CLOSED_LEDGER": {"never_published"},
+    "ONE_ENTRY_TOO_FAR": {"never_published"},
 }
 
 

@@ -332,7 +332,7 @@ class Dialogue:
 def _told(rows: tuple[OutputRow, ...]) -> Iterator[str]:
     for row in rows:
         if row.kind == broker_rows.LETTER:
-            letter = broker_rows.letter_of(row.data)
+            letter = wire_format.decode(row.data)
             yield f"broker copies {letter.messages} to {letter.topic.removeprefix(_SHORT)}"
     for row in rows:
         if row.kind == broker_rows.DISPATCH:

@@ -236,8 +236,8 @@ def believes_a_sink_whenever_it_read(patch: Any) -> None:
 
     def of_any_epoch(_subscription: Subscription, command: Any) -> Cursor:
         cursor: Cursor = command.acknowledged
-        for messages in command.acknowledged_attempts.values():
-            cursor = cursor.acknowledge(messages)
+        for each in command.acknowledged_attempts.values():
+            cursor = cursor.union(each)
         return cursor
 
     patch.setattr(acknowledgment, "_of_this_epoch", of_any_epoch)

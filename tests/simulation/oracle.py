@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pulsar_spark.broker.step import step
-from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
-    AckType,
     CloseConsumer,
     Command,
     InitialPosition,
@@ -213,11 +210,14 @@ class Oracle:
             if isinstance(command, Report) and command.epoch is None:
                 self._acknowledge_by_sink(command)
             elif isinstance(command, Report) and command.epoch == self.epoch:
+                up_to = command.acknowledged.mark_delete_position
+                if up_to > EARLIEST and not command.consumer:
+                    # The type that counts is the one at that command: later ones may change it.
+                    then, _ = step(before, commands[:place], after.now_ms)
+                    if then.subscriptions.get("s", subscription).subscription_type.is_shared:
+                        continue
+                    self.acked |= {m for m in self.heard if m[:2] <= up_to}
                 self._acknowledge(command.acknowledged)
-            elif isinstance(command, Acknowledge) and command.epoch == self.epoch:
-                # The type that counts is the one at that command: later ones may change it.
-                then, _ = step(before, commands[:place], after.now_ms)
-                self._acknowledge_as_told(command, then.subscriptions.get("s", subscription))
 
     def _hear_of_ledgers(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -231,8 +231,9 @@ class Oracle:
     def _acknowledge_by_sink(self, report: Report) -> None:
         """What was delivered in this epoch counts; a sink itself knows no epoch."""
         self._acknowledge(report.acknowledged)
-        for attempt, messages in report.acknowledged_attempts.items():
-            self._acknowledge(Cursor().acknowledge(self.deliveries.of_epoch(attempt, messages)))
+        for attempt, cursor in report.acknowledged_attempts.items():
+            messages = self.deliveries.of_epoch(attempt, cursor.individually_deleted)
+            self._acknowledge(Cursor().acknowledge(messages))
 
     def _begin(self, epoch: int, acked: set[Message]) -> None:
         """A seek, a new subscription, or none any more."""
@@ -295,25 +296,6 @@ class Oracle:
                 newest[m[:2]] = max(newest.get(m[:2], 0), self.published_at[m])
         earlier = [entry for entry, time in newest.items() if time < seek.timestamp_ms]
         return {m for m in self.heard if earlier and m[:2] <= max(earlier)}
-
-    def _acknowledge_as_told(self, command: Acknowledge, subscription: Subscription) -> None:
-        """By ids; or up to one, and of its batch what the ack set no longer has."""
-        new = {m for m in self.heard if command.messages.contains(Position(*m[:2]), m[2])}
-        for position, words in command.ack_sets:
-            left = ack_set.from_words(words)
-            new |= {m for m in self.heard if m[:2] == position and not left >> m[2] & 1}
-        place = EARLIEST
-        if command.ack_type is AckType.CUMULATIVE:
-            if subscription.subscription_type.is_shared:
-                return
-            assert command.position is not None
-            assert command.ack_set is not None
-            left, place = ack_set.from_words(command.ack_set), command.position
-            new = {m for m in self.heard if m[:2] < place}
-            new |= {m for m in self.heard if m[:2] == place and not left >> m[2] & 1}
-        self.claimed |= new
-        whole = {m for m in new if command.ack_type is AckType.CUMULATIVE and m[:2] < place}
-        self.acked |= new if self._by_batch_index else whole
 
     def _follow_rejections(self, before: BrokerState, commands: Sequence[Command]) -> None:
         """When the broker heard of a rejection, and until when it must wait."""

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import PartitionOffset
-from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
-    AckType,
     CloseConsumer,
     ReconsumeLater,
     RedeliverUnacknowledgedMessages,
     Rejection,
+    Report,
     Subscribe,
     SubscriptionType,
     Unsubscribe,
@@ -357,22 +355,13 @@ class Source:
         self.unsettled = {a: held for a, held in left.items() if held}
 
     def acknowledge_as_a_client(self, messages: list[Message]) -> None:
-        """By ids and ack sets, at once; on Exclusive and Failover perhaps up to one of them."""
+        """As a sink does; on Exclusive and Failover perhaps up to one of them."""
         world = self.world
+        acknowledged = Cursor().acknowledge(world.made(messages))
         if world.one_in(2) and not self.kind.is_shared:
             ledger_id, entry_id, index = max(messages)
-            size = world.sizes[ledger_id, entry_id]
-            left = ack_set.full(size) & ~((2 << index) - 1)
-            command = Acknowledge(
-                self.subscription, self.name, self.epoch, AckType.CUMULATIVE,
-                position=Position(ledger_id, entry_id), ack_set=tuple(ack_set.to_words(left)),
-            )  # fmt: skip
-        else:
-            sets: dict[Position, int] = {}
-            for ledger_id, entry_id, index in messages:
-                position = Position(ledger_id, entry_id)
-                full = ack_set.full(world.sizes[position])
-                sets[position] = sets.get(position, full) & ~(1 << index)
-            words = tuple((p, tuple(ack_set.to_words(left))) for p, left in sets.items())
-            command = Acknowledge(self.subscription, self.name, self.epoch, ack_sets=words)
+            position = Position(ledger_id, entry_id)
+            size = world.sizes[position]
+            acknowledged = Cursor().acknowledge_cumulative(position, index, size)
+        command = Report(self.subscription, epoch=self.epoch, acknowledged=acknowledged)
         world.send(command)

@@ -13,7 +13,6 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
     LeaseLapsed,
     Rejection,
     Report,
@@ -174,7 +173,7 @@ def another_acknowledges(world: World) -> None:
     epoch = source.epoch
     how = world.draw(0, 2)
     if how == 0:
-        world.send(Acknowledge("s", "another", epoch, messages=chosen))
+        world.send(Report("s", epoch=epoch, acknowledged=Cursor().acknowledge(chosen)))
     elif how == 1:
         world.send_badly(Report("s", epoch=epoch, acknowledged=Cursor().acknowledge(chosen)))
     else:
@@ -188,7 +187,9 @@ def nonsense_arrives(world: World) -> None:
     """Requests that are refused, and change nothing."""
     beyond = PositionSet.of([(10_000, 0)])
     epoch = world.oracle.epoch
-    world.send(Acknowledge("s", epoch=epoch, messages=beyond, request_id=world.next_number()))
+    acknowledged = Cursor().acknowledge(beyond)
+    number = world.next_number()
+    world.send(Report("s", epoch=epoch, acknowledged=acknowledged, request_id=number))
     world.send(Report("s", "nobody", 1, epoch, request_id=world.next_number()))
     world.send(LeaseLapsed("s", "nobody", 1))
     world.send(Unsubscribe("s", "nobody", 1))

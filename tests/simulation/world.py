@@ -15,6 +15,7 @@ import numpy as np
 
 from pulsar_spark.broker.step import step
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
@@ -220,7 +221,8 @@ class World(Lots):
         """What they have worked on is acknowledged, whatever has become of the subscription."""
         rows, self.rows_of_sinks = self.rows_of_sinks, []
         for attempt, messages in rows:
-            self.send(Report("s", epoch=None, acknowledged_attempts={attempt: messages}))
+            done = {attempt: Cursor().acknowledge(messages)}
+            self.send(Report("s", epoch=None, acknowledged_attempts=done))
 
     def _perform(self, ready: Ready) -> None:
         items: tuple[Any, ...] = (

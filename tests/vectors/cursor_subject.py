@@ -19,23 +19,22 @@ from pulsar_spark.broker import retention
 from pulsar_spark.broker.step import step
 from pulsar_spark.errors import InvalidCursorPositionError, ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions import ack_set
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
-    AckType,
     Command,
     CreateSubscription,
     InitialPosition,
     LedgerAdded,
     LedgersTrimmed,
+    Report,
     Seek,
 )
 from pulsar_spark.protocol.policies import INFINITE, TopicPolicies
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from tests.vectors import ack_set
 from tests.vectors.ranges import ranges_of, ranges_text
 
 _RUNS: Final = 1_000_000
@@ -95,13 +94,12 @@ class CursorSubject:
         self.published(sizes)
 
     def acknowledge(self, positions: list[Position]) -> None:
-        """Whole entries; before a ledger's first entry there is none."""
-        named = PositionSet.of(self._ours(each) for each in positions if each.entry_id >= 0)
-        self._tell(Acknowledge(_NAME, messages=named, request_id=0))
+        """Whole entries; before the first ledger, and before a ledger's first entry, is none."""
+        there = [each for each in positions if each.entry_id >= 0 and each > self._earliest]
+        self._report(Cursor().acknowledge(PositionSet.of(map(self._ours, there))))
 
     def acknowledge_batch(self, position: Position, words: list[int]) -> None:
-        named = ((self._ours(position), tuple(words)),)
-        self._tell(Acknowledge(_NAME, ack_sets=named, request_id=0))
+        self._report(Cursor().acknowledge(self._part(position, words)))
 
     def acknowledge_cumulative(self, position: Position, words: list[int] | None = None) -> None:
         end = self._pulsars(self._state.last_position)
@@ -110,15 +108,11 @@ class CursorSubject:
         # Where it stands already, or before an empty ledger, which the log has not.
         if position == self.mark_delete or is_behind_all:
             named = self._cursor.mark_delete_position
-        self._tell(
-            Acknowledge(
-                _NAME,
-                ack_type=AckType.CUMULATIVE,
-                position=named,
-                ack_set=None if words is None else tuple(words),
-                request_id=0,
-            )
-        )
+        if words:
+            cursor = Cursor(named.previous).acknowledge(self._part(position, words))
+            self._report(cursor)
+        elif named > EARLIEST:
+            self._report(Cursor(named))
 
     def seek(self, position: Position, words: list[int] | None) -> None:
         """With `words`, an ack_set, some of that entry's messages stay acknowledged."""
@@ -179,6 +173,19 @@ class CursorSubject:
     @property
     def _ledgers(self) -> LedgerList:
         return self._state.ledgers
+
+    def _part(self, position: Position, words: list[int]) -> PositionSet:
+        """What an ack set no longer has of an entry, whether there is such an entry or not."""
+        named, left = self._ours(position), ack_set.from_words(words)
+        ledger = self._ledgers.get(named.ledger_id)
+        size = left.bit_length() + 1
+        if ledger is not None and 0 <= named.entry_id < ledger.entries:
+            size = ledger.batch_sizes.size_of(named.entry_id)
+        return PositionSet.of_batch(named, size, (1 << size) - 1 & ~left)
+
+    def _report(self, acknowledged: Cursor) -> None:
+        """As a sink does."""
+        self._tell(Report(_NAME, epoch=None, acknowledged=acknowledged, request_id=0))
 
     def _tell(self, command: Command) -> None:
         self._state, ready = step(self._state, [command], 0)

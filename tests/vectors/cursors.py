@@ -110,6 +110,10 @@ class _Walk:
         """Ranges that Pulsar showed below its mark-delete after a crash."""
         self.before_seek: set[Message] = set()
         """What was acknowledged when it was last sought, which forgot it."""
+        self.named: set[Position] = set()
+        """All that anybody wanted to acknowledge."""
+        self.too_early: set[Position] = set()
+        """Entries that Pulsar had acknowledged before they existed."""
 
     def step(self, step: Case) -> None:
         op = step.take("op")
@@ -124,6 +128,9 @@ class _Walk:
         if not self.subscribed:
             self._subscribe(step)
         before, mark_delete = self.plain.acknowledged(), self.plain.mark_delete
+        if op.startswith(("ack", "cumulative")):
+            places = step.record.get("positions") or [step.record["position"]]
+            self.named |= {Position(*place) for place in places}
         self.error: InvalidCursorPositionError | None = None
         self.target: Position | None = None
         self.deleted: list[Position] = []
@@ -320,9 +327,14 @@ class _Walk:
         held = self.plain.acknowledged()
         lost = held - pulsar
         undone = (pulsar - held) & self.before_seek
-        kept = (pulsar - held) & self.refused_in_part
+        never = self._never_published(state.record)
+        self.too_early |= never
+        if never and not self.diverged:
+            self.diverged = True
+            self.case.on_purpose.add("never_published")
+        kept = (pulsar - held) & (self.refused_in_part | self.plain.messages([*self.too_early]))
         step.compare("acknowledged at Pulsar only", [], sorted(pulsar - held - undone - kept))
-        if kept:
+        if kept & self.refused_in_part:
             self.diverged = True
             self.case.on_purpose.add("refused_in_part")
         if undone and not self.diverged:
@@ -361,8 +373,16 @@ class _Walk:
         for ledger_id, lower, _, upper in state["ranges_open_closed"]:
             plain.acknowledge([Position(ledger_id, e) for e in range(lower + 1, upper + 1)])
         for text, words in state["batch_ack_sets"].items():
-            plain.acknowledge_batch(Position.parse(text), words)
+            if Position.parse(text) <= plain.last:
+                plain.acknowledge_batch(Position.parse(text), words)
         return plain.acknowledged()
+
+    def _never_published(self, state: dict[str, Any]) -> set[Position]:
+        """Entries that a recorded state holds as acknowledged by name, and nobody ever wrote."""
+        places = {Position(*state["mark_delete"]), *map(Position.parse, state["batch_ack_sets"])}
+        places |= {Position(*part[2:]) for part in state["ranges_open_closed"]}
+        ever = self.ledgers.ever
+        return {p for p in places & self.named if p.entry_id >= len(ever.get(p.ledger_id, ()))}
 
     def _undo_rollover(self, state: dict[str, Any], ours: dict[str, Any]) -> None:
         """Turn a mark-delete before a ledger into that behind the last entry before."""

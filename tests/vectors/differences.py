@@ -117,6 +117,12 @@ RULES: dict[str, Rule] = {
         "does not exist; here a refused command changes nothing",
         (),
     ),
+    "never_published": Rule(
+        None,
+        "Pulsar counts what is acknowledged behind the last entry of a closed ledger, and of a "
+        "batch that does not exist yet; here nothing is acknowledged that was never published",
+        (),
+    ),
     "rollover": Rule(
         None,
         "BookKeeper's rollover: Pulsar then writes the end of a ledger as the place "

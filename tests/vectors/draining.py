@@ -18,10 +18,10 @@ import numpy as np
 from pulsar_spark.broker.step import step
 from pulsar_spark.dispatchers.sticky_key_run import StickyKeyRun
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
     Command,
     InitialPosition,
     LedgerAdded,
@@ -224,7 +224,7 @@ class _Group:
         )  # fmt: skip
 
     def acknowledge(self, messages: PositionSet) -> Ready:
-        return self._tell(Acknowledge("s", messages=messages))
+        return self._tell(Report("s", epoch=None, acknowledged=Cursor().acknowledge(messages)))
 
     def give_back(self, name: str, messages: PositionSet) -> Ready:
         """A consumer wants them to be delivered again, whether it holds them or not."""

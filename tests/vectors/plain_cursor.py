@@ -79,11 +79,11 @@ class PlainCursor:
         part: set[Message] = set()
         target, earlier = position, []
         if words:
-            if position > self.last:
-                raise InvalidCursorPositionError("beyond the last entry")
             part = self._acked_by(position, words)
             earlier = [p for p in self.entries if p < position]
             target = earlier[-1] if earlier else Position(min(*self.sizes, position.ledger_id), -1)
+            if position.entry_id > 0:
+                target = position.previous
         if target.entry_id < 0 and target > self.mark_delete >= self.last:
             target = self.mark_delete
         if target > self.last:

@@ -11,14 +11,16 @@ import pyarrow as pa
 from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
 from pulsar_spark.options.options import Options
-from pulsar_spark.positions import ack_set
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.producing import hashing
 from pulsar_spark.producing.batch_message_container import BatchLimits
 from pulsar_spark.producing.message_router import (
     RoundRobinPartitionMessageRouter,
     partitions_of_keys,
 )
-from tests.vectors import java
+from tests.vectors import ack_set, java
 from tests.vectors.case import Case
 
 
@@ -95,22 +97,30 @@ def _chosen(robin: RoundRobinPartitionMessageRouter, partitions: int, **when: in
     return int(partition)
 
 
+_ENTRY = Position(0, 1)
+
+
 def check_ack_set(case: Case) -> None:
+    cursor = Cursor()
     if "and_left" in case.record:
-        left = ack_set.from_words(case.take("and_left"))
-        bits = left & ack_set.from_words(case.take("and_right"))
-        case.expect("and_result", ack_set.to_words(bits))
+        left, right = (ack_set.from_words(case.take(f"and_{side}")) for side in ("left", "right"))
+        batch_size = max(left, right).bit_length() + 1
+        for each in (left, right):
+            bits = (1 << batch_size) - 1 & ~each
+            cursor = cursor.acknowledge(PositionSet.of_batch(_ENTRY, batch_size, bits))
+    elif "cumulative_up_to" in case.record:
+        batch_size, up_to = case.take("batch_size"), case.take("cumulative_up_to")
+        cursor = cursor.acknowledge_cumulative(_ENTRY, up_to, batch_size)
     else:
-        batch_size = case.take("batch_size")
-        bits = ack_set.full(batch_size)
-        if "cumulative_up_to" in case.record:
-            bits = ack_set.without_up_to(bits, case.take("cumulative_up_to"))
-        else:
-            acked = case.take("acked")
-            bits = ack_set.without(bits, range(batch_size) if acked == "all" else acked)
-        case.compare("words read back", bits, ack_set.from_words(ack_set.to_words(bits)))
+        batch_size, acked = case.take("batch_size"), case.take("acked")
+        for index in range(batch_size) if acked == "all" else acked:
+            one = PositionSet.of_batch(_ENTRY, batch_size, 1 << index)
+            cursor = cursor.acknowledge(one)
+    bits = sum(1 << i for i in range(batch_size) if not cursor.contains(_ENTRY, i))
+    if "and_result" in case.record:
+        case.expect("and_result", ack_set.to_words(bits))
     case.expect("ack_set", ack_set.to_words(bits))
-    case.expect("remaining", ack_set.remaining(bits))
+    case.expect("remaining", bits.bit_count())
     case.expect("empty", bits == 0)
     case.expect("next_set_bit_0", (bits & -bits).bit_length() - 1)
 

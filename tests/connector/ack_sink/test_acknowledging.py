@@ -33,11 +33,10 @@ from pulsar_spark.errors import (
     PulsarliteError,
     TopicNotFoundError,
 )
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
-    AckType,
     InitialPosition,
     ReconsumeLater,
     Rejection,
@@ -164,9 +163,9 @@ def test_every_type_and_detail_goes_to_the_broker_as_it_was_given(place: Root) -
     )  # fmt: skip
     write(place, columns, tasks=2)
     (_, cumulative), (_, report) = said(place)
-    expected = Acknowledge("s", ack_type=AckType.CUMULATIVE, position=Position(0, 8), attempt=5)
-    assert cumulative == expected
-    assert report.acknowledged_attempts == {5: messages(6, 7)}
+    up_to = Cursor(Position(0, 8))
+    assert cumulative == Report("s", epoch=None, acknowledged_attempts={5: up_to})
+    assert report.acknowledged_attempts == {5: Cursor().acknowledge(messages(6, 7))}
     rejected = {str(each.messages): each for each in report.rejected}
     assert rejected == {
         "0:0-1": Rejection(2, messages(0, 1), None, (("a", "1"), ("ERROR", "boom"))),
@@ -218,9 +217,10 @@ def test_of_cumulative_acknowledgements_the_furthest_counts_up_to_its_batch_inde
     columns = ids(0, 1, 1, 0, ack_type=["Cumulative"] * 4, batch_index=[-1, 2, 6, 9])
     write(place, columns, tasks=2)
     ((_, command),) = said(place)
-    assert (command.position, command.ack_set) == (Position(0, 1), (0b11_1000_0000,))
+    up_to = Cursor().acknowledge_cumulative(Position(0, 1), 6, 10)
+    assert command == Report("s", epoch=None, acknowledged=up_to)
     write(place, ids(1, ack_type=["Cumulative"], batch_index=[9]))
-    assert said(place)[1][1].ack_set is None
+    assert said(place)[1][1].acknowledged == Cursor(Position(0, 1))
 
 
 def test_a_micro_batch_without_rows_tells_nothing(place: Root) -> None:
@@ -449,7 +449,7 @@ def test_dataframes_are_acknowledged_rejected_and_reconsumed(
     pulsar_spark.reconsume_later(frame.where("entry_id = 2"), "s", 1500, properties={"why": "x"})
     (_, first), (_, second), (_, third), (_, fourth) = said(place)
     assert first.acknowledged.individually_deleted == messages(0)
-    assert (second.position, second.ack_set) == (Position(0, 1), None)
+    assert second.acknowledged == Cursor(Position(0, 1))
     fourths = PositionSet.from_arrays(*(np.array(each) for each in (
         [0] * 3, [0, 1, 2], [3] * 3, [4] * 3)))  # fmt: skip
     assert third.rejected == (Rejection(5, fourths, 2000),)

@@ -27,10 +27,10 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.hosting.broker_rows import COMPACTED, LEDGER, command_of, in_order
 from pulsar_spark.options.options import Scope
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
     LeaseLapsed,
     Rejection,
     Report,
@@ -137,7 +137,7 @@ def test_with_manual_acknowledgement_only_what_was_removed_is_acknowledged(
     assert pairs(turns(run, broker)) == ["b=1", "a=2", "c=2"]
     assert backlog(run) == 3
     messages = PositionSet.of([(0, 1), (0, 2), (0, 4)])
-    tell(root, Acknowledge("s", messages=messages))
+    tell(root, Report("s", epoch=None, acknowledged=Cursor().acknowledge(messages)))
     turns(run, broker)
     assert backlog(run) == 0
 
@@ -187,7 +187,8 @@ def test_what_outlived_its_ledgers_is_acknowledged_one_by_one_too(
     trim(root, "t", 99)
     run = consume(ackMode="manual", consumerName="c")
     assert pairs(turns(run, broker)) == ["a=1", "b=1", "c=1"]
-    tell(root, Acknowledge("s", messages=PositionSet.of_batch((0, 0), 2, 0b10)))
+    done = PositionSet.of_batch((0, 0), 2, 0b10)
+    tell(root, Report("s", epoch=None, acknowledged=Cursor().acknowledge(done)))
     broker.until_quiet()
     tell(root, LeaseLapsed("s", "c", said(root, Subscribe)[-1].incarnation))
     broker.until_quiet()

@@ -77,6 +77,26 @@ def test_the_first_consumer_of_a_new_partition_reads_it_from_the_beginning(
     assert len(new) == 2, "the third is with the first consumer"
 
 
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_topic_that_grows_before_the_broker_hears_of_a_subscription_loses_nothing(
+    loop: EmbeddedBroker, *, knows: bool
+) -> None:
+    send(loop.root.service_url, "t", "xy", numPartitions=2)
+    if knows:  # the topic, and not yet the subscription
+        turns(loop, consumer(loop, "other", subscriptionName="other"))
+    first = consumer(loop, "first")
+    while first.next() is not None:  # its name is written down, then it subscribes; and is killed
+        pass
+    grow(loop, 4, "abcd")
+    loop.until_quiet()
+    assert [each[1] for each in subscribed(loop)] == [0, 1, 2, 3]
+    new = Run(
+        loop.root.service_url, topics="t-partition-2,t-partition-3", startingOffsets="earliest"
+    ).values()
+    assert new
+    assert set(new) <= set(turns(loop, consumer(loop, "second")))
+
+
 def test_what_is_published_to_a_new_partition_counts_as_backlog_before_anybody_comes(
     loop: EmbeddedBroker,
 ) -> None:

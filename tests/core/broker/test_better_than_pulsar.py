@@ -10,12 +10,11 @@ from pyroaring import BitMap
 
 from pulsar_spark.broker.step import step
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
-    AckType,
     LeaseLapsed,
     LedgerAdded,
     Rejection,
@@ -27,6 +26,7 @@ from tests.core.broker_samples import (
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
+    by_sink,
     entries,
     ledger,
     report,
@@ -69,10 +69,8 @@ def test_3_what_was_confirmed_is_never_forgotten() -> None:
 
 def test_4_a_cumulative_acknowledgement_in_a_batch_keeps_individual_ones_behind_it() -> None:
     # Pulsar replaces the batch's ack set: individual 4 and 5, then cumulative 1, leaves [60].
-    individual = Acknowledge("s", "a", ack_sets=((Position(0, 0), (0b001111,)),))
-    cumulative = Acknowledge(
-        "s", "a", ack_type=AckType.CUMULATIVE, position=Position(0, 0), ack_set=(0b111100,)
-    )
+    individual = report("a", PositionSet.of_batch((0, 0), 6, 0b110000))
+    cumulative = by_sink(Cursor().acknowledge_cumulative(Position(0, 0), 1, 6))
     state, _ = run([[ledger(0, [6]), subscribe("a", EXCLUSIVE)], [individual, cumulative]])
     cursor = state.subscriptions["s"].cursor
     assert [i for i in range(6) if cursor.contains(Position(0, 0), i)] == [0, 1, 4, 5]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +16,6 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
-    AckType,
     CloseConsumer,
     Command,
     CreateSubscription,
@@ -44,6 +44,7 @@ from tests.core.broker_samples import (
     FAILOVER,
     KEY_SHARED,
     TOPIC,
+    by_sink,
     entries,
     ledger,
     report,
@@ -198,15 +199,19 @@ def test_who_resumes_while_it_is_asked_to_give_back_is_asked_again() -> None:
         (Unsubscribe("s", "b"), ServerError.CONSUMER_BUSY),
         (Seek("t", EARLIEST), ServerError.SUBSCRIPTION_NOT_FOUND),
         (Seek("s"), ServerError.NOT_ALLOWED_ERROR),
-        (Acknowledge("t"), ServerError.SUBSCRIPTION_NOT_FOUND),
-        (Acknowledge("s", epoch=3), ServerError.EPOCH_IS_OVER),
-        (Acknowledge("s", ack_type=AckType.CUMULATIVE), ServerError.NOT_ALLOWED_ERROR),
-        (Acknowledge("s", messages=entries(0, 7)), ServerError.INVALID_CURSOR_POSITION),
-        (Acknowledge("s", ack_sets=((Position(8, 0), (1,)),)), ServerError.INVALID_CURSOR_POSITION),
+        (Report("t", epoch=None), ServerError.SUBSCRIPTION_NOT_FOUND),
+        (by_sink(Cursor(Position(0, 0))), ServerError.NOT_ALLOWED_ERROR),
         (
-            Acknowledge("s", messages=PositionSet.of_batch((0, 0), 3, 1)),
+            Report("s", epoch=None, acknowledged_attempts={0: Cursor(Position(0, 0))}),
+            ServerError.NOT_ALLOWED_ERROR,
+        ),
+        (by_sink(Cursor().acknowledge(entries(0, 7))), ServerError.INVALID_CURSOR_POSITION),
+        (by_sink(Cursor().acknowledge(entries(8, 0))), ServerError.INVALID_CURSOR_POSITION),
+        (
+            by_sink(Cursor().acknowledge(PositionSet.of_batch((0, 0), 3, 1))),
             ServerError.INVALID_CURSOR_POSITION,
         ),
+        (Report("s", epoch=3, request_id=1), ServerError.EPOCH_IS_OVER),
         (report("a", epoch=2, request_id=1), ServerError.EPOCH_IS_OVER),
         (report("a", incarnation=0), ServerError.CONSUMER_REPLACED),
         (report("nobody"), ServerError.CONSUMER_NOT_FOUND),
@@ -264,32 +269,61 @@ def test_a_sink_acknowledges_and_rejects_for_whoever_holds_the_messages() -> Non
 
 def test_what_was_trimmed_is_acknowledged_without_effect() -> None:
     state, _ = run([[ledger(3), ledger(5), subscribe("a")]])
-    command = Acknowledge("s", messages=entries(1, 0), ack_sets=((Position(2, 0), (0,)),))
-    after, ready = step(state, [command], 5)
+    trimmed = entries(1, 0).union(PositionSet.of_batch((2, 0), 2, 0b01))
+    after, ready = step(state, [by_sink(Cursor().acknowledge(trimmed))], 5)
     assert not ready.replies
     assert after.subscriptions["s"].cursor == state.subscriptions["s"].cursor
 
 
-def test_a_cumulative_acknowledgement_below_the_mark_delete_is_refused() -> None:
-    def cumulative(position: Position | None, **options: Any) -> Acknowledge:
-        return Acknowledge("s", "a", ack_type=AckType.CUMULATIVE, position=position, **options)
+@pytest.mark.parametrize("tell", [by_sink, partial(report, "a", None)])
+def test_what_lies_behind_the_end_of_an_earlier_ledger_never_was_and_changes_nothing(
+    tell: Callable[..., Report],
+) -> None:
+    state, _ = run([[ledger(0, [1, 1]), ledger(3, [1]), subscribe("a", EXCLUSIVE)]])
+    never = Cursor().acknowledge(entries(0, 2, 9).union(PositionSet.of_batch((0, 5), 3, 1)))
+    after, ready = step(state, [tell(acknowledged=never)], 5)
+    assert not ready.replies
+    subscription = after.subscriptions["s"]
+    assert (subscription.cursor, subscription.unheard) == (state.subscriptions["s"].cursor, None)
+    after, ready = step(after, [tell(acknowledged=Cursor(Position(0, 7)), sequence=2)], 6)
+    assert not ready.replies
+    assert after.subscriptions["s"].cursor == Cursor(Position(0, 1))
 
+
+def test_a_sink_acknowledges_all_before_an_entry_that_does_not_exist_yet() -> None:
+    state, _ = run([[ledger(0, [2, 2]), subscribe("a", EXCLUSIVE)]])
+    up_to = Cursor().acknowledge_cumulative(Position(0, 2), 0, 2)
+    state, ready = step(state, [by_sink(up_to, request_id=7)], 5)
+    assert [reply.request_id for reply in ready.replies if reply.error is None] == [7]
+    subscription = state.subscriptions["s"]
+    assert (subscription.cursor, subscription.unheard) == (Cursor(Position(0, 1)), None)
+
+
+@pytest.mark.parametrize("place", [Position(0, 0), Position(7, -1), Position(7, 3)])
+def test_nothing_can_be_acknowledged_before_anything_was_published(place: Position) -> None:
+    state, _ = run([[subscribe("a", EXCLUSIVE)]])
+    one = Cursor().acknowledge(entries(7, 0))
+    after, ready = step(state, [by_sink(Cursor(place)), by_sink(one)], 5)
+    assert errors(ready) == [ServerError.INVALID_CURSOR_POSITION] * 2
+    subscription = after.subscriptions["s"]
+    assert (subscription.cursor, subscription.unheard) == (state.subscriptions["s"].cursor, None)
+
+
+def test_a_cumulative_acknowledgement_below_the_mark_delete_is_refused() -> None:
     state, _ = run(
-        [[ledger(0, [1, 4, 1]), subscribe("a", EXCLUSIVE)], [cumulative(Position(0, 1))]]
+        [[ledger(0, [1, 4, 1]), subscribe("a", EXCLUSIVE)], [by_sink(Cursor(Position(0, 1)))]]
     )
     assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 1)
-    for bad in (Position(0, 0), Position(0, 3), None):
-        _, ready = step(state, [cumulative(bad)], 5)
+    for bad in (Position(0, 0), Position(0, 3)):
+        _, ready = step(state, [by_sink(Cursor(bad))], 5)
         assert errors(ready) == [ServerError.INVALID_CURSOR_POSITION]
-    _, ready = step(state, [cumulative(Position(0, 2), request_id=6)], 5)
+    _, ready = step(state, [by_sink(Cursor(Position(0, 2)), request_id=6)], 5)
     assert [reply.request_id for reply in ready.replies] == [6]
 
 
 def test_without_batch_index_acknowledgement_a_cumulative_one_stops_before_the_batch() -> None:
     policies = TopicPolicies(batch_index_acknowledgment=False)
-    command = Acknowledge(
-        "s", "a", ack_type=AckType.CUMULATIVE, position=Position(0, 1), ack_set=(0b1100,)
-    )
+    command = by_sink(Cursor().acknowledge_cumulative(Position(0, 1), 1, 4))
     state, _ = run([[ledger(0, [1, 4]), subscribe("a", EXCLUSIVE)], [command]], policies)
     assert state.subscriptions["s"].cursor == Cursor(Position(0, 0))
 

@@ -8,12 +8,11 @@ from pyroaring import BitMap
 from pulsar_spark.broker.step import step
 from pulsar_spark.errors import ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.cursor_format import serialized
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
-    Acknowledge,
-    AckType,
     CloseConsumer,
     CreateSubscription,
     InitialPosition,
@@ -29,6 +28,7 @@ from tests.core.broker_samples import (
     EXCLUSIVE,
     KEY_SHARED,
     SHARED,
+    by_sink,
     entries,
     granted_to,
     ledger,
@@ -183,9 +183,7 @@ def test_equal_sets_are_written_the_same_however_they_came_about() -> None:
 
 def test_a_cumulative_acknowledgement_in_a_batch_counts_towards_the_whole_batch() -> None:
     policies = TopicPolicies(batch_index_acknowledgment=False)
-    cumulative = Acknowledge(
-        "s", "a", ack_type=AckType.CUMULATIVE, position=Position(0, 1), ack_set=(0b10,)
-    )
+    cumulative = by_sink(Cursor().acknowledge_cumulative(Position(0, 1), 0, 2))
     state, _ = run([[ledger(0, [1, 2]), subscribe("a", EXCLUSIVE)], [cumulative]], policies)
     assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, 0)
     rest = report("a", PositionSet.of_batch((0, 1), 2, 0b10))
