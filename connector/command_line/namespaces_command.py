@@ -13,10 +13,11 @@ from typing import Final
 
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
+    Argument,
     Noun,
-    OneOf,
     argument,
     one_of,
+    opened,
     switch,
 )
 from pulsar_spark.connector.topic_log.namespace_policies import (
@@ -26,7 +27,7 @@ from pulsar_spark.connector.topic_log.namespace_policies import (
 )
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.schema.schema_registry import STRATEGIES
-from pulsar_spark.topic_name import NamespaceName, TopicName, check_user_topic
+from pulsar_spark.topic_name import NamespaceName
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Policy:
     name: str
     """Where it is stored."""
     called: str
-    choice: OneOf
+    choice: Argument
     text: str
 
     def given(self, arguments: Namespace) -> str | bool | None:
@@ -54,9 +55,7 @@ class Policy:
         )
 
 
-NAMESPACES: Final = Noun(
-    "namespaces", "What holds for all topics of a namespace that say nothing themselves."
-)
+NAMESPACES: Final = Noun("What holds for all topics of a namespace that say nothing themselves.")
 add_to = NAMESPACES.add_to
 _NAMESPACE: Final = argument("namespace", metavar="TENANT/NAMESPACE")
 _STRATEGY: Final = one_of(
@@ -116,7 +115,7 @@ def register_topic_policies(topics: Noun) -> None:
 def _register_for_topic(topics: Noun, policy: Policy) -> None:
     @topics.command(policy.command, policy.text, TOPIC, policy.choice)
     def _set(root: Root, arguments: Namespace) -> Iterator[str]:
-        ledger = root.open(check_user_topic(TopicName.parse(arguments.name), "changed"))
+        ledger = opened(root, arguments, "changed")
         value = policy.given(arguments)
         ledger.change_settings({policy.name: value})
         unsaid = ": its namespace's policy holds" if value is None else ""

@@ -1,6 +1,6 @@
 """A noun of the command line, `pulsarlite NOUN COMMAND`, and how its commands register.
 
-    TOPICS = Noun("topics", "list, create and look after topics", "...")
+    TOPICS = Noun("List, create and look after topics.")
 
     @TOPICS.command("create", "Create a topic. Pulsar: create-partitioned-topic.", TOPIC)
     def _create(root: Root, arguments: Namespace) -> Iterator[str]: ...
@@ -14,51 +14,45 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import TIME, parse_time_ms
 from pulsar_spark.options.options import SERVICE_URL_VARIABLE
+from pulsar_spark.topic_name import TopicName, check_user_topic
 
 if TYPE_CHECKING:
+    from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
     from pulsar_spark.connector.topic_log.topics import Root
 
 Done = Callable[["Root", Namespace], Iterator[str]]
-
-
-@dataclass(frozen=True)
-class Argument:
-    """What `ArgumentParser.add_argument` takes."""
-
-    flags: tuple[str, ...]
-    options: dict[str, Any]
-
-    def add_to(self, parser: Any) -> None:
-        parser.add_argument(*self.flags, **self.options)
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """Arguments of which exactly one has to be given."""
-
-    choices: tuple[Argument, ...]
-    unsaid: dict[str, Any] = field(default_factory=dict)
-    """What stands for «not given» where None is a choice."""
-
-    def add_to(self, parser: ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group(required=True)
-        for each in self.choices:
-            each.add_to(group)
-        parser.set_defaults(**self.unsaid)
+Argument = Callable[[Any], None]
+"""Adds itself to a parser, or to a group of one."""
 
 
 def argument(*flags: str, **options: Any) -> Argument:
-    return Argument(flags, options)
+    """What `ArgumentParser.add_argument` takes."""
+
+    def add_to(parser: Any) -> None:
+        parser.add_argument(*flags, **options)
+
+    return add_to
 
 
-def one_of(*choices: Argument) -> OneOf:
-    return OneOf(choices)
+def one_of(*choices: Argument, **unsaid: Any) -> Argument:
+    """Arguments of which exactly one has to be given.
+
+    `unsaid` has what stands for «not given» where None is a choice.
+    """
+
+    def add_to(parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group(required=True)
+        for each in choices:
+            each(group)
+        parser.set_defaults(**unsaid)
+
+    return add_to
 
 
 SERVICE_URL = argument(
@@ -77,63 +71,47 @@ STORAGE = argument(
 TOPIC = argument("name", metavar="TOPIC", help="the topic's name")
 
 
-@dataclass(frozen=True)
-class Command:
-    """One command: what it takes, and the function that does it."""
-
-    name: str
-    text: str
-    arguments: tuple[Argument | OneOf, ...]
-    done: Done
-
-    def add_to(self, commands: Any) -> None:
-        summary = self.text.split(". ", maxsplit=1)[0].rstrip(".")
-        parser = commands.add_parser(self.name, help=summary, description=self.text)
-        for each in (SERVICE_URL, STORAGE, *self.arguments):
-            each.add_to(parser)
-        parser.set_defaults(run=self._run, command=self.name)
-
-    def _run(self, arguments: Namespace) -> int:
-        for line in self.done(root_of(arguments), arguments):
-            print(line, flush=True)
-        return 0
-
-
 class Noun:
     """A group of commands about one kind of thing."""
 
-    def __init__(self, name: str, description: str) -> None:
-        self.name, self.description = name, description
-        self.commands: list[Command] = []
+    def __init__(self, description: str) -> None:
+        self._description = description
+        self._commands: list[tuple[str, str, tuple[Argument, ...], Done]] = []
 
-    def command(self, name: str, text: str, *arguments: Argument | OneOf) -> Callable[[Done], Done]:
+    def command(self, name: str, text: str, *arguments: Argument) -> Callable[[Done], Done]:
         """Register the function below as `pulsarlite NOUN name`."""
 
         def register(done: Done) -> Done:
-            self.commands.append(Command(name, text, arguments, done))
+            self._commands.append((name, text, arguments, done))
             return done
 
         return register
 
     def add_to(self, parser: ArgumentParser) -> None:
-        parser.description = self.description
+        parser.description = self._description
         parser.set_defaults(group=parser)
         commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-        for each in self.commands:
-            each.add_to(commands)
+        for name, text, arguments, done in self._commands:
+            summary = text.split(". ", maxsplit=1)[0].rstrip(".")
+            command = commands.add_parser(name, help=summary, description=text)
+            for each in (SERVICE_URL, STORAGE, *arguments):
+                each(command)
+            command.set_defaults(run=partial(_run, done))
 
 
-def switch() -> OneOf:
+def _run(done: Done, arguments: Namespace) -> int:
+    for line in done(root_of(arguments), arguments):
+        print(line, flush=True)
+    return 0
+
+
+def switch() -> Argument:
     """--enable, --disable or --remove, as pulsar-admin has them."""
-    return OneOf(
-        tuple(
-            argument(
-                f"--{name}", dest="enabled", action="store_const", const=value, help=f"{name} it"
-            )
-            for name, value in (("enable", True), ("disable", False), ("remove", None))
-        ),
-        {"enabled": "unsaid"},  # argparse compares with the default, and --remove is None
+    choices = (
+        argument(f"--{name}", dest="enabled", action="store_const", const=value, help=f"{name} it")
+        for name, value in (("enable", True), ("disable", False), ("remove", None))
     )
+    return one_of(*choices, enabled="unsaid")  # argparse compares with the default
 
 
 def storage_options(arguments: Namespace) -> dict[str, str]:
@@ -169,12 +147,15 @@ def time_ms(name: str, text: str) -> int:
         raise InvalidOptionError(f"{name} can't be {text!r}: it takes {TIME.expects}.") from None
 
 
+def opened(root: Root, arguments: Namespace, to_be: str = "") -> ManagedLedger:
+    """The topic that a command names; with `to_be`, «trimmed» say, no system topic."""
+    topic = TopicName.parse(arguments.name)
+    return root.open(check_user_topic(topic, to_be) if to_be else topic)
+
+
 def table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
     """Columns of equal width: the first to the left, the others to the right."""
-    widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
-    for row in [heads, *rows]:
-        cells = [
-            text.ljust(width) if place == 0 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for first, *others in [heads, *rows]:
+        cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+        yield "  ".join([first.ljust(widths[0]), *cells]).rstrip()

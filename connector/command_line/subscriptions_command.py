@@ -10,19 +10,22 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Final
 
-from pulsar_spark.connector.command_line.noun import TOPIC, Noun, argument, one_of, table, time_ms
+from pulsar_spark.connector.command_line.noun import (
+    TOPIC,
+    Noun,
+    argument,
+    one_of,
+    opened,
+    table,
+    time_ms,
+)
 from pulsar_spark.connector.system.subscription_admin import ask, request_id, subscriptions
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition, Seek, Unsubscribe
-from pulsar_spark.topic_name import (
-    TopicName,
-    TopicPartition,
-    check_subscription_name,
-    check_user_topic,
-)
+from pulsar_spark.topic_name import TopicPartition, check_subscription_name
 
 HEADS = [
     "subscription", "partition", "type", "mark-delete", "backlog", "waiting", "delayed", "consumers"
@@ -30,7 +33,7 @@ HEADS = [
 
 
 SUBSCRIPTIONS: Final = Noun(
-    "subscriptions", "List, create, move and delete subscriptions. All but list need a broker."
+    "List, create, move and delete subscriptions. All but list need a broker."
 )
 add_to = SUBSCRIPTIONS.add_to
 _SUBSCRIPTION: Final = argument("subscription", metavar="SUBSCRIPTION")
@@ -38,7 +41,7 @@ _SUBSCRIPTION: Final = argument("subscription", metavar="SUBSCRIPTION")
 
 @SUBSCRIPTIONS.command("list", "Show positions, backlogs and consumers. Pulsar: stats.", TOPIC)
 def _list(root: Root, arguments: Namespace) -> Iterator[str]:
-    topic = _opened(root, arguments)
+    topic = opened(root, arguments, "subscribed to")
     rows = [
         [
             each.name, str(each.topic_partition.partition),
@@ -67,17 +70,12 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     argument("--latest", action="store_true", help="at the end, not at the beginning"),
 )
 def _create(root: Root, arguments: Namespace) -> Iterator[str]:
-    topic = _opened(root, arguments)
+    topic = opened(root, arguments, "subscribed to")
     check_subscription_name(arguments.subscription)
     where = InitialPosition.LATEST if arguments.latest else InitialPosition.EARLIEST
-    ask(
-        root,
-        {
-            each: CreateSubscription(arguments.subscription, where, request_id())
-            for each in _partitions(topic)
-        },
-    )
-    yield f"Created {arguments.subscription} on {topic.topic}, at the {where.value.lower()}."
+    name = arguments.subscription
+    ask(root, {at: CreateSubscription(name, where, request_id()) for at in _partitions(topic)})
+    yield f"Created {name} on {topic.topic}, at the {where.value.lower()}."
 
 
 @SUBSCRIPTIONS.command(
@@ -91,13 +89,9 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
     ),
 )
 def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
-    topic = _opened(root, arguments)
-    commands = {}
-    for each in _partitions(topic):
-        command = _seek_of(each, arguments)
-        if command is not None:
-            commands[each] = command
-    ask(root, commands)
+    topic = opened(root, arguments, "subscribed to")
+    commands = {each: _seek_of(each, arguments) for each in _partitions(topic)}
+    ask(root, {each: command for each, command in commands.items() if command is not None})
     where = arguments.to or arguments.to_time
     yield f"{arguments.subscription} on {topic.topic} goes on from {where}."
 
@@ -109,15 +103,10 @@ def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
     _SUBSCRIPTION,
 )
 def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
-    topic = _opened(root, arguments)
-    ask(
-        root,
-        {
-            each: Unsubscribe(arguments.subscription, request_id=request_id())
-            for each in _partitions(topic)
-        },
-    )
-    yield f"Deleted {arguments.subscription} on {topic.topic}."
+    topic = opened(root, arguments, "subscribed to")
+    name = arguments.subscription
+    ask(root, {at: Unsubscribe(name, request_id=request_id()) for at in _partitions(topic)})
+    yield f"Deleted {name} on {topic.topic}."
 
 
 def _seek_of(about: TopicPartition, arguments: Namespace) -> Seek | None:
@@ -139,10 +128,6 @@ def _seek_of(about: TopicPartition, arguments: Namespace) -> Seek | None:
     if message_id.partition not in (-1, about.partition):
         return None
     return Seek(name, message_id.position, message_id.batch_index, request_id=number)
-
-
-def _opened(root: Root, arguments: Namespace) -> ManagedLedger:
-    return root.open(check_user_topic(TopicName.parse(arguments.name), "subscribed to"))
 
 
 def _partitions(topic: ManagedLedger) -> list[TopicPartition]:

@@ -10,13 +10,22 @@ from __future__ import annotations
 import datetime as dt
 import json
 from argparse import Namespace
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
 from pulsar_spark.connector.command_line.namespaces_command import register_topic_policies
-from pulsar_spark.connector.command_line.noun import TOPIC, Noun, argument, one_of, table, time_ms
+from pulsar_spark.connector.command_line.noun import (
+    TOPIC,
+    Noun,
+    argument,
+    one_of,
+    opened,
+    table,
+    time_ms,
+)
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.system.lease import LEASES
@@ -45,18 +54,8 @@ _SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *
           "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
 
-TOPICS: Final = Noun(
-    "topics", "List, create, look into and look after topics. No Spark is started."
-)
+TOPICS: Final = Noun("List, create, look into and look after topics. No Spark is started.")
 add_to = TOPICS.add_to
-
-
-def _open(root: Root, arguments: Namespace) -> ManagedLedger:
-    return root.open(TopicName.parse(arguments.name))
-
-
-def _open_to_change(root: Root, arguments: Namespace, what: str) -> ManagedLedger:
-    return root.open(check_user_topic(TopicName.parse(arguments.name), what))
 
 
 @TOPICS.command(
@@ -116,7 +115,7 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
     argument("-p", "--partitions", type=int, required=True, help="from now on"),
 )
 def _update(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = _open_to_change(root, arguments, "updated")
+    ledger = opened(root, arguments, "updated")
     before = ledger.state.partitions
     if arguments.partitions < before:
         raise InvalidOptionError(
@@ -159,7 +158,7 @@ def _schemas(root: Root, arguments: Namespace) -> Iterator[str]:
     "stats", "Count ledgers, messages and bytes by partition. Pulsar: partitioned-stats.", TOPIC
 )
 def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = _open(root, arguments)
+    ledger = opened(root, arguments)
     state = ledger.state
     yield f"{ledger.topic} in {root.store.root}"
     rows, files = [], set()
@@ -214,35 +213,31 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
             )
         chosen = range(topic.partition_index, topic.partition_index + 1)
     for partition in chosen:
-        shown = False
-        for text in _peek_partition(ledger, partition, arguments.count, last=arguments.last):
-            shown = True
-            yield text
-        if not shown:
-            yield f"partition {partition} is empty"
+        shown = list(_peek_partition(ledger, partition, arguments.count, last=arguments.last))
+        yield from shown or [f"partition {partition} is empty"]
 
 
 def _peek_partition(
     ledger: ManagedLedger, partition: int, count: int, *, last: bool
 ) -> Iterator[str]:
-    hidden = ledger.state.hidden(partition)
-    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    found: list[str] = []
-    try:
-        ledgers = list(ledger.ledgers(partition))
-        for each in reversed(ledgers) if last else ledgers:
-            left = count - len(found)
-            rows = range(each.messages)
-            if left_out := hidden.of([each.ledger_id]):
-                mask = left_out.row_mask(each)
-                rows = [row for row in rows if not mask[row]]  # type: ignore[assignment]
-            some = [_message(reader, each, row) for row in (rows[-left:] if last else rows[:left])]
-            found = [*some, *found] if last else [*found, *some]
-            if len(found) >= count:
-                break
-    finally:
-        reader.close()
-    yield from found
+    ledgers = ledger.ledgers(partition)
+    rows = (
+        (each, row)
+        for each in (reversed(ledgers) if last else ledgers)
+        for row in _rows_shown(ledger, each, reverse=last)
+    )
+    chosen = list(islice(rows, count))
+    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+        yield from (_message(reader, *each) for each in (reversed(chosen) if last else chosen))
+
+
+def _rows_shown(ledger: ManagedLedger, info: LedgerInfo, *, reverse: bool) -> Iterable[int]:
+    """The rows of its messages that are not hidden."""
+    rows: Sequence[int] = range(info.messages)
+    if hidden := ledger.state.hidden(info.partition).of([info.ledger_id]):
+        mask = hidden.row_mask(info)
+        rows = [row for row in rows if not mask[row]]
+    return reversed(rows) if reverse else rows
 
 
 def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
@@ -281,7 +276,7 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
     ),
 )  # fmt: skip
 def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = _open_to_change(root, arguments, "trimmed")
+    ledger = opened(root, arguments, "trimmed")
     before = (
         _before_id(ledger, arguments.before)
         if arguments.before is not None
@@ -338,7 +333,7 @@ def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
 def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
     from pulsar_spark.connector.housekeeping.compaction import compact  # needs parts of pyspark
 
-    ledger = _open_to_change(root, arguments, "compacted")
+    ledger = opened(root, arguments, "compacted")
     check_kept(ledger.topic)
     done = compact(ledger, retain_null_key=arguments.retain_null_key)
     for each in done:
@@ -374,7 +369,7 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     grace_ms = _duration("--grace", arguments.grace)
     orphan_ms = _duration("--orphan-age", arguments.orphan_age)
     inactive_ms = _duration("--inactive-age", arguments.inactive_age)
-    ledger = _open(root, arguments)
+    ledger = opened(root, arguments)
     ledger.settle()
     store = LedgerStore(ledger, grace_ms=grace_ms)
     if not arguments.no_merge:

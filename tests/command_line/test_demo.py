@@ -13,7 +13,7 @@ import pytest
 from pulsar_spark.connector.command_line import demo_command as demo
 from pulsar_spark.connector.command_line import flights
 from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.command_line.demo_command import run_demo
+from pulsar_spark.connector.command_line.demo_command import Demo, run_demo
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, MissingPackageError
 from pulsar_spark.topic_name import TopicName
@@ -61,29 +61,27 @@ def _start(folder: Path) -> subprocess.Popen[str]:
 
 def test_another_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     with (
-        demo._Work.begin(tmp_path, print),
+        demo._locked(tmp_path),
         pytest.raises(InvalidOptionError, match="Another demo is at work"),
-        demo._Work.begin(tmp_path, print),
     ):
-        pass
+        run_demo(tmp_path, print)
 
 
 def test_a_topic_of_an_earlier_run_stays_and_the_next_gets_another(tmp_path: Path) -> None:
     Root(str(tmp_path), {}).create(TopicName.parse("flights"), 1)
     said: list[str] = []
-    with demo._Work.begin(tmp_path, said.append) as work:
-        assert work.topic == "flights-2"
-        work.remove()
+    begun = Demo.begun(tmp_path, said.append)
+    assert begun.topic == "flights-2"
+    begun.remove()
     assert said == ["Topic flights is here from an earlier run and stays; this one gets flights-2."]
-    assert not work.folder.exists()
+    assert not begun.folder.exists()
 
 
 def test_a_run_whose_topic_was_removed_begins_anew(tmp_path: Path) -> None:
-    with demo._Work.begin(tmp_path, print) as work:
-        work.checkpoint("publish").mkdir(parents=True)
-    with demo._Work.begin(tmp_path, print) as again:
-        assert again.topic == "flights"
-        assert not again.checkpoint("publish").exists()
+    Demo.begun(tmp_path, print).checkpoint("publish").mkdir(parents=True)
+    again = Demo.begun(tmp_path, print)
+    assert again.topic == "flights"
+    assert not again.checkpoint("publish").exists()
 
 
 def test_a_file_is_no_folder_for_a_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
