@@ -105,6 +105,11 @@ class CheckedInput(io.RawIOBase):
             raise DamagedError("its footer has another checksum")
         self._sums: Any = None
 
+    @property
+    def verifies(self) -> bool:
+        """Whether blocks are verified, so that checksums of pages say nothing more."""
+        return self._sums is not None
+
     def check_blocks(self, sums: bytes) -> None:
         """Verify blocks from now on, by these checksums of the footer."""
         try:

@@ -1,9 +1,9 @@
 """The data files: Parquet whose rows are messages, read by the row.
 
 Invariants: a file is written once, and durable before a commit may name it; a ledger is a range
-of its rows; every read byte is verified (`block_checksums`), and every page; all rows asked for are
-yielded, or an error names the file; a column without a value in the whole file is not stored, and
-reads as nulls. Message ids are not stored: the log has them.
+of its rows; every read byte is verified (`block_checksums`); all rows asked for are yielded, or an
+error names the file; a column without a value in the whole file is not stored, and reads as nulls.
+Message ids are not stored: the log has them.
 
 Takes the place of Pulsar's BookKeeper ledgers and of its batch and compression framing.
 """

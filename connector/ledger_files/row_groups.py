@@ -1,8 +1,8 @@
 """Reading a data file: some rows of its row groups, as record batches of the columns asked for.
 
-Invariants: every byte is verified by its `CheckedInput`, and every page by its checksum; only the
-row groups and columns needed are read; a missing column reads as nulls. Values stay in their pages
-if they can (`value_pages`); Arrow decodes all others.
+Invariants: every byte is verified once, by its `CheckedInput`, or in files without checksums of
+blocks by the page's checksum; only the row groups and columns needed are read; a missing column
+reads as nulls. Values stay in their pages if they can (`value_pages`); Arrow decodes all others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RowGroups:
             checked.opened(),
             metadata=footer,
             read_dictionary=[_FEW_VALUES] if _FEW_VALUES in names else None,
-            page_checksum_verification=True,
+            page_checksum_verification=not checked.verifies,
             pre_buffer=remote,
         )
         self._names = [name.partition(".")[0] for name in names]

@@ -8,8 +8,8 @@ another is looked up in the log again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,8 @@ from pulsar_spark.connector.source.input_partition import MessageInputPartition,
 from pulsar_spark.connector.spark.message_columns import stored_columns
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import DataLossError, ObjectNotFoundError
-from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.topic_name import is_persistent
 
 MERGED_AWAY_RETRIES = 3
@@ -44,29 +43,26 @@ def read_messages(partition: MessageInputPartition, schema: StructType) -> Itera
         reader = LedgerFileReader(partition.root.store, topic.folder, topic.topic)
         try:
             for rows in topic.ranges:
-                yield from _read_range(
-                    partition.root, topic, rows, reader, columns, partition.fail_on_data_loss
-                )
+                yield from _read_range(partition, topic, rows, reader, columns)
         finally:
             reader.close()
     spare_the_garbage_collector()
 
 
 def _read_range(
-    root: Root,
+    partition: MessageInputPartition,
     topic: TopicRows,
     rows: RowRange,
     reader: LedgerFileReader,
     columns: _Columns,
-    fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    ledger: LedgerInfo | None = rows.ledger
+    there: RowRange | None = rows
     done = attempt = 0
-    while ledger is not None and done < rows.rows:
+    while there is not None and done < rows.rows:
         try:
-            for batch in columns.read(reader, topic.topic, ledger, rows, done):
-                done += batch.rows
-                yield batch.messages
+            for batch, size in columns.read(reader, topic.topic, there, done):
+                done += size
+                yield batch
         except ObjectNotFoundError:  # noqa: PERF203 - once a ledger, not once a row
             attempt += 1
             if attempt > MERGED_AWAY_RETRIES:
@@ -76,50 +72,33 @@ def _read_range(
                     f"Topic {topic.topic} was compacted again while it was being read, longer ago "
                     "than its files are kept. Start the query again: it reads what is left now."
                 ) from None
-            ledger = _found_again(root, topic, ledger, fail_on_data_loss)
-            if rows.chunks and ledger is not None:
-                found = [
-                    _found_again(root, topic, part.ledger, fail_on_data_loss)
-                    for part in rows.chunks
-                ]
-                if None in found:
-                    return
-                rows = replace(
-                    rows,
-                    chunks=tuple(
-                        replace(part, ledger=each)
-                        for part, each in zip(rows.chunks, found, strict=True)
-                        if each is not None
-                    ),
-                )
+            there = _found_again(partition, topic, rows)
 
 
 def _found_again(
-    root: Root, topic: TopicRows, ledger: LedgerInfo, fail_on_data_loss: bool
-) -> LedgerInfo | None:
-    """Where the ledger lies now; None if its loss is no error, else DataLossError."""
-    managed = ManagedLedger.open(root.store, topic.folder, topic=topic.topic)
-    found = managed.ledgers(ledger.partition).get(ledger.ledger_id)
-    if found is None and is_persistent(topic.topic):
+    partition: MessageInputPartition, topic: TopicRows, rows: RowRange
+) -> RowRange | None:
+    """The rows where their files lie now; None if their loss is no error, else DataLossError."""
+    managed = ManagedLedger.open(partition.root.store, topic.folder, topic=topic.topic)
+    found = []
+    for part in (rows, *rows.chunks):
+        number, ledger_id = part.ledger.partition, part.ledger.ledger_id
+        ledger = managed.ledgers(number).get(ledger_id)
+        if ledger is not None:
+            found.append(replace(part, ledger=ledger))
+            continue
         lost = (
-            f"Ledger {ledger.ledger_id} of {topic.topic}, partition {ledger.partition}, was "
-            "trimmed while it was being read"
+            f"Ledger {ledger_id} of {topic.topic}, partition {number}, was trimmed while it was "
+            "being read"
         )
-        if fail_on_data_loss:
+        if is_persistent(topic.topic) and partition.fail_on_data_loss:
             raise DataLossError(
                 f"{lost}. Keep messages longer, or set failOnDataLoss to false to go on."
             )
-        _log.warning("%s; failOnDataLoss is false, so its messages are left out", lost)
-    return found
-
-
-class _Batch:
-    """A record batch, and the number of file rows that it came from."""
-
-    __slots__ = ("messages", "rows")
-
-    def __init__(self, messages: pa.RecordBatch, rows: int) -> None:
-        self.messages, self.rows = messages, rows
+        if is_persistent(topic.topic):
+            _log.warning("%s; failOnDataLoss is false, so its messages are left out", lost)
+        return None
+    return replace(found[0], chunks=tuple(found[1:]))
 
 
 class _Columns:
@@ -129,19 +108,18 @@ class _Columns:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._fields = [(field.name, field.type) for field in self._schema]
         self._stored = stored_columns(schema)
+        self._with_ids = not {"entry_id", "batch_index"}.isdisjoint(self._schema.names)
         self._constants: dict[tuple[str, Any], pa.Array] = {}
 
     def read(
-        self, reader: LedgerFileReader, topic: str, ledger: LedgerInfo, rows: RowRange, done: int
-    ) -> Iterator[_Batch]:
-        """Batches of the range, without its first `done` rows."""
-        first, count = rows.first_row + done, rows.rows - done
+        self, reader: LedgerFileReader, topic: str, rows: RowRange, done: int
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """(batch, the number of its file's rows), without the range's first `done` rows."""
+        ledger, first, count = rows.ledger, rows.first_row + done, rows.rows - done
         mask = rows.selected()
-        ids = _Ids(ledger, first, count)
-        made: dict[str, Callable[[int, int], pa.Array]] = {
-            "entry_id": ids.entry_ids,
-            "batch_index": ids.batch_indexes,
-        }
+        made: dict[str, NDArray[Any]] = {}
+        if self._with_ids and not rows.compacted:
+            made["entry_id"], made["batch_index"] = _ids(ledger.batch_sizes, first, count)
         constants: dict[str, Any] = {
             "ledger_id": ledger.ledger_id,
             "partition": ledger.partition,
@@ -154,15 +132,9 @@ class _Columns:
             if isinstance(value, int):
                 constants[name] = value
             else:
-                made[name] = _numbers(np.frombuffer(value, np.int32)[done:])
+                made[name] = np.frombuffer(value, np.int32)[done:]
         at = 0
-        for batch in self._stored_batches(reader, ledger, first, count):
-            size = batch if isinstance(batch, int) else batch.num_rows
-            stored = (
-                {}
-                if isinstance(batch, int)
-                else dict(zip(self._stored, batch.columns, strict=True))
-            )
+        for size, stored in self._stored_batches(reader, ledger, first, count):
             arrays = []
             for name, kind in self._fields:
                 if name == "value" and rows.chunks:
@@ -170,7 +142,7 @@ class _Columns:
                 elif name in stored:
                     array = stored[name]
                 elif name in made:
-                    array = made[name](at, size).cast(kind)
+                    array = pa.array(made[name][at : at + size]).cast(kind)
                 else:
                     array = self._constant(name, kind, constants[name], size)
                 arrays.append(array)
@@ -179,16 +151,18 @@ class _Columns:
                 start = done + at
                 messages = messages.filter(pa.array(mask[start : start + size]))
             at += size
-            yield _Batch(messages, size)
+            yield messages, size
 
     def _stored_batches(
         self, reader: LedgerFileReader, ledger: LedgerInfo, first: int, count: int
-    ) -> Iterator[pa.RecordBatch | int]:
+    ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+        """(rows, the columns that files have), batch by batch."""
         if self._stored:
-            yield from reader.read(ledger, self._stored, first, count)
+            for batch in reader.read(ledger, self._stored, first, count):
+                yield batch.num_rows, dict(zip(self._stored, batch.columns, strict=True))
         else:
             for at in range(0, count, BATCH_ROWS):
-                yield min(BATCH_ROWS, count - at)
+                yield min(BATCH_ROWS, count - at), {}
 
     def _constant(self, name: str, kind: pa.DataType, value: Any, size: int) -> pa.Array:
         """The value `size` times; made once for the longest batch, and sliced."""
@@ -197,10 +171,6 @@ class _Columns:
             known = pa.repeat(pa.scalar(value, kind), max(size, BATCH_ROWS))
             self._constants[name, value] = known
         return known.slice(0, size)
-
-
-def _numbers(values: NDArray[np.int32]) -> Callable[[int, int], pa.Array]:
-    return lambda at, size: pa.array(values[at : at + size])
 
 
 def _first_chunk(rows: RowRange) -> str | None:
@@ -212,61 +182,19 @@ def _first_chunk(rows: RowRange) -> str | None:
     return f"{first.ledger.ledger_id}:{entry_id}:{first.ledger.partition}"
 
 
-class _Ids:
-    """Entry ids and batch indexes of consecutive messages of a ledger."""
-
-    def __init__(self, ledger: LedgerInfo, first: int, count: int) -> None:
-        self._first, self._count = first, count
-        self._runs = _runs_within(ledger.batch_sizes.runs, first, count)
-        self._entry_ids: NDArray[np.int64] | None = None
-        self._batch_indexes: NDArray[np.int32] | None = None
-
-    def entry_ids(self, at: int, size: int) -> pa.Array:
-        if self._entry_ids is None:
-            self._entry_ids = np.concatenate([run.entry_ids() for run in self._runs])
-        return pa.array(self._entry_ids[at : at + size])
-
-    def batch_indexes(self, at: int, size: int) -> pa.Array:
-        if self._batch_indexes is None:
-            self._batch_indexes = np.concatenate([run.batch_indexes() for run in self._runs])
-        return pa.array(self._batch_indexes[at : at + size])
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Rows start to stop of consecutive entries of one size; the first entry has id `entry`."""
-
-    entry: int
-    size: int
-    start: int
-    stop: int
-
-    def entry_ids(self) -> NDArray[np.int64]:
-        first, last = self._entries()
-        ids = np.arange(self.entry + first, self.entry + last, dtype=np.int64)
-        return np.repeat(ids, self.size)[self._rows()]
-
-    def batch_indexes(self) -> NDArray[np.int32]:
-        first, last = self._entries()
-        return np.tile(np.arange(self.size, dtype=np.int32), last - first)[self._rows()]
-
-    def _entries(self) -> tuple[int, int]:
-        return self.start // self.size, -(-self.stop // self.size)
-
-    def _rows(self) -> slice:
-        before = self.start // self.size * self.size
-        return slice(self.start - before, self.stop - before)
-
-
-def _runs_within(runs: Sequence[tuple[int, int]], first: int, count: int) -> list[_Run]:
-    """The runs that hold `count` rows of a ledger from row `first` on."""
-    found = []
+def _ids(sizes: BatchSizes, first: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(entry id, batch index) of `count` messages from the ledger's `first`-th on."""
+    entries, indexes = [], []
     entry = row = 0
-    for size, entries in runs:
-        rows = size * entries
-        start, stop = max(first - row, 0), min(first + count - row, rows)
+    for size, run in sizes.runs:
+        start, stop = max(first - row, 0), min(first + count - row, size * run)
         if start < stop:
-            found.append(_Run(entry, size, start, stop))
-        entry += entries
-        row += rows
-    return found
+            begin, end = start // size, -(-stop // size)
+            inside = slice(start - begin * size, stop - begin * size)
+            entries.append(np.repeat(np.arange(entry + begin, entry + end), size)[inside])
+            indexes.append(np.tile(np.arange(size, dtype=np.int32), end - begin)[inside])
+        entry += run
+        row += size * run
+    if len(entries) == 1:
+        return entries[0], indexes[0]
+    return np.concatenate(entries), np.concatenate(indexes)

@@ -9,7 +9,7 @@ reason, or goes to the dead letters, as `onSchemaMismatch` says. Follows Pulsar'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import FoldedRows, tell
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import tell
 from pulsar_spark.connector.schema.schema_codec import Reasons, decoder, nothing_fits
 from pulsar_spark.connector.schema.schema_types import spark_type
 from pulsar_spark.connector.source.input_partition import MessageInputPartition
@@ -137,7 +137,6 @@ class ValueReader:
     """One task's decoding."""
 
     values: TypedValues
-    _readers: dict[str, SchemaInfo | None] = field(default_factory=dict)
     _decoders: dict[tuple[str, int | None], Any] = field(default_factory=dict)
 
     def decode(self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger) -> pa.RecordBatch:
@@ -174,14 +173,14 @@ class ValueReader:
         columns["ack_type"] = pa.repeat("DeadLetter", batch.num_rows)
         folded = fold([pa.RecordBatch.from_pydict(columns)], self.values.root, None)
         assert self.values.subscription is not None
-        tell(self.values.root, self.values.subscription, [FoldedRows(folded)], None)
+        tell(self.values.root, self.values.subscription, [folded], None)
 
     def _values(
         self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger
     ) -> tuple[pa.Array, Reasons]:
         values = batch.column("value")
         versions = batch.column("schema_version")
-        distinct = versions.unique().to_pylist()
+        distinct = versions.unique().to_pylist() or [None]
         if len(distinct) == 1:
             found: tuple[pa.Array, Reasons] = self._decoder(topic, ledger, distinct[0])(values)
             return found
@@ -193,25 +192,19 @@ class ValueReader:
             parts.append(part)
             places.append(rows)
             reasons.update({int(rows[row]): text for row, text in why.items()})
-        if not parts:
-            return pa.nulls(0, self._kind), {}
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_arrays(parts).take(pa.array(order)), dict(sorted(reasons.items()))
-
-    @property
-    def _kind(self) -> pa.DataType:
-        known = self.values.schema
-        if "value" not in known.fieldNames():
-            return pa.null()
-        return to_arrow_type(known["value"].dataType, timezone="UTC")
 
     def _decoder(self, topic: str, ledger: ManagedLedger, version: int | None) -> Any:
         """The decoder of a schema version; without a version, of the reader's schema itself."""
         if (topic, version) not in self._decoders:
-            reader = self._reader(topic, ledger)
-            registry = ledger.state.schemas
+            registry, schema = ledger.state.schemas, self.values.schema
+            wanted = schema["value"].dataType if "value" in schema.fieldNames() else None
+            reader = _reader(registry.schemas, wanted)
             writer = reader if version is None else registry.get(version)
-            kind = to_arrow_type(_type_of(self.values.schema, reader), timezone="UTC")
+            if wanted is None:
+                wanted = _FIELDS["value"].dataType if reader is None else spark_type(reader)
+            kind = to_arrow_type(wanted, timezone="UTC")
             made: Callable[[pa.Array], tuple[pa.Array, Reasons]]
             if reader is None:
                 made = partial(nothing_fits, kind, "the topic has no schema that gives this type")
@@ -223,24 +216,14 @@ class ValueReader:
             self._decoders[topic, version] = made
         return self._decoders[topic, version]
 
-    def _reader(self, topic: str, ledger: ManagedLedger) -> SchemaInfo | None:
-        """The newest of the topic's schemas that gives the settled type."""
-        if topic not in self._readers:
-            schema = self.values.schema
-            wanted = schema["value"].dataType if "value" in schema.fieldNames() else None
-            matching = (
-                info
-                for info in reversed(ledger.state.schemas.schemas)
-                if (kind := _spark_type(info)) is not None and wanted in (None, kind)
-            )
-            self._readers[topic] = next(matching, None)
-        return self._readers[topic]
 
-
-def _type_of(schema: StructType, reader: SchemaInfo | None) -> DataType:
-    if "value" in schema.fieldNames():
-        return schema["value"].dataType
-    return _FIELDS["value"].dataType if reader is None else spark_type(reader)
+def _reader(schemas: Sequence[SchemaInfo], wanted: DataType | None) -> SchemaInfo | None:
+    """The newest schema that gives the settled type, or any type."""
+    for info in reversed(schemas):
+        kind = _spark_type(info)
+        if kind is not None and wanted in (None, kind):
+            return info
+    return None
 
 
 def _spark_type(info: SchemaInfo) -> DataType | None:
