@@ -42,7 +42,7 @@ from pulsar_spark.records.stored_record import readable
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_log.producer_registry import ProducerClaim
-from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication, check_term
+from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication
 from pulsar_spark.topic_log.transaction_attempt import (
     MAX_TRANSACTION_TIMEOUT_MS,
     Transaction,
@@ -207,15 +207,14 @@ class ManagedLedger:
         assert committed is not None
         return committed
 
-    def grow(self, partitions: int, *, term: int | None = None) -> Commit | None:
+    def grow(self, partitions: int) -> Commit | None:
         """Grow to so many partitions; None if it has as many."""
         _check_partitions(partitions)
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-            check_term(state, term)
             if partitions <= state.partitions:
                 return None
-            return Commit(state.number + 1, commit_id, now_ms, term=term, partitions=partitions)
+            return Commit(state.number + 1, commit_id, now_ms, partitions=partitions)
 
         grown = self.commit(build)
         return grown if isinstance(grown, Commit) else None

@@ -24,7 +24,6 @@ from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,
     InvalidMessageError,
-    InvalidOptionError,
     ObjectNotFoundError,
 )
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
@@ -229,8 +228,6 @@ def test_a_writer_refuses_what_is_no_message(store: ObjectStore) -> None:
             one.write(pa.table({"colour": ["red"]}))
         with pytest.raises(InvalidMessageError):
             other.write(pa.table({"sequence_id": ["not a number"]}))
-    with pytest.raises(InvalidOptionError, match="ZSTD, LZ4"):
-        LedgerFileWriter(store, FOLDER, compression="zstandard")
 
 
 def test_a_writer_refuses_columns_that_its_file_did_not_begin_with(store: ObjectStore) -> None:
