@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 import pyarrow as pa
@@ -204,12 +203,7 @@ class LedgerFileWriter:
     def __enter__(self) -> LedgerFileWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.abort()
 
     def _as_messages(self, messages: pa.Table) -> pa.Table:

@@ -11,6 +11,7 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -190,13 +191,12 @@ class LedgerStore:
     def _copy(self, ledgers: Sequence[LedgerInfo]) -> tuple[str, list[MovedLedger]]:
         """Write the ledgers' rows into a new file; its path, and each ledger's place in it."""
         ledger = self.ledger
-        reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-        try:
-            with LedgerFileWriter(ledger.store, ledger.folder) as writer:
-                first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
-                seal = writer.close().seal
-        finally:
-            reader.close()
+        with (
+            closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader,
+            LedgerFileWriter(ledger.store, ledger.folder) as writer,
+        ):
+            first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
+            seal = writer.close().seal
         return writer.path, [
             MovedLedger(each.partition, each.ledger_id, writer.path, first_row, seal)
             for each, first_row in zip(ledgers, first_rows, strict=True)
@@ -229,9 +229,8 @@ class LedgerStore:
         files = [_SmallFile(path, sizes[path], tuple(each)) for path, each in ledgers.items()]
         return sorted(files, key=lambda file: min(each.ledger_id for each in file.ledgers))
 
-    def _commit(self, build: Build) -> Commit | None:
-        committed = self.ledger.commit(build, waits=self.waits)
-        return committed if isinstance(committed, Commit) else None
+    def _commit(self, build: Build[None]) -> Commit | None:
+        return self.ledger.commit(build, waits=self.waits)
 
     def _files(self, folder: str) -> list[ObjectInfo]:
         return list(self.ledger.store.files(self._path(folder)))

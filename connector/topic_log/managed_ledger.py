@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_spark.connector.ledger_files.sequence_ids import read_sequence_ids
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
@@ -66,7 +66,9 @@ POLL_S = 0.02
 REMOTE_POLL_S = 0.5
 """... and on an object store."""
 
-Build = Callable[[TopicState, str, int], Commit | AlreadyCommitted | None]
+_Answer = TypeVar("_Answer")
+Build = Callable[[TopicState, str, int], Commit | _Answer]
+"""(state, commit id, now in ms) -> the commit, or an answer why there is none."""
 
 _log = logging.getLogger(__name__)
 
@@ -216,8 +218,7 @@ class ManagedLedger:
                 return None
             return Commit(state.number + 1, commit_id, now_ms, partitions=partitions)
 
-        grown = self.commit(build)
-        return grown if isinstance(grown, Commit) else None
+        return self.commit(build)
 
     def change_settings(self, settings: Mapping[str, Any]) -> Commit | None:
         """Change these settings and keep the others; None if they are so already."""
@@ -228,12 +229,11 @@ class ManagedLedger:
                 return None
             return Commit(state.number + 1, commit_id, now_ms, settings=wanted)
 
-        changed = self.commit(build)
-        return changed if isinstance(changed, Commit) else None
+        return self.commit(build)
 
     def commit(
-        self, build: Build, *, waits: bool = True, patience_ms: int | None = None
-    ) -> Commit | AlreadyCommitted | None:
+        self, build: Build[_Answer], *, waits: bool = True, patience_ms: int | None = None
+    ) -> Commit | _Answer | None:
         """Commit what `build(state, commit_id, now_ms)` proposes, on the latest state.
 
         `build` is called again after every lost race. If it proposes no Commit, there is nothing
