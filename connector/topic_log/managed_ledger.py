@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pulsar_spark.connector.ledger_files.sequence_ids import read_sequence_ids
+from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.log_pointer import LOG_GRACE_MS, LogPointer, PointerFile
 from pulsar_spark.connector.topic_log.log_snapshot import (
@@ -61,10 +62,6 @@ IDLE_POINTER_LOOK_S = 1.0
 """How often a reader that finds no news looks at the pointer too."""
 TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
-POLL_S = 0.02
-"""The pause between two looks at an open transaction, on a local disk, ..."""
-REMOTE_POLL_S = 0.5
-"""... and on an object store."""
 
 _Answer = TypeVar("_Answer")
 Build = Callable[[TopicState, str, int], Commit | _Answer]
@@ -243,6 +240,7 @@ class ManagedLedger:
         UnreadableRecordError if the commit could not be read back: then nothing was stored.
         """
         commit_id = uuid.uuid4().hex
+        clock, begun_s = self.store.clock, self.store.clock.monotonic_s()
         lost = 0
         while True:
             with self._lock:
@@ -256,7 +254,7 @@ class ManagedLedger:
             if held_up and not waits:
                 return None
             if held_up:
-                self.store.clock.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
+                clock.sleep(pause_s(clock.monotonic_s() - begun_s, remote=self.store.remote))
             else:
                 self.store.pause(lost)
             lost += 1
