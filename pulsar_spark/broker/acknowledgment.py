@@ -15,7 +15,7 @@ from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky
 from pulsar_spark.errors import ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import previous_position
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import (
     RedeliverUnacknowledgedMessages,
@@ -124,7 +124,7 @@ def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: C
     beyond |= cursor.mark_delete_position > end
     ledger = state.ledgers.get(position.ledger_id)
     if ledger is not None:
-        position = min(position, Position(ledger.ledger_id, ledger.entries - 1))
+        position = min(position, ledger.last)
     if beyond:
         heard = subscription.unheard
         subscription.unheard = cursor if heard is None else heard.union(cursor)
