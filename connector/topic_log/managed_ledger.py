@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_spark.connector.ledger_files.sequence_ids import read_sequence_ids
 from pulsar_spark.connector.spark.polling import pause_s
@@ -43,7 +43,7 @@ from pulsar_spark.records.stored_record import readable
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_log.producer_registry import ProducerClaim
-from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication, check_term
+from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication
 from pulsar_spark.topic_log.transaction_attempt import (
     MAX_TRANSACTION_TIMEOUT_MS,
     Transaction,
@@ -63,7 +63,9 @@ IDLE_POINTER_LOOK_S = 1.0
 TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
 
-Build = Callable[[TopicState, str, int], Commit | AlreadyCommitted | None]
+_Answer = TypeVar("_Answer")
+Build = Callable[[TopicState, str, int], Commit | _Answer]
+"""(state, commit id, now in ms) -> the commit, or an answer why there is none."""
 
 _log = logging.getLogger(__name__)
 
@@ -204,18 +206,16 @@ class ManagedLedger:
         assert committed is not None
         return committed
 
-    def grow(self, partitions: int, *, term: int | None = None) -> Commit | None:
+    def grow(self, partitions: int) -> Commit | None:
         """Grow to so many partitions; None if it has as many."""
         _check_partitions(partitions)
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-            check_term(state, term)
             if partitions <= state.partitions:
                 return None
-            return Commit(state.number + 1, commit_id, now_ms, term=term, partitions=partitions)
+            return Commit(state.number + 1, commit_id, now_ms, partitions=partitions)
 
-        grown = self.commit(build)
-        return grown if isinstance(grown, Commit) else None
+        return self.commit(build)
 
     def change_settings(self, settings: Mapping[str, Any]) -> Commit | None:
         """Change these settings and keep the others; None if they are so already."""
@@ -226,12 +226,11 @@ class ManagedLedger:
                 return None
             return Commit(state.number + 1, commit_id, now_ms, settings=wanted)
 
-        changed = self.commit(build)
-        return changed if isinstance(changed, Commit) else None
+        return self.commit(build)
 
     def commit(
-        self, build: Build, *, waits: bool = True, patience_ms: int | None = None
-    ) -> Commit | AlreadyCommitted | None:
+        self, build: Build[_Answer], *, waits: bool = True, patience_ms: int | None = None
+    ) -> Commit | _Answer | None:
         """Commit what `build(state, commit_id, now_ms)` proposes, on the latest state.
 
         `build` is called again after every lost race. If it proposes no Commit, there is nothing
