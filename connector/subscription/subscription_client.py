@@ -9,24 +9,21 @@ Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
     ConsumerBusyError,
     ConsumerReplacedError,
     ServerError,
 )
-from pulsar_spark.options.consumer_options import permits_of, retry_topic, subscribe_command
-from pulsar_spark.options.options import Options
+from pulsar_spark.options.consumer_options import permits_of, subscribe_command
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
@@ -53,35 +50,25 @@ _log = logging.getLogger(__name__)
 class SubscriptionClient:
     """One run of a consumer, over all its topic partitions."""
 
-    def __init__(
-        self,
-        options: Options,
-        root: Root,
-        name: str,
-        begun: StreamOffset,
-        first_topic: str = "",
-    ) -> None:
-        """Sends nothing. `begun`: the offset of an earlier run under that name, or an empty one.
+    def __init__(self, topics: SubscribedTopics, begun: StreamOffset) -> None:
+        """Sends nothing. `begun` names the consumer; it is the offset of an earlier run, or empty.
 
         Messages that it names were granted before, and stay granted; all else begins anew.
-        `first_topic`: the full name of the first topic; empty with a pattern.
         """
-        self._first_topic = first_topic
-        retries = retry_topic(options, first_topic) if first_topic else None
-        self._retry_topic = None if retries is None else retries.partitioned_topic_name
-        self._options, self._root, self.name = options, root, name
+        self._topics, self._options, self._root = topics, topics.options, topics.root
+        self.name = begun.consumer
         self._resumes = {partition for partition, _ in begun.items()}
         self._is_new = not self._resumes
         """Whether no run of this consumer has subscribed to anything."""
         self.committed = begun
         """The latest offset that Spark has committed, or is about to repeat."""
-        self.subscription: str = options["subscriptionName"]
+        self.subscription: str = self._options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
         self.stepped: dict[TopicPartition, Stepped] = {}
-        self._commands = SystemTopic(root, COMMANDS)
-        self._dispatch = SystemTopic(root, DISPATCH)
+        self._commands = SystemTopic(self._root, COMMANDS)
+        self._dispatch = SystemTopic(self._root, DISPATCH)
         self._heard = self._dispatch.refresh()
-        self._keeper = LeaseKeeper(root.store)
+        self._keeper = LeaseKeeper(self._root.store)
         self.incarnation = self._next_incarnation(begun.incarnation)
         self._request = 0
         self._counts: dict[str, int] = {}
@@ -93,8 +80,9 @@ class SubscriptionClient:
 
     # -- saying ------------------------------------------------------------------------------
 
-    def subscribe(self, partitions: Mapping[TopicPartition, PartitionView]) -> None:
-        """Subscribe to these partitions, unless that was done before."""
+    def subscribe(self) -> None:
+        """Subscribe to all partitions of its topics, unless that was done before."""
+        partitions = self._topics.partitions()
         self._counts |= {a.topic: each.ledger.state.partitions for a, each in partitions.items()}
         new = [each for each in partitions if each not in self.consumers]
         if new:
@@ -172,11 +160,10 @@ class SubscriptionClient:
     # -- inside ------------------------------------------------------------------------------
 
     def _subscribe(self, partitions: list[TopicPartition]) -> None:
-        known = set(self.consumers) | set(partitions)
         timeout_ms = self._options["leaseTimeout"]
         self._keeper.keep(Lease(self.subscription, self.name, self.incarnation, timeout_ms))
         late = self._late(partitions)
-        permits = permits_of(self._options, len(known))
+        permits = permits_of(self._options, len({*self.consumers, *partitions}))
         commands = {}
         for about in partitions:
             command = replace(
@@ -186,8 +173,8 @@ class SubscriptionClient:
                     self.incarnation,
                     about.partition,
                     permits,
-                    first_topic=self._first_topic,
-                    retries=about.topic == self._retry_topic,
+                    first_topic=self._topics.first_topic,
+                    retries=about.topic == self._topics.retry_topic,
                 ),
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
@@ -293,11 +280,6 @@ class SubscriptionClient:
                 "Start one: pulsarlite standalone --service-url %s", self.name, self.subscription,
                 self._root.service_url, self._root.service_url,
             )  # fmt: skip
-
-
-def new_consumer_name(subscription: str) -> str:
-    """A name for a consumer to which its user gave none."""
-    return f"{subscription}-{uuid.uuid4().hex[:10]}"
 
 
 def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) -> Exception:
