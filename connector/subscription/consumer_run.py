@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source.input_partition import MessageInputPartition
-from pulsar_spark.connector.source.micro_batch import admission, plan_tasks
+from pulsar_spark.connector.source.micro_batch import admission
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
@@ -24,7 +23,6 @@ from pulsar_spark.errors import BrokerAbsentError
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.partition_consumer import Offered
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.planning.suspect_messages import SuspectGroup
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
@@ -142,12 +140,6 @@ class ConsumerRun:
         """Whether the run ends: `end_here` was called."""
         return self._stop_at is not None
 
-    def tasks(
-        self, begun: StreamOffset, ended: StreamOffset, released: SuspectGroup | None = None
-    ) -> list[MessageInputPartition]:
-        """The tasks that read the micro-batch between these offsets."""
-        return plan_tasks(self.topics, begun, ended, released)
-
     def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
         """The ledgers of each partition that the offset names."""
         self.topics.open_all(about.topic for about, _ in offset.items())
@@ -175,12 +167,9 @@ class ConsumerRun:
         waiting = {partition: each.waiting for partition, each in offered.items()}
         taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
         for partition, messages in taken.items():
-            consumer, by_attempt = (
-                client.consumers[partition],
-                offered[partition].by_attempt(messages),
-            )
-            start, ledgers = begun.get(partition), waiting[partition].ledgers
-            offsets[partition] = consumer.plan(start, by_attempt, ledgers)
+            consumer, start = client.consumers[partition], begun.get(partition)
+            by_attempt = offered[partition].by_attempt(messages)
+            offsets[partition] = consumer.plan(start, by_attempt, waiting[partition].ledgers)
             if self._stop_at is not None and not consumer.automatic:
                 delivered = self._delivered.get(partition, PositionSet()).union(messages)
                 self._delivered[partition] = delivered.after(consumer.floor)

@@ -9,7 +9,7 @@ Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -135,7 +135,11 @@ class SubscriptionClient:
             self._subscribe(list(self.consumers))
             return False
         news = False
-        for about, item in self._items(stop):
+        mine = ("", self.subscription)
+        for stored in self._dispatch.read(
+            self._heard, stop, keep=lambda about, name: about in self.consumers and name in mine
+        ):
+            about, item = stored.record.about, stored.record.item()
             if isinstance(item, Stepped):
                 self.stepped[about] = item
             else:
@@ -149,13 +153,6 @@ class SubscriptionClient:
         """The subscription's backlog on the partition, as the broker last reported it."""
         step = self.stepped.get(about)
         return None if step is None else dict(step.backlogs).get(self.subscription)
-
-    def _items(self, stop: int) -> Iterator[tuple[TopicPartition, Any]]:
-        def mine(about: TopicPartition, subscription: str) -> bool:
-            return about in self.consumers and subscription in ("", self.subscription)
-
-        for stored in self._dispatch.read(self._heard, stop, keep=mine):
-            yield stored.record.about, stored.record.item()
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -182,10 +179,8 @@ class SubscriptionClient:
             )
             if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
-            consumer = self.consumers.get(about)
-            if consumer is None:
-                consumer = PartitionConsumer(command, self._options["ackMode"] == "auto")
-                self.consumers[about] = consumer
+            new = PartitionConsumer(command, self._options["ackMode"] == "auto")
+            consumer = self.consumers.setdefault(about, new)
             if not command.durable:  # the broker forgot the subscription: begin where it was
                 done = consumer.done(self.committed.get(about))
                 command = replace(command, begins_behind=done)
@@ -241,7 +236,7 @@ class SubscriptionClient:
         # A lease file of a run that was let in is deleted by the broker: a batch may still read it.
         let_in = {about for about, each in self.consumers.items() if each.was_connected}
         self._keeper.stop(remove=not let_in)
-        if self._newer_run() is not None:
+        if self._newest_run() > self.incarnation:
             raise ConsumerReplacedError(
                 f"A newer run of consumer {self.name} of subscription {self.subscription} has "
                 "taken over: this one stops. Two queries that share a subscription need two "
@@ -259,17 +254,14 @@ class SubscriptionClient:
 
     def _next_incarnation(self, last: int) -> int:
         """A number above that of every known run under this name."""
-        newest = max((each.incarnation for each in self._runs()), default=0)
-        return max(self._root.clock.wall_ms(), newest + 1, last + 1)
+        return max(self._root.clock.wall_ms(), self._newest_run() + 1, last + 1)
 
-    def _newer_run(self) -> Lease | None:
-        return next((each for each in self._runs() if each.incarnation > self.incarnation), None)
-
-    def _runs(self) -> Iterator[Lease]:
-        for path, _ in leases(self._root.store):
-            lease = read_lease(self._root.store, path)
-            if lease and (lease.subscription, lease.consumer) == (self.subscription, self.name):
-                yield lease
+    def _newest_run(self) -> int:
+        """The highest number of a run under this name that has a lease; 0 if there is none."""
+        known = (read_lease(self._root.store, path) for path, _ in leases(self._root.store))
+        me = self.subscription, self.name
+        mine = (each for each in known if each and (each.subscription, each.consumer) == me)
+        return max((each.incarnation for each in mine), default=0)
 
     def _tell_if_waiting(self) -> None:
         now_s = self._root.clock.monotonic_s()
