@@ -23,11 +23,11 @@ from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from pulsar_spark.connector.ack_sink.acknowledgment_writer import (
-        AcknowledgmentStreamWriter,
-        AcknowledgmentWriter,
+    from pulsar_spark.connector.sink.stream_writer import (
+        PulsarliteStreamWriter,
+        PulsarliteWriter,
+        RowSink,
     )
-    from pulsar_spark.connector.sink.stream_writer import PulsarliteStreamWriter, PulsarliteWriter
     from pulsar_spark.connector.source.batch_reader import PulsarliteReader
     from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
     from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
@@ -84,27 +84,27 @@ class PulsarliteDataSource(DataSource):
 
         return PulsarliteStreamReader(self.parsed, self.root, schema)
 
-    def writer(
-        self, schema: StructType, overwrite: bool
-    ) -> PulsarliteWriter | AcknowledgmentWriter:
-        from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentWriter
+    def writer(self, schema: StructType, overwrite: bool) -> PulsarliteWriter:
         from pulsar_spark.connector.sink.stream_writer import PulsarliteWriter
 
         self.parsed.check_scope(Scope.BATCH_WRITE)
-        if self.parsed.has("subscriptionName"):
-            return AcknowledgmentWriter(self.parsed, self.root, schema, overwrite=overwrite)
-        return PulsarliteWriter(self.parsed, self.root, schema, overwrite=overwrite)
+        return PulsarliteWriter(self._sink(schema, overwrite=overwrite))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
         overwrite: bool,
-    ) -> PulsarliteStreamWriter | AcknowledgmentStreamWriter:
-        from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentStreamWriter
+    ) -> PulsarliteStreamWriter:
         from pulsar_spark.connector.sink.stream_writer import PulsarliteStreamWriter
 
         spare_the_garbage_collector()  # Spark asks a process that it keeps, once a micro-batch
         self.parsed.check_scope(Scope.STREAM_WRITE)
-        if self.parsed.has("subscriptionName"):
-            return AcknowledgmentStreamWriter(self.parsed, self.root, schema, overwrite=overwrite)
-        return PulsarliteStreamWriter(self.parsed, self.root, schema, overwrite=overwrite)
+        return PulsarliteStreamWriter(self._sink(schema, overwrite=overwrite))
+
+    def _sink(self, schema: StructType, *, overwrite: bool) -> RowSink:
+        from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
+        from pulsar_spark.connector.sink.stream_writer import MessageSink
+
+        acknowledges = self.parsed.has("subscriptionName")
+        sink = AcknowledgmentSink if acknowledges else MessageSink
+        return sink(self.parsed, self.root, schema, overwrite=overwrite)

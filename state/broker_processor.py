@@ -81,15 +81,15 @@ class BrokerProcessor(StatefulProcessor):
     def close(self) -> None:
         self._spare()
 
-    def _stored(self, about: tuple[str, int]) -> HostedBroker | None:
+    def _stored(self, about: tuple[str, int]) -> HostedBroker:
         stored = self._mark.get()
         if stored is None:
-            return None
+            return HostedBroker()
         known = _remembered.get(about)
         if known is not None and known[0] == stored[0]:
             return known[1]
         pairs: Iterator[Any] = self._shards.iterator()
-        return HostedBroker.stored({key: bytes(data) for (key,), (data,) in pairs})
+        return HostedBroker({key: bytes(data) for (key,), (data,) in pairs})
 
 
 def _remember(about: tuple[str, int], mark: int, broker: HostedBroker) -> None:

@@ -10,17 +10,10 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 from pyspark.sql.types import (
     DataType,
     DayTimeIntervalType,
@@ -32,9 +25,8 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded, fold, join_all
-from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY, query_of
 from pulsar_spark.connector.spark.message_columns import check_columns
-from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
+from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -47,7 +39,6 @@ from pulsar_spark.errors import (
 from pulsar_spark.options.options import Options
 from pulsar_spark.protocol.commands import SubscriptionType
 from pulsar_spark.topic_log.publication import AlreadyCommitted
-from pulsar_spark.topic_name import check_subscription_name
 
 _log = logging.getLogger(__name__)
 
@@ -71,69 +62,37 @@ _OPTIONS: Final = frozenset({"serviceUrl", "topic", "subscriptionName", "txnAppI
 
 KNOWN_WITHIN_S = 5.0
 """How long a subscription that was just made may take to be known."""
-POLL_S: Final = 0.1
 _known: set[tuple[str, str, str]] = set()
 """(service url, topic, subscription) that this process has found."""
 
 
-@dataclass(frozen=True)
-class FoldedRows(WriterCommitMessage):
-    """The findings in one task's rows, and their query (None outside of one)."""
-
-    folded: Folded
-    query_id: str | None = None
-
-
-class AcknowledgmentWriter(DataSourceArrowWriter):
-    """`df.write` with `subscriptionName`."""
+class AcknowledgmentSink:
+    """Rows acknowledge messages."""
 
     def __init__(
         self, options: Options, root: Root, schema: StructType, *, overwrite: bool
     ) -> None:
-        check_acknowledgments(options, schema, overwrite=overwrite)
-        self._options, self._root = options, root
+        """InvalidOptionError or InvalidMessageError if rows of this schema can't acknowledge."""
+        _check(options, schema, overwrite=overwrite)
+        self.options, self._root = options, root
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> FoldedRows:
-        return _write(iterator, self._options, self._root)
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Folded:
+        return fold(batches, self._root, self.options["topic"])
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        application = None
-        if self._options.has("txnAppId"):
+    def commit(
+        self, found: Sequence[Folded], application: tuple[str, int] | None, run_id: str | None
+    ) -> None:
+        subscription = self.options["subscriptionName"]
+        if application is not None and run_id is None:
             # Subscriptions share the log of `__commands`: the name keeps their versions apart.
-            name = f"{self._options['txnAppId']}/{self._options['subscriptionName']}"
-            application = (name, self._options["txnVersion"])
-        tell(self._root, self._options["subscriptionName"], _found(messages), application)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing was stored."""
-
-
-class AcknowledgmentStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream` with `subscriptionName`."""
-
-    def __init__(
-        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
-    ) -> None:
-        check_acknowledgments(options, schema, overwrite=overwrite)
-        self._options, self._root = options, root
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> FoldedRows:
-        return _write(iterator, self._options, self._root)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        found = _found(messages)
-        if any(each.folded for each in found):
-            query_id = query_of((each.query_id for each in found), batchId)
-            tell(self._root, self._options["subscriptionName"], found, (query_id, batchId))
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing was stored, or the commit took effect."""
+            application = (f"{application[0]}/{subscription}", application[1])
+        tell(self._root, subscription, found, application)
 
 
 def tell(
     root: Root,
     subscription: str,
-    found: Iterable[FoldedRows],
+    found: Iterable[Folded],
     application: tuple[str, int] | None,
 ) -> None:
     """Send the commands to the brokers: one commit, or none if there are none."""
@@ -149,9 +108,9 @@ def tell(
         )  # fmt: skip
 
 
-def records_of(root: Root, subscription: str, found: Iterable[FoldedRows]) -> list[Record]:
+def records_of(root: Root, subscription: str, found: Iterable[Folded]) -> list[Record]:
     """The commands to the brokers. BrokerRefusedError as `check_subscription`."""
-    joined = join_all(each.folded for each in found)
+    joined = join_all(found)
     check_subscription(root, subscription, joined)
     return [
         Record.of(about, subscription, command)
@@ -187,24 +146,23 @@ def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
 
 def _type_of(root: Root, topic: str, name: str) -> SubscriptionType | None:
     """None if the broker has told of no subscription of that topic."""
-    deadline = root.clock.monotonic_s() + KNOWN_WITHIN_S
+    begun_s = root.clock.monotonic_s()
     while True:
         types = {each.name: each.type for each in subscriptions(root, topic)}
         if not types or name in types:
             return SubscriptionType(types[name]) if types else None
-        if root.clock.monotonic_s() >= deadline:
+        waited_s = root.clock.monotonic_s() - begun_s
+        if waited_s >= KNOWN_WITHIN_S:
             near = difflib.get_close_matches(name, types, n=1, cutoff=0.6)
             offer = f"Did you mean {near[0]}?" if near else f"There is {', '.join(sorted(types))}."
             raise BrokerRefusedError(
                 ServerError.SUBSCRIPTION_NOT_FOUND,
                 f"Topic {topic} has no subscription {name}. {offer} Nothing was acknowledged.",
             )
-        root.clock.sleep(POLL_S)
+        root.clock.sleep(pause_s(waited_s, remote=root.store.remote))
 
 
-def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bool) -> None:
-    """InvalidOptionError or InvalidMessageError if rows of this schema can't acknowledge."""
-    check_subscription_name(options["subscriptionName"])
+def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
     if overwrite:
         raise InvalidOptionError(
             'Acknowledgements are only ever added. Use mode("append") for write, and '
@@ -229,15 +187,3 @@ def check_acknowledgments(options: Options, schema: StructType, *, overwrite: bo
         raise InvalidOptionError(
             'Messages of which topic? Give .option("topic", "flights"), or a column named topic.'
         )
-
-
-def _write(iterator: Iterator[pa.RecordBatch], options: Options, root: Root) -> FoldedRows:
-    context = TaskContext.get()
-    query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
-    folded = fold(iterator, root, options["topic"])
-    spare_the_garbage_collector()
-    return FoldedRows(folded, query_id)
-
-
-def _found(messages: Sequence[WriterCommitMessage | None]) -> list[FoldedRows]:
-    return [message for message in messages if isinstance(message, FoldedRows)]

@@ -38,6 +38,7 @@ from pulsar_spark.hosting.broker_rows import OutputRow
 from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import CreateSubscription, Report
 from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.records.stored_data import parse_json
@@ -105,9 +106,7 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
     shards: list[Record] = []
     failed: list[TopicPartition] = []
     for about, mine in by_partition.items():
-        letters = [
-            broker_rows.letter_of(row.data) for row in mine if row.kind == broker_rows.LETTER
-        ]
+        letters = [wire_format.decode(row.data) for row in mine if row.kind == broker_rows.LETTER]
         try:
             written = write_letters(root, about, letters)
             done = list(_done_with(root, about, letters)) if letters else []

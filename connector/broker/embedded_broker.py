@@ -118,7 +118,7 @@ class EmbeddedBroker:
             if key[0] == OFFSET_KEY:
                 out += [OutputRow(*key, broker_rows.OFFSET, "", row.data) for row in rows]
                 continue
-            batch = run(self.brokers.get(key), rows)
+            batch = run(self.brokers.get(key, HostedBroker()), rows)
             stepped[key] = batch.broker
             out += batch.rows
         task = write_rows(self.root, out, self._id)
@@ -172,8 +172,5 @@ class EmbeddedBroker:
 
 def _stored(dispatch: SystemTopic, stop_ledger: int) -> Brokers:
     """The brokers as of that ledger of `__dispatch`."""
-    found: Brokers = {}
-    for (topic, partition), shards in last_shards(dispatch, stop_ledger)[1].items():
-        if (broker := HostedBroker.stored(shards)) is not None:
-            found[topic, partition] = broker
-    return found
+    _, shards = last_shards(dispatch, stop_ledger)
+    return {(about.topic, about.partition): HostedBroker(held) for about, held in shards.items()}

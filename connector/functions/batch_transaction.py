@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import (
-    FoldedRows,
-    check_acknowledgments,
-    records_of,
-)
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink, records_of
 from pulsar_spark.connector.functions.acknowledging import (
     Delay,
     details_of_later,
@@ -31,10 +28,10 @@ from pulsar_spark.connector.functions.acknowledging import (
     query_of_batch,
     rows_that_acknowledge,
 )
-from pulsar_spark.connector.schema.schema_registration import SinkSchema
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
 from pulsar_spark.connector.sink.publishing import prepares_of
-from pulsar_spark.connector.sink.stream_writer import WrittenFiles, check_messages, topics_of
+from pulsar_spark.connector.sink.stream_writer import MessageSink
+from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
 from pulsar_spark.connector.topic_log.transaction_commit import Prepare, begin, commit_together
@@ -95,8 +92,8 @@ class BatchTransaction:
         self._common, self._timeout_ms = common, timeout_ms
         self._root = Root.of(Options.parse(common, Scope.BATCH_WRITE))
         self._batch_id, self._application = batch_id, application
-        self._written: list[WrittenFiles] = []
-        self._said: dict[str, list[FoldedRows]] = {}
+        self._written: list[WrittenTopic] = []
+        self._said: dict[str, list[Folded]] = {}
         self._is_open = False
 
     def __enter__(self) -> BatchTransaction:
@@ -119,9 +116,7 @@ class BatchTransaction:
                 for subscription, found in sorted(self._said.items())
                 for record in records_of(self._root, subscription, found)
             ]
-            commit_batch(
-                self._root, topics_of(self._written), records, application, self._timeout_ms
-            )
+            commit_batch(self._root, self._written, records, application, self._timeout_ms)
 
     def write(
         self,
@@ -146,8 +141,8 @@ class BatchTransaction:
                     "and as what it is committed. Leave it out."
                 )
         parsed = Options.parse({**given, "transactional": "true"}, Scope.BATCH_WRITE)
-        schema = check_messages(parsed, self._root, df.schema, overwrite=False)
-        self._written += _in_tasks(df, _Write(parsed, self._root, schema))
+        sink = MessageSink(parsed, self._root, df.schema, overwrite=False)
+        self._written += chain(*_in_tasks(df, sink.write))
 
     def acknowledge(self, df: DataFrame, subscription: str, *, topic: str | None = None) -> None:
         """Acknowledge the messages of a DataFrame, one by one, once the transaction commits."""
@@ -198,9 +193,8 @@ class BatchTransaction:
         rows = rows_that_acknowledge(df, ack_type, details, topic)
         given = {**self._common, "subscriptionName": subscription}
         parsed = Options.parse(given, Scope.BATCH_WRITE)
-        check_acknowledgments(parsed, rows.schema, overwrite=False)
-        found = _in_tasks(rows, _Fold(self._root))
-        self._said.setdefault(subscription, []).extend(found)
+        sink = AcknowledgmentSink(parsed, self._root, rows.schema, overwrite=False)
+        self._said.setdefault(subscription, []).extend(_in_tasks(rows, sink.write))
 
     def _check(self, df: DataFrame) -> None:
         if not self._is_open:
@@ -239,34 +233,12 @@ def commit_batch(
         commit_together(root.store, begin(root.store, application, timeout_ms), prepares)
 
 
-class _Write:
-    """One task's writing. Pickles."""
-
-    def __init__(self, options: Options, root: Root, schema: SinkSchema | None) -> None:
-        self._options, self._root, self._schema = options, root, schema
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        from pulsar_spark.connector.sink.message_writer import write_messages
-
-        written = write_messages(batches, self._options, self._root, self._schema)
-        return WrittenFiles(tuple(written))
-
-
-class _Fold:
-    """One task's acknowledging. Pickles."""
-
-    def __init__(self, root: Root) -> None:
-        self._root = root
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> FoldedRows:
-        return FoldedRows(fold(batches, self._root, None))
-
-
 def _in_tasks(df: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Any]:
     """What the work returns for each task's rows; of a task that is repeated, its last run's."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         done = pickle.dumps(work(batches))
+        spare_the_garbage_collector()
         yield pa.record_batch({"done": pa.array([done], pa.binary())})
 
     return [pickle.loads(row.done) for row in df.mapInArrow(task, "done binary").collect()]  # noqa: S301

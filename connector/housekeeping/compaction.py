@@ -10,6 +10,7 @@ Follows Pulsar's `TwoPhaseCompactor`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -108,14 +109,13 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
     if horizon <= (before.horizon if before is not None else EARLIEST):
         return None
     sources = _sources(ledger, partition, before, horizon, chunks)
-    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    try:
+    with (
+        closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader,
+        LedgerFileWriter(ledger.store, ledger.folder) as writer,
+    ):
         latest = _latest(reader, ledger.topic, sources)
-        with LedgerFileWriter(ledger.store, ledger.folder) as writer:
-            kept = _copy(reader, ledger.topic, sources, latest, writer, partition, retain_null_key)
-            seal = writer.close().seal if writer.rows else None
-    finally:
-        reader.close()
+        kept = _copy(reader, ledger.topic, sources, latest, writer, partition, retain_null_key)
+        seal = writer.close().seal if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
@@ -125,7 +125,7 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
         value = {partition: compacted.to_json_value()}
         return Commit(state.number + 1, commit_id, now_ms, compacted=value)
 
-    if not isinstance(ledger.commit(build), Commit):
+    if ledger.commit(build) is None:
         return None
     read = sum(len(each.numbers) for each in sources)
     return Compacted(partition, horizon, read, writer.rows)

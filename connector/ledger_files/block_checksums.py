@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
+from pulsar_spark.errors import StorageError
 from pulsar_spark.positions.ledger_info import FileSeal
 
 BLOCK_BYTES: Final = 1 << 16
@@ -37,11 +38,14 @@ class DamagedError(OSError):
 
 
 class SummedOutput(io.RawIOBase):
-    """A Parquet writer's output: passes bytes on, and sums them up."""
+    """A Parquet writer's output: passes bytes on, and sums them up.
 
-    def __init__(self, sink: pa.NativeFile) -> None:
+    StorageError, which names the file by `path`, if the disk takes no more.
+    """
+
+    def __init__(self, sink: pa.NativeFile, path: str) -> None:
         super().__init__()
-        self._sink = sink
+        self._sink, self._path = sink, path
         self._sums: list[int] = []
         self._filled = self._crc32 = 0
         self._footer_crc32: int | None = None
@@ -51,7 +55,13 @@ class SummedOutput(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        self._sink.write(data)
+        try:
+            self._sink.write(data)
+        except OSError as error:
+            raise StorageError(
+                f"Could not write {self._path}: {error}. Nothing of it is kept. Check the disk and "
+                "the rights on it, then try again."
+            ) from error
         if self._footer_crc32 is not None:
             self._footer_crc32 = zlib_ng.crc32(view, self._footer_crc32)
             return len(view)
@@ -104,6 +114,11 @@ class CheckedInput(io.RawIOBase):
         if seal is not None and zlib_ng.crc32(self.footer) != seal.footer_crc32:
             raise DamagedError("its footer has another checksum")
         self._sums: Any = None
+
+    @property
+    def verifies(self) -> bool:
+        """Whether blocks are verified, so that checksums of pages say nothing more."""
+        return self._sums is not None
 
     def check_blocks(self, sums: bytes) -> None:
         """Verify blocks from now on, by these checksums of the footer."""

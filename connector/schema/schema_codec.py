@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pulsar_spark.connector.ledger_files.content_digest import payload
 from pulsar_spark.connector.schema.schema_records import record_decoder, record_encoder
 from pulsar_spark.connector.schema.schema_types import spark_type
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError
@@ -88,6 +89,8 @@ def nothing_fits(kind: pa.DataType, why: str, column: pa.Array) -> tuple[pa.Arra
 
 def check_texts(column: pa.Array, name: str) -> None:
     """InvalidMessageError names the first row with a text that is no UTF-8, which Spark allows."""
+    if pa.types.is_string(column.type) and bytes(payload(column)).isascii():
+        return
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:

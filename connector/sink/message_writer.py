@@ -25,7 +25,6 @@ from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE, as_messages, check_rows
-from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import deduplicates
 from pulsar_spark.connector.topic_log.non_persistent import check_publishing
@@ -85,7 +84,6 @@ def write_messages(
         for writer in writers.values():
             writer.abort()
         raise
-    spare_the_garbage_collector()
     return written
 
 

@@ -2,7 +2,7 @@
 
 Invariants: a publication belongs to one (query, micro-batch), or to one (txnAppId, txnVersion),
 however often Spark repeats it; `abort` removes nothing, since it may come after a commit that took
-effect. Spark's shell around `message_writer` and `publishing`.
+effect. Spark's shell around `message_writer` and `publishing`, and the sink that acknowledges.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,6 +26,7 @@ from pulsar_spark.connector.sink.message_routing import message_router
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.spark.message_columns import check_write_schema
+from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.non_persistent import check_publishing
 from pulsar_spark.connector.topic_log.producer_connection import claim_of
 from pulsar_spark.connector.topic_log.topics import Root
@@ -32,7 +34,6 @@ from pulsar_spark.connector.topic_log.transaction_commit import begin
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
 from pulsar_spark.schema.schema_info import SchemaType
-from pulsar_spark.topic_log.transaction_attempt import Transaction
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -41,75 +42,123 @@ RUN_ID_PROPERTY = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
-class WrittenFiles(WriterCommitMessage):
-    """The files that one task wrote, and their query (None outside of one)."""
+class TaskDone(WriterCommitMessage):
+    """What a sink made of one task's rows, and the task's query (None outside of one)."""
 
-    topics: tuple[WrittenTopic, ...]
+    found: Any
+    """Empty if there is nothing to commit."""
     query_id: str | None = None
     run_id: str | None = None
+
+
+class RowSink(Protocol):
+    """What becomes of rows, task by task and then all at once. Pickles."""
+
+    options: Options
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Any:
+        """What one task makes of its rows; nobody sees it before the commit. Pickles."""
+
+    def commit(
+        self, found: Sequence[Any], application: tuple[str, int] | None, run_id: str | None
+    ) -> None:
+        """Let all see what the tasks made, once for an application; without a run, it is gone."""
 
 
 class PulsarliteWriter(DataSourceArrowWriter):
     """`df.write`: append only."""
 
-    def __init__(
-        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
-    ) -> None:
-        self._schema = check_messages(options, root, schema, overwrite=overwrite)
-        self._options, self._root = options, root
+    def __init__(self, sink: RowSink) -> None:
+        self._sink = sink
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        written = write_messages(iterator, self._options, self._root, self._schema)
-        return WrittenFiles(tuple(written))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        return _task_done(self._sink, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         application = None
-        if self._options.has("txnAppId"):
-            application = (self._options["txnAppId"], self._options["txnVersion"])
-        name = self._options["txnAppId"] or uuid.uuid4().hex
-        claim = claim_of(self._options, name, uuid.uuid4().hex)
-        transaction = _transaction(self._root, self._options, application)
-        written = topics_of(_written(messages))
-        publish(self._root, written, application, claim, leaves=True, transaction=transaction)
+        options = self._sink.options
+        if options.has("txnAppId"):
+            application = (options["txnAppId"], options["txnVersion"])
+        self._sink.commit([each.found for each in _tasks(messages)], application, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave the files to the clean-up of orphans."""
+        """Leave files to the clean-up of orphans."""
 
 
 class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`: append mode, exactly once for each micro-batch."""
 
+    def __init__(self, sink: RowSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        return _task_done(self._sink, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        tasks = _tasks(messages)
+        if any(each.found for each in tasks):
+            query_id = _query_of(tasks, batchId)
+            run_id = min((each.run_id for each in tasks if each.run_id), default=query_id)
+            self._sink.commit([each.found for each in tasks], (query_id, batchId), run_id)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave files to the clean-up of orphans: the commit may have taken effect."""
+
+
+class MessageSink:
+    """Rows become messages."""
+
     def __init__(
         self, options: Options, root: Root, schema: StructType, *, overwrite: bool
     ) -> None:
-        self._schema = check_messages(options, root, schema, overwrite=overwrite)
-        self._options, self._root = options, root
+        """InvalidOptionError, InvalidMessageError, IncompatibleSchemaError or BucketNotFoundError.
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        context = TaskContext.get()
-        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
-        run_id = context.getLocalProperty(RUN_ID_PROPERTY) if context else None
-        written = tuple(write_messages(iterator, self._options, self._root, self._schema))
-        return WrittenFiles(written, query_id, run_id)
+        That is, if rows of this type can't be published, as far as can be seen before anything
+        runs.
+        """
+        self.options, self._root = options, root
+        self._schema = _checked(options, root, schema, overwrite=overwrite)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        written = _written(messages)
-        if any(each.topics for each in written):
-            query_id = query_of((each.query_id for each in written), batchId)
-            run_ids = {each.run_id for each in written if each.run_id}
-            claim = claim_of(self._options, query_id, min(run_ids, default=query_id))
-            application = (query_id, batchId)
-            transaction = _transaction(self._root, self._options, application)
-            published = topics_of(written)
-            publish(self._root, published, application, claim, transaction=transaction)
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenTopic]:
+        return write_messages(batches, self.options, self._root, self._schema)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Leave the files to the clean-up of orphans: the commit may have taken effect."""
+    def commit(
+        self,
+        found: Sequence[list[WrittenTopic]],
+        application: tuple[str, int] | None,
+        run_id: str | None,
+    ) -> None:
+        producer = application[0] if application else uuid.uuid4().hex
+        claim = claim_of(self.options, producer, run_id or uuid.uuid4().hex)
+        transaction = None
+        if self.options["transactional"]:
+            timeout_ms = self.options["transactionTimeout"]
+            transaction = begin(self._root.store, application, timeout_ms)
+        topics = [topic for task in found for topic in task]
+        leaves = run_id is None
+        publish(self._root, topics, application, claim, leaves=leaves, transaction=transaction)
 
 
-def query_of(query_ids: Iterable[str | None], batch_id: int) -> str:
+def _task_done(sink: RowSink, batches: Iterator[pa.RecordBatch]) -> TaskDone:
+    found = sink.write(batches)
+    spare_the_garbage_collector()
+    context = TaskContext.get()
+    if context is None:
+        return TaskDone(found)
+    return TaskDone(
+        found,
+        context.getLocalProperty(QUERY_ID_PROPERTY),
+        context.getLocalProperty(RUN_ID_PROPERTY),
+    )
+
+
+def _tasks(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
+    return [message for message in messages if isinstance(message, TaskDone)]
+
+
+def _query_of(tasks: Iterable[TaskDone], batch_id: int) -> str:
     """The one query that a micro-batch's tasks name. InvalidOptionError if there are several."""
-    known = {each for each in query_ids if each}
+    known = {each.query_id for each in tasks if each.query_id}
     if len(known) != 1:
         raise InvalidOptionError(
             f"Spark did not say which query micro-batch {batch_id} belongs to: its tasks have "
@@ -119,31 +168,10 @@ def query_of(query_ids: Iterable[str | None], batch_id: int) -> str:
     return known.pop()
 
 
-def _transaction(
-    root: Root, options: Options, application: tuple[str, int] | None
-) -> Transaction | None:
-    if not options["transactional"]:
-        return None
-    return begin(root.store, application, options["transactionTimeout"])
-
-
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenFiles]:
-    return [message for message in messages if isinstance(message, WrittenFiles)]
-
-
-def topics_of(written: Iterable[WrittenFiles]) -> list[WrittenTopic]:
-    """The topics' files of all tasks."""
-    return [topic for task in written for topic in task.topics]
-
-
-def check_messages(
+def _checked(
     options: Options, root: Root, schema: StructType, *, overwrite: bool
 ) -> SinkSchema | None:
-    """The schema of the values; None for bytes.
-
-    InvalidOptionError, InvalidMessageError, IncompatibleSchemaError or BucketNotFoundError if rows
-    of this type can't be published, as far as can be seen before anything runs.
-    """
+    """The schema of the values; None for bytes."""
     if overwrite:
         raise InvalidOptionError(
             'Messages are only ever appended. Use mode("append") for write, and '

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import FoldedRows, tell
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import tell
 from pulsar_spark.connector.schema.schema_codec import Reasons, decoder, nothing_fits
 from pulsar_spark.connector.schema.schema_types import spark_type
 from pulsar_spark.connector.source.input_partition import MessageInputPartition
@@ -102,7 +102,7 @@ class TypedValues:
         columns["ack_type"] = pa.repeat("DeadLetter", batch.num_rows)
         folded = fold([pa.RecordBatch.from_pydict(columns)], self.root, None)
         assert self.subscription is not None
-        tell(self.root, self.subscription, [FoldedRows(folded)], None)
+        tell(self.root, self.subscription, [folded], None)
 
     def _values(
         self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger

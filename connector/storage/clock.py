@@ -12,7 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
@@ -21,12 +21,12 @@ from pulsar_spark.errors import PulsarliteError
 _log = logging.getLogger(__name__)
 
 
-class Repeated(ABC):
+@dataclass(frozen=True, slots=True)
+class Repeated:
     """An action that a clock repeats until `stop`."""
 
-    @abstractmethod
-    def stop(self) -> None:
-        """End the repetition; an action that is under way has ended when this returns."""
+    stop: Callable[[], None]
+    """End the repetition; an action that is under way has ended when this returns."""
 
 
 class Clock(ABC):
@@ -65,7 +65,20 @@ class SystemClock(Clock):
         time.sleep(seconds)
 
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        return _Thread(every_s, partial(_try, action, name), name)
+        stopped = threading.Event()
+
+        def run() -> None:
+            while not stopped.wait(every_s):
+                _try(action, name)
+
+        def stop() -> None:
+            stopped.set()
+            if thread is not threading.current_thread():
+                thread.join()
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return Repeated(stop)
 
 
 class ManualClock(Clock):
@@ -73,7 +86,7 @@ class ManualClock(Clock):
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms: float = now_ms
-        self._repeated: list[_Manual] = []
+        self._repeated: list[_Due] = []
 
     def wall_ms(self) -> int:
         return int(self._now_ms)
@@ -82,70 +95,43 @@ class ManualClock(Clock):
         return self._now_ms / 1000
 
     def sleep(self, seconds: float) -> None:
-        self._advance(seconds * 1000)
+        self.advance(seconds * 1000)
 
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        repeated = _Manual(
-            self._repeated, every_s * 1000, partial(_try, action, name), self._now_ms
-        )
-        self._repeated.append(repeated)
-        return repeated
+        due = _Due(self._now_ms + every_s * 1000, every_s * 1000, action, name)
+        self._repeated.append(due)
 
-    def advance(self, milliseconds: int) -> None:
+        def stop() -> None:
+            self._repeated = [each for each in self._repeated if each is not due]
+
+        return Repeated(stop)
+
+    def advance(self, milliseconds: float) -> None:
         """Let time pass, and call each repeated action at its instants."""
-        self._advance(milliseconds)
+        until_ms = self._now_ms + milliseconds
+        while True:
+            due = min(self._repeated, key=lambda each: each.at_ms, default=None)
+            if due is None or due.at_ms > until_ms:
+                break
+            self._now_ms = max(self._now_ms, due.at_ms)
+            due.at_ms += due.every_ms
+            _try(due.action, due.name)
+        self._now_ms = max(self._now_ms, until_ms)
 
     def next_due_ms(self) -> int | None:
         """The next instant of a repeated action."""
-        at_ms = min((each.due_ms for each in self._repeated), default=None)
+        at_ms = min((each.at_ms for each in self._repeated), default=None)
         return None if at_ms is None else ceil(at_ms)
 
-    def _advance(self, milliseconds: float) -> None:
-        until_ms = self._now_ms + milliseconds
-        while True:
-            due = min(self._repeated, key=lambda each: each.due_ms, default=None)
-            if due is None or due.due_ms > until_ms:
-                break
-            self._now_ms = max(self._now_ms, due.due_ms)
-            due.act()
-        self._now_ms = max(self._now_ms, until_ms)
 
+@dataclass(eq=False, slots=True)
+class _Due:
+    """A repeated action, and when it is due."""
 
-class _Thread(Repeated):
-    """Repeats in a daemon thread of its own."""
-
-    def __init__(self, every_s: float, action: Callable[[], None], name: str) -> None:
-        self._every_s, self._action = every_s, action
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._every_s):
-            self._action()
-
-
-class _Manual(Repeated):
-    """Repeats when its clock is moved past it."""
-
-    def __init__(
-        self, others: list[_Manual], every_ms: float, action: Callable[[], None], now_ms: float
-    ) -> None:
-        self._others, self._every_ms, self._action = others, every_ms, action
-        self.due_ms = now_ms + every_ms
-
-    def act(self) -> None:
-        self.due_ms += self._every_ms
-        self._action()
-
-    def stop(self) -> None:
-        if self in self._others:
-            self._others.remove(self)
+    at_ms: float
+    every_ms: float
+    action: Callable[[], None]
+    name: str
 
 
 def _try(action: Callable[[], None], name: str) -> None:

@@ -10,13 +10,14 @@ that stops may lose their messages, and only these.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
+import io
 import os
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -27,11 +28,13 @@ from pulsar_spark.connector.storage.object_store import (
     Output,
     Versioned,
     checked_path,
+    join,
 )
-from pulsar_spark.errors import ObjectNotFoundError, StorageError
+from pulsar_spark.errors import ObjectNotFoundError, PulsarliteError, StorageError
 from pulsar_spark.topic_name import NON_PERSISTENT
 
 TEMPORARY_PREFIX = ".tmp-"
+_MISSING = FileNotFoundError, NotADirectoryError
 _OPENS_A_LOG = re.compile(r"/_log/(0{20}\.json|pointer\.json|\d{20}\.snapshot\.parquet)$")
 
 
@@ -45,23 +48,10 @@ class LocalStore(ObjectStore):
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
 
-    @property
-    def remote(self) -> bool:
-        return False
-
     def get(self, path: str) -> bytes | None:
-        try:
-            descriptor = os.open(self._full(path), os.O_RDONLY)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise _refused("read", path, error) from error
-        try:
-            return _read_all(descriptor)
-        except OSError as error:
-            raise _refused("read", path, error) from error
-        finally:
-            os.close(descriptor)
+        with _told("read", path), suppress(*_MISSING), io.FileIO(self._full(path)) as file:
+            return file.readall()
+        return None
 
     def get_versioned(self, path: str) -> Versioned | None:
         data = self.get(path)
@@ -69,92 +59,78 @@ class LocalStore(ObjectStore):
 
     def create(self, path: str, data: bytes) -> bool:
         full = self._full(path)
-        try:
+        with _told("write", path):
             if os.path.exists(full):
                 return False
-            durable = _is_durable(path)
-            folder = os.path.dirname(full)
-            self._have(folder)
-            temporary = _write_temporary(folder, data, durable=durable)
-            return _link(temporary, full, durable=durable)
-        except OSError as error:
-            raise _refused("write", path, error) from error
+            return _link(self._temporary(path, data), full, durable=_is_durable(path))
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         full = self._full(path)
-        folder = os.path.dirname(full)
-        try:
-            self._have(folder)
-            lock = os.open(full + ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-            try:
+        with _told("replace", path):
+            self._have(os.path.dirname(full))
+            with open(full + ".lock", "ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 there = self.get_versioned(path)
                 if (there.token if there else None) != token:
                     return False
-                durable = _is_durable(path)
-                _replace(_write_temporary(folder, data, durable=durable), full)
-                if durable:
-                    _sync_folder(folder)
+                _replace(self._temporary(path, data), full)
+                if _is_durable(path):
+                    _sync_folder(os.path.dirname(full))
                 return True
-            finally:
-                os.close(lock)
-        except OSError as error:
-            raise _refused("replace", path, error) from error
-
-    def check(self) -> None:
-        """Nothing to check: a folder is made when it is first needed."""
 
     def touch(self, path: str, data: bytes) -> None:
-        full = self._full(path)
-        try:
-            folder = os.path.dirname(full)
-            self._have(folder)
-            _replace(_write_temporary(folder, data, durable=False), full)
-        except OSError as error:
-            raise _refused("touch", path, error) from error
+        with _told("touch", path):
+            _replace(self._temporary(path, data, durable=False), self._full(path))
 
     def size(self, path: str) -> int | None:
-        try:
+        with _told("look at", path), suppress(*_MISSING):
             return os.stat(self._full(path)).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise _refused("look at", path, error) from error
+        return None
 
     def files(self, folder: str) -> Iterator[ObjectInfo]:
         for entry in self._entries(folder):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 if entry.is_file():
                     stat = entry.stat()
-                    path = f"{folder}/{entry.name}" if folder else entry.name
+                    path = join(folder, entry.name)
                     yield ObjectInfo(path, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
     def folders(self, folder: str) -> list[str]:
         return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
 
     def delete(self, path: str) -> None:
-        try:
+        with _told("delete", path), suppress(*_MISSING):
             os.unlink(self._full(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise _refused("delete", path, error) from error
 
     def open_input(self, path: str) -> Any:
-        try:
-            return pa.OSFile(self._full(path), "rb")
-        except FileNotFoundError as error:
-            raise ObjectNotFoundError(f"File {path} is not there (any more).") from error
-        except OSError as error:
-            raise _refused("open", path, error) from error
+        with _told("open", path):
+            try:
+                return pa.OSFile(self._full(path), "rb")
+            except FileNotFoundError as error:
+                raise ObjectNotFoundError(f"File {path} is not there (any more).") from error
 
     def open_output(self, path: str) -> Output:
-        try:
-            full = self._full(path)
+        full = self._full(path)
+        with _told("create", path):
             self._have(os.path.dirname(full))
             return _LocalOutput(full, path)
-        except OSError as error:
-            raise _refused("create", path, error) from error
+
+    def _temporary(self, path: str, data: bytes, *, durable: bool = True) -> str:
+        """A new temporary file beside that of the path, fsynced if that has to be durable."""
+        folder = os.path.dirname(self._full(path))
+        self._have(folder)
+        temporary = _new_temporary(folder)
+        try:
+            with io.FileIO(temporary, "x") as file:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(file.fileno(), view) :]
+                if durable and _is_durable(path):
+                    os.fsync(file.fileno())
+        except OSError:
+            _discard(temporary)
+            raise
+        return temporary
 
     def _have(self, folder: str) -> None:
         """Make the folder and those above it, durable before anything is in it.
@@ -168,9 +144,9 @@ class LocalStore(ObjectStore):
             parent = os.path.dirname(folder)
             if len(folder) > len(self.root) or not os.path.isdir(parent):
                 self._have(parent)
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 os.mkdir(folder)
-            with contextlib.suppress(PermissionError):  # above the root it may be another user's
+            with suppress(PermissionError):  # above the root it may be another user's
                 _sync_folder(parent)
         self._durable.add(folder)
 
@@ -179,56 +155,49 @@ class LocalStore(ObjectStore):
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         full = self._full(folder) if folder else self.root
-        try:
-            with os.scandir(full) as entries:
-                return list(entries)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise _refused("list", folder, error) from error
+        with _told("list", folder), suppress(*_MISSING), os.scandir(full) as entries:
+            return list(entries)
+        return []
 
 
 class _LocalOutput(Output):
     """A temporary file beside its place, linked into it at the end."""
 
     def __init__(self, full: str, path: str) -> None:
-        self._full, self._path = full, path
-        folder = os.path.dirname(full)
-        self._temporary: str | None = os.path.join(folder, TEMPORARY_PREFIX + uuid.uuid4().hex)
-        self._sink = pa.OSFile(self._temporary, "wb")
+        self._full, self._temporary = full, _new_temporary(os.path.dirname(full))
+        super().__init__(path, pa.OSFile(self._temporary, "wb"))
 
-    @property
-    def sink(self) -> Any:
-        return self._sink
-
-    def close(self) -> int:
-        temporary, self._temporary = self._temporary, None
-        if temporary is None:
-            raise StorageError(f"File {self._path} was closed or given up before.")
-        try:
-            self._sink.close()
-            durable = _is_durable(self._path)
-            descriptor = os.open(temporary, os.O_RDONLY)
+    def _finish(self) -> int | None:
+        with _told("write", self.path):
             try:
-                if durable:
-                    os.fsync(descriptor)
-                size = os.fstat(descriptor).st_size
-            finally:
-                os.close(descriptor)
-            created = _link(temporary, self._full, durable=durable)
-        except OSError as error:
-            _discard(temporary)
-            raise _refused("write", self._path, error) from error
-        if not created:
-            raise StorageError(f"File {self._path} exists already; a data file is written once.")
-        return size
+                self.sink.close()
+                durable = _is_durable(self.path)
+                with io.FileIO(self._temporary) as file:
+                    if durable:
+                        os.fsync(file.fileno())
+                    size = os.fstat(file.fileno()).st_size
+                return size if _link(self._temporary, self._full, durable=durable) else None
+            except OSError:
+                _discard(self._temporary)
+                raise
 
-    def abort(self) -> None:
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None:
-            with contextlib.suppress(OSError):  # the disk may be full
-                self._sink.close()
-            _discard(temporary)
+    def _discard(self) -> None:
+        with suppress(OSError):  # the disk may be full
+            self.sink.close()
+        _discard(self._temporary)
+
+
+@contextmanager
+def _told(verb: str, path: str) -> Iterator[None]:
+    """Turn an error of the disk into ours, which names the file."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, PulsarliteError):
+            raise
+        raise StorageError(
+            f"Could not {verb} {path}: {error}. Check the disk and the rights on it."
+        ) from error
 
 
 def _is_durable(path: str) -> bool:
@@ -248,22 +217,8 @@ def _has_file(folder: str) -> bool:
         return True  # this user can't make it durable either
 
 
-def _write_temporary(folder: str, data: bytes, *, durable: bool = True) -> str:
-    """A new temporary file in the folder, fsynced if it is to be durable; its full path."""
-    temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        if durable:
-            os.fsync(descriptor)
-    except OSError:
-        _discard(temporary)
-        raise
-    finally:
-        os.close(descriptor)
-    return temporary
+def _new_temporary(folder: str) -> str:
+    return f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
 
 def _replace(temporary: str, full: str) -> None:
@@ -276,7 +231,7 @@ def _replace(temporary: str, full: str) -> None:
 
 
 def _discard(temporary: str) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.unlink(temporary)
 
 
@@ -300,14 +255,3 @@ def _sync_folder(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _read_all(descriptor: int) -> bytes:
-    parts = []
-    while part := os.read(descriptor, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _refused(verb: str, path: str, error: OSError) -> StorageError:
-    return StorageError(f"Could not {verb} {path}: {error}. Check the disk and the rights on it.")

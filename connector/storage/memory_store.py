@@ -63,10 +63,6 @@ class MemoryStore(ObjectStore):
     def __repr__(self) -> str:
         return f"MemoryStore({self.root!r})"
 
-    @property
-    def remote(self) -> bool:
-        return False
-
     def get(self, path: str) -> bytes | None:
         found = self._files.get(checked_path(path))
         return None if found is None else found[0]
@@ -89,9 +85,6 @@ class MemoryStore(ObjectStore):
                 return False
             self._put(path, data)
             return True
-
-    def check(self) -> None:
-        """Nothing to check: memory is there."""
 
     def touch(self, path: str, data: bytes) -> None:
         with self._lock:
@@ -149,24 +142,15 @@ class _MemoryOutput(Output):
     """A buffer, stored whole at the end."""
 
     def __init__(self, store: MemoryStore, path: str) -> None:
-        self._store, self._path = store, path
-        self._sink: pa.BufferOutputStream | None = pa.BufferOutputStream()
+        super().__init__(path, pa.BufferOutputStream())
+        self._store = store
 
-    @property
-    def sink(self) -> Any:
-        return self._sink
+    def _finish(self) -> int | None:
+        data = self.sink.getvalue().to_pybytes()
+        return len(data) if self._store.create(self.path, data) else None
 
-    def close(self) -> int:
-        sink, self._sink = self._sink, None
-        if sink is None:
-            raise StorageError(f"File {self._path} was closed or given up before.")
-        data = sink.getvalue().to_pybytes()
-        if not self._store.create(self._path, data):
-            raise StorageError(f"File {self._path} exists already; a data file is written once.")
-        return len(data)
-
-    def abort(self) -> None:
-        self._sink = None
+    def _discard(self) -> None:
+        self.sink = None
 
 
 def _token(data: bytes) -> str:

@@ -14,7 +14,6 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
@@ -46,37 +45,39 @@ class Versioned:
 
 
 class Output(ABC):
-    """A data file being written. It gets its name at `close`, and then is durable.
+    """A data file being written to `sink`. It gets its name at `close`, and then is durable.
 
-    Left by an exception, or never closed, it leaves nothing behind under its name.
+    Never closed, it leaves nothing behind under its name.
     """
 
-    @property
-    @abstractmethod
-    def sink(self) -> Any:
-        """The pyarrow NativeFile to write to."""
+    def __init__(self, path: str, sink: Any) -> None:
+        """`sink`: a pyarrow NativeFile."""
+        self.path, self.sink = path, sink
+        self._is_open = True
 
-    @abstractmethod
     def close(self) -> int:
         """Make it durable and visible; its size in bytes. StorageError if the name is taken."""
+        if not self._is_open:
+            raise StorageError(f"File {self.path} was closed or given up before.")
+        self._is_open = False
+        size = self._finish()
+        if size is None:
+            raise StorageError(f"File {self.path} exists already; a data file is written once.")
+        return size
 
-    @abstractmethod
     def abort(self) -> None:
         """Forget what was written. Harmless after `close`."""
+        if self._is_open:
+            self._is_open = False
+            self._discard()
 
-    def __enter__(self) -> Output:
-        return self
+    @abstractmethod
+    def _finish(self) -> int | None:
+        """Do what `close` says; None if the name is taken."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+    @abstractmethod
+    def _discard(self) -> None:
+        """Do what `abort` says."""
 
 
 class ObjectStore(ABC):
@@ -85,11 +86,8 @@ class ObjectStore(ABC):
     root: str
     clock: Clock = SYSTEM_CLOCK
     """The clock of all code that works on this store."""
-
-    @property
-    @abstractmethod
-    def remote(self) -> bool:
-        """True where a call is a request over the network, and polls should be few."""
+    remote: bool = False
+    """True where a call is a request over the network, and polls should be few."""
 
     @abstractmethod
     def get(self, path: str) -> bytes | None:
@@ -163,8 +161,7 @@ class ObjectStore(ABC):
             pause_s = LOST_RACE_PAUSE_S * min(lost + 1, 50)
             self.clock.sleep(random.random() * pause_s)  # noqa: S311 - no secret
 
-    @abstractmethod
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - a folder, or memory, is made when it is needed
         """BucketNotFoundError if the bucket does not exist, so that nothing can be stored."""
 
     @abstractmethod

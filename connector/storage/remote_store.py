@@ -11,13 +11,13 @@ Google and Azure do, and MinIO, R2 and moto.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -49,12 +49,16 @@ _BUCKET_PROBE = "~bucket"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """The codes of S3, Google and those like them, and of Azure, for a missing bucket."""
 
+_Answer = TypeVar("_Answer")
+
 _used_in: set[int] = set()
 """The ids of processes that have used a client; after a fork, the parent's."""
 
 
 class RemoteStore(ObjectStore):
     """Objects under a prefix of a bucket."""
+
+    remote = True
 
     def __init__(self, root: str, options: dict[str, str]) -> None:
         try:
@@ -100,31 +104,18 @@ class RemoteStore(ObjectStore):
             _used_in.add(process)
         return self._module
 
-    @property
-    def remote(self) -> bool:
-        return True
-
     def get(self, path: str) -> bytes | None:
         there = self.get_versioned(path)
         return None if there is None else there.data
 
     def get_many(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        wanted = list(paths)
-        if not wanted:
-            return iter(())
-        with ThreadPoolExecutor(min(len(wanted), REQUESTS_AT_ONCE)) as threads:
-            return iter(list(threads.map(self.get, wanted)))
+        return iter(_at_once(self.get, list(paths)))
 
     def get_versioned(self, path: str) -> Versioned | None:
-        try:
+        with suppress(FileNotFoundError), self.told("read", path, FileNotFoundError):
             result = self._obstore.get(self._store, checked_path(path))
             return Versioned(bytes(result.bytes()), _token(result.meta))
-        except FileNotFoundError as error:
-            if _lacks_bucket(error):
-                raise self.failed("read", path, error) from error
-            return None
-        except (self._module.exceptions.BaseError, OSError) as error:
-            raise self.failed("read", path, error) from error
+        return None
 
     def create(self, path: str, data: bytes) -> bool:
         return self._put(path, data, "create")
@@ -141,19 +132,13 @@ class RemoteStore(ObjectStore):
         self._put(path, data, "overwrite")
 
     def size(self, path: str) -> int | None:
-        try:
+        with suppress(FileNotFoundError), self.told("look at", path, FileNotFoundError):
             return int(self._obstore.head(self._store, checked_path(path))["size"])
-        except FileNotFoundError:
-            return None
-        except self._module.exceptions.BaseError as error:
-            raise self.failed("look at", path, error) from error
+        return None
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
         wanted = list(paths)
-        if len(wanted) < 2:
-            return super().sizes(wanted)
-        with ThreadPoolExecutor(min(len(wanted), REQUESTS_AT_ONCE)) as threads:
-            return dict(zip(wanted, threads.map(self.size, wanted), strict=True))
+        return dict(zip(wanted, _at_once(self.size, wanted), strict=True))
 
     def files(self, folder: str) -> Iterator[ObjectInfo]:
         for item in self._listing(folder)["objects"]:
@@ -165,22 +150,14 @@ class RemoteStore(ObjectStore):
         return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in prefixes)
 
     def delete(self, path: str) -> None:
-        try:
+        with suppress(FileNotFoundError), self.told("delete", path, FileNotFoundError):
             self._obstore.delete(self._store, checked_path(path))
-        except FileNotFoundError:
-            return
-        except self._module.exceptions.BaseError as error:
-            raise self.failed("delete", path, error) from error
 
     def open_input(self, path: str) -> Any:
-        try:
+        with self.told("open", path):
             reader = self._obstore.open_reader(
                 self._store, checked_path(path), buffer_size=READ_BUFFER_BYTES
             )
-        except FileNotFoundError as error:
-            raise ObjectNotFoundError(f"File {path} is not there (any more).") from error
-        except self._module.exceptions.BaseError as error:
-            raise self.failed("open", path, error) from error
         return pa.PythonFile(_Readable(self, path, reader), mode="r")
 
     def open_output(self, path: str) -> Output:
@@ -188,40 +165,43 @@ class RemoteStore(ObjectStore):
 
     def new_writer(self, path: str) -> Any:
         """Uploads a file whose name is new by its making (a uuid); in parts if it is large."""
-        try:
+        with self.told("write", path):
             return self._obstore.open_writer(
                 self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
             )
-        except (self._module.exceptions.BaseError, OSError) as error:
-            raise self.failed("write", path, error) from error
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
         failures = self._module.exceptions
-        try:
+        refusals: tuple[Any, ...] = failures.AlreadyExistsError, failures.PreconditionError
+        if isinstance(mode, dict):
+            refusals = (*refusals, FileNotFoundError)  # what was to be replaced is gone
+        with suppress(*refusals), self.told("write", path, *refusals):
             self._obstore.put(self._store, checked_path(path), data, mode=mode)
-        except (failures.AlreadyExistsError, failures.PreconditionError) as error:
-            if _lacks_bucket(error):
-                raise self.failed("write", path, error) from error
-            return False
-        except FileNotFoundError as error:
-            if isinstance(mode, dict) and not _lacks_bucket(error):
-                return False  # what was to be replaced is gone
-            raise self.failed("write", path, error) from error
-        except (failures.BaseError, OSError) as error:
-            raise self.failed("write", path, error) from error
-        return True
+            return True
+        return False
 
     def _listing(self, folder: str) -> Any:
-        try:
+        with self.told("list", folder):
             prefix = checked_path(folder) if folder else None
             return self._obstore.list_with_delimiter(self._store, prefix)
-        except self._module.exceptions.BaseError as error:
-            raise self.failed("list", folder, error) from error
 
-    def failed(self, verb: str, path: str, error: BaseException) -> StorageError:
+    @contextmanager
+    def told(self, verb: str, path: str, *passing: type[BaseException]) -> Iterator[None]:
+        """Turn the client's errors into ours; `passing` ones only where the bucket is missing."""
+        try:
+            yield
+        except (self._module.exceptions.BaseError, OSError) as error:
+            if isinstance(error, passing) and not _lacks_bucket(error):
+                raise
+            raise self._failed(verb, path, error) from error
+
+    def _failed(self, verb: str, path: str, error: BaseException) -> StorageError:
         """The client's error as one of ours."""
         what = f"Could not {verb} {path}: {_first_line(error)}."
-        if _lacks_bucket(error) or isinstance(error, FileNotFoundError):
+        is_missing = isinstance(error, FileNotFoundError)
+        if is_missing and verb in ("open", "read") and not _lacks_bucket(error):
+            return ObjectNotFoundError(f"File {path} is not there (any more).")
+        if is_missing or _lacks_bucket(error):
             return BucketNotFoundError(
                 f"{what} There is no such bucket as that of {self.root}: create it, or correct "
                 "serviceUrl."
@@ -240,31 +220,19 @@ class _RemoteOutput(Output):
     """Uploaded while it is written; there once the last part is confirmed."""
 
     def __init__(self, store: RemoteStore, path: str) -> None:
-        self._store, self._path, self._writer = store, path, store.new_writer(path)
+        self._store, self._writer = store, store.new_writer(path)
         self._file = _Writable(store, path, self._writer)
-        self._sink: Any = pa.PythonFile(self._file, mode="w")
-        self._open = True
+        super().__init__(path, pa.PythonFile(self._file, mode="w"))
 
-    @property
-    def sink(self) -> Any:
-        return self._sink
-
-    def close(self) -> int:
-        if not self._open:
-            raise StorageError(f"File {self._path} was closed or given up before.")
-        self._open = False
-        try:
+    def _finish(self) -> int | None:
+        with self._store.told("write", self.path):
             self._writer.close()
-        except OSError as error:
-            raise self._store.failed("write", self._path, error) from error
         return self._file.tell()
 
-    def abort(self) -> None:
-        if self._open:
-            self._open = False
-            given_up = StorageError(f"File {self._path} was given up.")
-            with contextlib.suppress(OSError):  # parts may stay; the service's rules delete them
-                self._writer.__exit__(StorageError, given_up, None)
+    def _discard(self) -> None:
+        given_up = StorageError(f"File {self.path} was given up.")
+        with suppress(OSError):  # parts may stay; the service's rules delete them
+            self._writer.__exit__(StorageError, given_up, None)
 
 
 class _Writable(io.RawIOBase):
@@ -282,10 +250,8 @@ class _Writable(io.RawIOBase):
         return self._written
 
     def write(self, data: Any) -> int:
-        try:
+        with self._store.told("write", self._path):
             self._writer.write(memoryview(data).cast("B"))
-        except OSError as error:
-            raise self._store.failed("write", self._path, error) from error
         self._written += len(data)
         return len(data)
 
@@ -310,14 +276,16 @@ class _Readable(io.RawIOBase):
         return int(self._reader.tell())
 
     def read(self, size: int | None = -1) -> bytes:
-        try:
-            if size is None or size < 0:
-                return bytes(self._reader.readall())
-            return bytes(self._reader.read(size))
-        except FileNotFoundError as error:
-            raise ObjectNotFoundError(f"File {self._path} is not there (any more).") from error
-        except OSError as error:
-            raise self._store.failed("read", self._path, error) from error
+        with self._store.told("read", self._path):
+            return bytes(self._reader.readall() if size in (None, -1) else self._reader.read(size))
+
+
+def _at_once(request: Callable[[str], _Answer], paths: Sequence[str]) -> list[_Answer]:
+    """The answers to a request for each path, in their order."""
+    if len(paths) < 2:
+        return [request(path) for path in paths]
+    with ThreadPoolExecutor(min(len(paths), REQUESTS_AT_ONCE)) as threads:
+        return list(threads.map(request, paths))
 
 
 def _token(meta: Any) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
 
@@ -25,6 +26,8 @@ LEASES: Final = "_leases"
 LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)
 DEFAULT_LEASE_MS: Final = 30_000
 """The lease of a consumer whose file was never seen."""
+LONGEST_NAME: Final = 200
+"""The names of subscription and consumer in a file's name; what is longer ends with its hash."""
 RENEWALS: Final = 4
 """How often a lease is renewed before it would lapse."""
 
@@ -45,6 +48,8 @@ class Lease:
     @property
     def path(self) -> str:
         name = f"{quote(self.subscription, safe='')}~{quote(self.consumer, safe='')}"
+        if len(name) > LONGEST_NAME:
+            name = f"{name[: LONGEST_NAME - 65]}~{sha256(name.encode()).hexdigest()}"
         return join(LEASES, f"{name}~{self.incarnation}")
 
     def to_json(self) -> bytes:

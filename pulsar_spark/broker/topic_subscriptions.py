@@ -30,9 +30,8 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.ready import EpochBegan, Reply
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.selectors.failover_selector import FailoverSelector
-from pulsar_spark.selectors.hash_assignments import HashRange
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
-from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.selectors.sticky_key_selector import HashRange, StickyRangeSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.dead_letter import check_letter_topics
@@ -387,7 +386,8 @@ def _joins_differently(subscription: Subscription, consumer: Consumer, command: 
     """Whether a new run asks for another priority, or for other ranges, than the one before."""
     selector = subscription.selector
     if isinstance(selector, StickyRangeSelector):
-        return sorted(selector.ranges[consumer.name]) != sorted(_ranges_of(command) or [])
+        asked = tuple(sorted(_ranges_of(command) or []))
+        return dict(selector.ranges)[consumer.name] != asked
     return selector is None and consumer.priority_level != command.priority_level
 
 

@@ -19,7 +19,6 @@ from pulsar_spark.dispatchers.granting import (
 )
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
-from pulsar_spark.selectors.shared_dispatch import Capacity
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
 
@@ -82,9 +81,8 @@ def _deal(
     rest = candidates
     while rest and capacities:
         run = EntryRun.of(rest, state.ledgers)
-        offers = {name: Capacity(left) for name, left in capacities.items()}
         subscription.shared, picks = subscription.shared.dispatch(
-            run.counts, offers, state.policies.dispatcher_max_round_robin_batch_size
+            run.counts, dict(capacities), state.policies.dispatcher_max_round_robin_batch_size
         )
         if not picks:
             break

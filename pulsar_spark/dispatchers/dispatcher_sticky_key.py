@@ -23,11 +23,13 @@ from pulsar_spark.positions.position import MAX_LONG
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
-from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
-from pulsar_spark.selectors.consistent_hashing_selector import ConsistentHashingSelector
-from pulsar_spark.selectors.hash_assignments import NOBODY
-from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
-from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.selectors.sticky_key_selector import (
+    NOBODY,
+    AutoSplitSelector,
+    ConsistentHashingSelector,
+    StickyKeySelector,
+    StickyRangeSelector,
+)
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.message_redelivery import give_back
@@ -147,7 +149,7 @@ def _deal(
     All consumers together get as many as there is room for, the first ones.
     """
     run = StickyKeyRun.of(candidates, state, selector)
-    owners = selector.select_many(run.slots)
+    owners = selector.owners[run.slots]
     if draining is not None:
         owners = np.where(np.isin(run.slots, draining), NOBODY, owners)
     chosen = np.zeros(len(owners), np.bool_)
@@ -189,5 +191,5 @@ def _moved(state: BrokerState, selector: StickyKeySelector, consumer: Consumer) 
     run = StickyKeyRun.of(held, state, selector)
     names = selector.consumers
     own = names.index(consumer.name) if consumer.name in names else -2
-    places = np.flatnonzero(selector.select_many(run.slots) != own)
+    places = np.flatnonzero(selector.owners[run.slots] != own)
     return run.take(places) if len(places) else NOTHING

@@ -22,7 +22,6 @@ from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import Command, Compacted, LedgerAdded
-from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.ledger_commit import ledger_from_json, ledger_to_json
@@ -122,33 +121,6 @@ def command_of(row: InputRow) -> Command:
         _array(row.deliver_at_ms, np.int64),
         _array(row.publish_times_ms, np.int64),
         PositionSet() if hidden is None else cursor_format.from_json_value(hidden)[1],
-    )
-
-
-def letter_data(letter: Letter) -> bytes:
-    """`data` of a LETTER row."""
-    return json.dumps(
-        {
-            "topic": letter.topic,
-            "subscription": letter.subscription,
-            "messages": messages_json(letter.messages),
-            "properties": [list(each) for each in letter.properties],
-            "deliver_at_ms": letter.deliver_at_ms,
-            "initial_subscription": letter.initial_subscription,
-        }
-    ).encode()
-
-
-def letter_of(data: bytes) -> Letter:
-    """Read `letter_data`."""
-    value = parse_json(data)
-    return Letter(
-        value["topic"],
-        value["subscription"],
-        cursor_format.from_json_value(value["messages"])[1],
-        tuple((name, text) for name, text in value["properties"]),
-        value["deliver_at_ms"],
-        value["initial_subscription"],
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pulsar_spark.broker.step import step
@@ -39,13 +39,8 @@ _log = logging.getLogger(__name__)
 class HostedBroker:
     """A broker between two batches: its shards, and the state in them, if it is decoded."""
 
-    state: BrokerState | None
-    shards: Mapping[str, bytes]
-
-    @staticmethod
-    def stored(shards: Mapping[str, bytes]) -> HostedBroker | None:
-        """The broker with these shards; None if the store has none."""
-        return HostedBroker(None, shards) if shards else None
+    shards: Mapping[str, bytes] = field(default_factory=dict)
+    state: BrokerState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ class Batch:
     rows: list[OutputRow]
 
 
-def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
+def run(broker: HostedBroker, rows: Iterable[InputRow]) -> Batch:
     """Take in a batch's rows of one topic partition, in their order, and step once.
 
     A broker that can't step is set aside: its shards stay, and a row says why. Rows that restore it
@@ -66,10 +61,10 @@ def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
     """
     ordered = broker_rows.in_order(rows)
     first = ordered[0]
-    held: Mapping[str, bytes] = {} if broker is None else broker.shards
+    held = broker.shards
     restored = {row.text: row.data for row in ordered if row.phase == Phase.RESTORED}
-    if broker is None or restored:
-        broker = HostedBroker(None, restored)
+    if restored:
+        broker = HostedBroker(restored)
     about = (first.topic, first.partition)
     out: list[OutputRow] = []
     try:
@@ -79,10 +74,10 @@ def run(broker: HostedBroker | None, rows: Iterable[InputRow]) -> Batch:
         last = OutputRow(
             *about, broker_rows.DISPATCH, "", wire_format.encode(_stepped(state, ready))
         )
-        after = HostedBroker(state, shards)
+        after = HostedBroker(shards, state)
     except Exception as error:  # noqa: BLE001 - the brokers of all other topics go on
         _log.exception("Topic partition %s of %s is set aside", first.partition, first.topic)
-        shards, after, out = broker.shards, HostedBroker(None, broker.shards), []
+        shards, after, out = broker.shards, HostedBroker(broker.shards), []
         last = OutputRow(*about, broker_rows.ASIDE, "", described(error).encode())
     written, deleted = changed(held, shards)
     whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
@@ -127,7 +122,7 @@ def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
 
 def _actions(about: tuple[str, int], ready: Ready) -> Iterator[OutputRow]:
     for letter in ready.letters:
-        yield OutputRow(*about, broker_rows.LETTER, "", broker_rows.letter_data(letter))
+        yield OutputRow(*about, broker_rows.LETTER, "", wire_format.encode(letter))
     for reply in ready.replies:
         if reply.error is not None and not reply.consumer:
             _log.warning(

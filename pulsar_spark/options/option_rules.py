@@ -41,7 +41,7 @@ def _needs(name: str, other: str, *values: Any, at: Any = None, because: str = "
         asked = options.has(name) if at is None else options[name] == at
         return asked and not (options[other] in values if values else options.has(other))
 
-    subject = name if at is None else f"{name} {_written(at)}"
+    subject = name if at in (None, True) else f"{name} {at}"
     needed = f"{other} {' or '.join(map(_written, values))}".rstrip()
     return Rule(refuses, f"Option {subject} needs {needed}{because and f': {because}'}.")
 

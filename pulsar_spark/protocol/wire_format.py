@@ -40,7 +40,7 @@ _CLASSES: Final[dict[str, type]] = {
         commands.SetPolicies, commands.LedgersTrimmed,
         policies.KeySharedPolicy, policies.DeadLetterPolicy, policies.ConsumerOptions,
         policies.TopicPolicies, MultiplierRedeliveryBackoff,
-        ready.Reply, ready.EpochBegan, ready.Revoke, ready.Grant, ready.OpenGrant,
+        ready.Letter, ready.Reply, ready.EpochBegan, ready.Revoke, ready.Grant, ready.OpenGrant,
         ready.Acknowledged, ready.BacklogQuotaExceeded, Stepped,
     )
 }  # fmt: skip

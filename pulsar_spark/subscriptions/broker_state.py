@@ -203,30 +203,14 @@ class BrokerState:
 
         ValueError if an entry is given another batch size than it has.
         """
-        newest = self.ledgers[-1].ledger_id if len(self.ledgers) else -1
-        beyond = strange = False
-        for ledger_id in messages.ledger_ids:
-            ledger = self.ledgers.get(ledger_id)
-            stop = 0 if ledger is None else ledger.entries
-            whole, parts = messages.whole_entries(ledger_id), messages.partial_entries(ledger_id)
-            if max(whole.max() if whole else -1, max(parts, default=-1)) >= stop:
-                strange = True
-                beyond |= ledger_id >= newest
-            if ledger is not None and parts:
-                _check_batch_sizes(ledger, parts)
-        return (self._published(messages) if strange else messages), beyond
-
-    def _published(self, messages: PositionSet) -> PositionSet:
-        whole: dict[int, BitMap] = {}
-        parts: dict[int, dict[int, int]] = {}
-        for ledger_id in messages.ledger_ids:
-            ledger = self.ledgers.get(ledger_id)
-            if ledger is not None:
-                stop = ledger.entries
-                whole[ledger_id] = messages.whole_entries(ledger_id) & BitMap(range(stop))
-                partial = messages.partial_entries(ledger_id)
-                parts[ledger_id] = {e: part for e, part in partial.items() if e < stop}
-        return PositionSet(whole, parts)
+        found = [self.ledgers.get(ledger_id) for ledger_id in messages.ledger_ids]
+        ledgers = [ledger for ledger in found if ledger is not None]
+        for ledger in ledgers:
+            _check_batch_sizes(ledger, messages.partial_entries(ledger.ledger_id))
+        published = messages.intersection(_messages_of(ledgers))
+        newest = self.last_position.ledger_id
+        unknown = messages.difference(published)
+        return published, any(ledger_id >= newest for ledger_id in unknown.ledger_ids)
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
@@ -241,10 +225,7 @@ class BrokerState:
 
 
 def _messages_of(ledgers: Iterable[LedgerInfo]) -> PositionSet:
-    messages = PositionSet()
-    for each in ledgers:
-        messages = messages.union(PositionSet.of_range(each.ledger_id, 0, each.entries - 1))
-    return messages
+    return PositionSet({each.ledger_id: BitMap(range(each.entries)) for each in ledgers})
 
 
 def _check_batch_sizes(ledger: LedgerInfo, parts: Mapping[int, int]) -> None:

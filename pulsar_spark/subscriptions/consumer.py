@@ -85,12 +85,9 @@ class Consumer:
 
     def forget(self, messages: PositionSet) -> None:
         """Nothing is known of these any more: they are with it no longer."""
-        if self.delivered:
-            self.delivered = self.delivered.difference(messages)
-        if self.revoked:
-            self.revoked = self.revoked.difference(messages)
-        if self.draining:
-            self.draining = self.draining.difference(messages)
+        self.delivered = self.delivered.difference(messages)
+        self.revoked = self.revoked.difference(messages)
+        self.draining = self.draining.difference(messages)
         self.timeouts = self.timeouts.without(messages)
 
     def acknowledged(self, cursor: Cursor) -> None:

@@ -101,10 +101,7 @@ class Subscription:
     @property
     def held(self) -> PositionSet:
         """What consumers hold by explicit grants."""
-        result = NOTHING
-        for consumer in self.consumers.values():
-            result = result.union(consumer.held) if consumer.pending else result
-        return result
+        return PositionSet.union_of(consumer.held for consumer in self.consumers.values())
 
     def held_openly(self, messages: PositionSet) -> PositionSet:
         """Of these messages, those that the holder of the open grant has by it alone."""

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import FoldedRows, tell
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import tell
 from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.source.batch_reader import PulsarliteReader
@@ -236,7 +236,7 @@ class Dialogue:
         ]
         folded = fold([pa.RecordBatch.from_pylist(rows)], self.host.root, str(self.about))
         try:
-            tell(self.host.root, subscription, [FoldedRows(folded)], None)
+            tell(self.host.root, subscription, [folded], None)
         finally:
             self.host.run()
         return []
@@ -332,7 +332,7 @@ class Dialogue:
 def _told(rows: tuple[OutputRow, ...]) -> Iterator[str]:
     for row in rows:
         if row.kind == broker_rows.LETTER:
-            letter = broker_rows.letter_of(row.data)
+            letter = wire_format.decode(row.data)
             yield f"broker copies {letter.messages} to {letter.topic.removeprefix(_SHORT)}"
     for row in rows:
         if row.kind == broker_rows.DISPATCH:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import pulsar_spark
 from pulsar_spark.connector.ack_sink import acknowledgment_writer
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import MOST_ERRORS, fold
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import (
-    AcknowledgmentStreamWriter,
-    AcknowledgmentWriter,
-    FoldedRows,
-)
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.sink.stream_writer import (
+    PulsarliteStreamWriter,
+    PulsarliteWriter,
+    TaskDone,
+)
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
@@ -76,7 +78,8 @@ def write(place: Root, columns: Columns, tasks: int = 1, **given: object) -> Non
     """As Spark writes a DataFrame: the rows dealt out to tasks, then the commit."""
     options = options_of(place.service_url, given={"topic": "t", "subscriptionName": "s", **given})
     batch = batch_of(columns)
-    writer = AcknowledgmentWriter(options, place, from_arrow_schema(batch.schema), overwrite=False)
+    sink = AcknowledgmentSink(options, place, from_arrow_schema(batch.schema), overwrite=False)
+    writer = PulsarliteWriter(sink)
     messages = []
     for number in range(tasks):
         part = batch.take(pa.array(np.arange(number, batch.num_rows, tasks)))
@@ -288,9 +291,9 @@ def test_options_of_publishing_and_a_missing_topic_are_refused(place: Root) -> N
     options = options_of(place.service_url, given={"subscriptionName": "s"})
     schema = from_arrow_schema(batch_of(ids(0)).schema)
     with pytest.raises(InvalidOptionError, match="Messages of which topic"):
-        AcknowledgmentWriter(options, place, schema, overwrite=False)
+        AcknowledgmentSink(options, place, schema, overwrite=False)
     with pytest.raises(InvalidOptionError, match="only ever added"):
-        AcknowledgmentStreamWriter(options, place, schema, overwrite=True)
+        AcknowledgmentSink(options, place, schema, overwrite=True)
     with pytest.raises(InvalidMessageError, match="Some rows name no topic"):
         fold([batch_of(ids(0, topic=pa.array([None], pa.string())))], place, None)
 
@@ -313,8 +316,9 @@ def test_a_repeated_micro_batch_or_write_is_told_once(place: Root, caplog: Any) 
     options = options_of(place.service_url, given={"topic": "t", "subscriptionName": "s"})
     rows = batch_of(ids(0))
     schema = from_arrow_schema(rows.schema)
-    writer = AcknowledgmentStreamWriter(options, place, schema, overwrite=False)
-    task = FoldedRows(writer.write(iter([rows])).folded, "query")
+    sink = AcknowledgmentSink(options, place, schema, overwrite=False)
+    writer = PulsarliteStreamWriter(sink)
+    task = replace(writer.write(iter([rows])), query_id="query")
     for number in (0, 0, 1, 1, 0):
         writer.commit([task, None], number)
     assert len(said(place)) == 2
@@ -323,8 +327,8 @@ def test_a_repeated_micro_batch_or_write_is_told_once(place: Root, caplog: Any) 
     assert len(said(place)) == 4
     assert caplog.text.count("is taken for a repetition") == 4
     with pytest.raises(InvalidOptionError, match="did not say which query"):
-        writer.commit([FoldedRows(task.folded)], 2)
-    writer.commit([FoldedRows({})], 3)
+        writer.commit([replace(task, query_id=None)], 2)
+    writer.commit([TaskDone({})], 3)
     writer.abort([], 3)
 
 

@@ -151,17 +151,16 @@ class Racing(ManualClock):
     stuck = False
 
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        clock, repeated = self, super().repeat(every_s, action, name)
+        repeated = super().repeat(every_s, action, name)
 
-        class Race(Repeated):
-            def stop(self) -> None:
-                thread = threading.Thread(target=action, daemon=True)
-                repeated.stop()
-                thread.start()
-                thread.join(5)
-                clock.stuck |= thread.is_alive()
+        def stop() -> None:
+            thread = threading.Thread(target=action, daemon=True)
+            repeated.stop()
+            thread.start()
+            thread.join(5)
+            self.stuck |= thread.is_alive()
 
-        return Race()
+        return Repeated(stop)
 
 
 def test_who_fills_up_what_waits_while_its_time_is_over_does_not_wait_for_himself() -> None:

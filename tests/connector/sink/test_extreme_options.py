@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructType
 from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.functions.batch_transaction import commit_batch, transaction
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.sink.stream_writer import check_messages
+from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -94,7 +94,7 @@ def test_a_sink_with_any_options_is_refused_or_its_topic_can_be_read(
         if parsed.has("subscriptionName"):
             return
         rows = StructType().add("value", BinaryType())
-        check_messages(parsed, Root.of(parsed), rows, overwrite=False)
+        MessageSink(parsed, Root.of(parsed), rows, overwrite=False)
         application = (parsed["txnAppId"], parsed["txnVersion"]) if "txnAppId" in options else None
         place, timeout_ms = Root.of(parsed), parsed["transactionTimeout"]
         txn = begin(place.store, application, timeout_ms) if parsed["transactional"] else None

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.sink.stream_writer import PulsarliteWriter
+from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.options.options import Scope
@@ -121,7 +121,7 @@ def test_a_router_that_is_not_there_is_refused_when_the_sink_is_made(
 ) -> None:
     options = options_of(root, Scope.WRITE, {"topic": "t", "messageRouter": path})
     with pytest.raises(InvalidOptionError, match=said):
-        PulsarliteWriter(options, Root.of(options), VALUE, overwrite=False)
+        MessageSink(options, Root.of(options), VALUE, overwrite=False)
 
 
 def test_a_topic_that_grows_is_filled_and_read_in_its_new_partitions(root: Path) -> None:

@@ -15,10 +15,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.sink.stream_writer import (
-    PulsarliteStreamWriter,
-    PulsarliteWriter,
-)
+from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -49,9 +46,8 @@ def test_a_system_topic_is_refused_before_anything_is_stored(root: Path, topic: 
     with pytest.raises(InvalidTopicNameError, match="is a system topic, and can't be written"):
         send(root, topic, ["a"])
     options = options_of(root, Scope.WRITE, {"topic": topic})
-    for writer in (PulsarliteWriter, PulsarliteStreamWriter):
-        with pytest.raises(InvalidTopicNameError, match="is a system topic"):
-            writer(options, Root.of(options), VALUE, overwrite=False)
+    with pytest.raises(InvalidTopicNameError, match="is a system topic"):
+        MessageSink(options, Root.of(options), VALUE, overwrite=False)
     assert not files_below(root)
 
 

@@ -25,7 +25,12 @@ from pulsar_spark.connector.storage.object_store import ObjectStore, Output, joi
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.storage.storage_options import CLIENT, SERVICES
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
-from pulsar_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
+from pulsar_spark.errors import (
+    InvalidOptionError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageUnavailableError,
+)
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from tests.connector.s3_server import BUCKET, S3Root
 from tests.connector.topics import files_below, send
@@ -104,9 +109,10 @@ def test_deleting_what_is_not_there_is_fine(store: ObjectStore) -> None:
 @pytest.mark.parametrize("size", [0, 10, 12_000_000])
 def test_a_large_file_is_streamed_and_read_at_random(store: ObjectStore, size: int) -> None:
     data = os.urandom(size)
-    with store.open_output("a/data") as output:
-        output.sink.write(data)
-        assert store.size("a/data") is None, "nothing is seen before it is closed"
+    output = store.open_output("a/data")
+    output.sink.write(data)
+    assert store.size("a/data") is None, "nothing is seen before it is closed"
+    assert output.close() == size
     assert store.size("a/data") == size
     file = store.open_input("a/data")
     assert file.size() == size
@@ -158,7 +164,7 @@ def uploads(s3: S3Root) -> int:
 def test_an_output_that_is_given_up_leaves_nothing(store: ObjectStore) -> None:
     output = store.open_output("a/data")
     output.sink.write(b"x")
-    output.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    output.abort()
     assert store.size("a/data") is None
     assert list(store.files("a")) == []
     with pytest.raises(StorageError):
@@ -191,6 +197,8 @@ def test_no_path_leads_out_of_the_root(store: ObjectStore, path: str) -> None:
         ("hdfs://host/path", "scheme 'hdfs'"),
         ("file://host/path", "names the host 'host'"),
         ("file:relative", "three slashes"),
+        ("s3://bucket/../other", "a part '.' or '..'"),
+        ("gs://bucket/a/.", "a part '.' or '..'"),
     ],
 )
 def test_a_root_of_another_kind_is_refused(root: str, why: str) -> None:
@@ -260,6 +268,9 @@ def test_a_process_forked_after_use_is_told_instead_of_hanging(s3_root: S3Root) 
         ("s3://b/root", {"retry_timeout": "10000000000d"}, "a duration, such as 30s"),
         ("s3://b/root", {"aws_endpoint": "localhost:9000"}, "such as http://127.0.0.1:9000"),
         ("s3://b/root", {"endpoint_url": "nonsense"}, "such as http://127.0.0.1:9000"),
+        ("/tmp/folder", {"aws_region": "x"}, "storage.aws_region is for an object store"),
+        ("file:///tmp/folder", {"region": "x"}, "leave it out, or give s3://"),
+        ("memory://name", {"region": "x"}, "is for an object store"),
     ],
 )
 def test_an_option_that_the_service_does_not_have_is_told(
@@ -268,6 +279,28 @@ def test_an_option_that_the_service_does_not_have_is_told(
     pytest.importorskip("obstore")
     with pytest.raises(InvalidOptionError, match=why):
         open_store(root, given)
+
+
+@pytest.mark.parametrize(
+    ("request_name", "call"),
+    [
+        ("head", lambda store: store.size("a")),
+        ("delete", lambda store: store.delete("a")),
+        ("list_with_delimiter", lambda store: store.folders("a")),
+        ("get", lambda store: store.get("a")),
+        ("put", lambda store: store.create("a", b"")),
+        ("open_reader", lambda store: store.open_input("a")),
+    ],
+)
+def test_an_error_of_the_machine_is_told_whatever_was_asked(
+    monkeypatch: pytest.MonkeyPatch, request_name: str, call: Callable[[ObjectStore], object]
+) -> None:
+    def reset(*arguments: object, **named: object) -> NoReturn:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+    monkeypatch.setattr(pytest.importorskip("obstore"), request_name, reset)
+    with pytest.raises(StorageUnavailableError, match="reset by peer"):
+        call(open_store("s3://b/root", {"region": "x"}))
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "az"])

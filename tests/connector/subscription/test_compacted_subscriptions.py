@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentWriter
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
 from pulsar_spark.connector.broker.broker_input import BatchInput
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
@@ -208,8 +208,8 @@ def test_a_sink_acknowledges_what_outlived_its_ledgers(
     names = ("topic", "ledger_id", "entry_id", "partition", "batch_index")
     table = pa.RecordBatch.from_pylist([{name: row[name] for name in names} for row in rows])
     schema = from_arrow_schema(table.schema)
-    writer = AcknowledgmentWriter(options, Root.of(options), schema, overwrite=False)
-    writer.commit([writer.write(iter([table]))])
+    sink = AcknowledgmentSink(options, Root.of(options), schema, overwrite=False)
+    sink.commit([sink.write([table])], None, None)
     turns(run, broker)
     assert backlog(run) == 0
 

@@ -12,7 +12,8 @@ import pytest
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
+from pulsar_spark.connector.storage.service_url import open_store
+from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -264,3 +265,13 @@ def test_a_lease_whose_consumer_never_came_is_forgotten_and_makes_no_broker(
     send(place.service_url, "t", "b")
     looks(fresh, clock, 2)
     assert len(told(place, Grant)) == 2
+
+
+def test_names_of_any_length_have_leases_of_their_own_on_a_disk(tmp_path: Path) -> None:
+    store, long = open_store(str(tmp_path)), "ü" * 300
+    held = [Lease(long + name, long, 2**62, 60_000) for name in ("", "a", "b")]
+    for each in held:
+        keeper = LeaseKeeper(store)
+        keeper.keep(each)
+        keeper.stop()
+    assert {read_lease(store, path) for path, _ in leases(store)} == set(held)

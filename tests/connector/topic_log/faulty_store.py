@@ -65,10 +65,6 @@ class FaultyStore(ObjectStore):
     def __post_init__(self) -> None:
         self.root = "memory"
 
-    @property
-    def remote(self) -> bool:
-        return False
-
     def get(self, path: str) -> bytes | None:
         self._line()
         found = self.disk.files.get(path)
@@ -85,9 +81,6 @@ class FaultyStore(ObjectStore):
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         return self._put(lambda: self.disk.swap(path, token, data))
-
-    def check(self) -> None:
-        """A memory has no buckets."""
 
     def touch(self, path: str, data: bytes) -> None:
         self._line()
@@ -177,13 +170,8 @@ class _Input(io.BytesIO):
 
 class _MemoryOutput(Output):
     def __init__(self, store: FaultyStore, path: str) -> None:
-        self._store, self._path = store, path
-        self._data = io.BytesIO()
-        self._sink = pa.PythonFile(self, mode="w")
-
-    @property
-    def sink(self) -> Any:
-        return self._sink
+        self._store, self._data = store, io.BytesIO()
+        super().__init__(path, pa.PythonFile(self, mode="w"))
 
     closed = False
 
@@ -195,11 +183,11 @@ class _MemoryOutput(Output):
     def flush(self) -> None:
         """Nothing is held back."""
 
-    def close(self) -> int:
+    def _finish(self) -> int | None:
         data = self._data.getvalue()
-        if not self._store._put(lambda: self._store.disk.create(self._path, data)):
-            raise StorageUnavailableError(f"File {self._path} was perhaps not written.")
+        if not self._store._put(lambda: self._store.disk.create(self.path, data)):
+            raise StorageUnavailableError(f"File {self.path} was perhaps not written.")
         return len(data)
 
-    def abort(self) -> None:
+    def _discard(self) -> None:
         self._data = io.BytesIO()

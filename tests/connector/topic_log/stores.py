@@ -57,7 +57,7 @@ class HookedStore(ObjectStore):
     __hash__ = object.__hash__
 
     def __post_init__(self) -> None:
-        self.root = self.inner.root
+        self.root, self.remote = self.inner.root, self.inner.remote
 
     def before(
         self, operation: str, suffix: str, action: Callable[[], Any], times: int = 1
@@ -84,10 +84,6 @@ class HookedStore(ObjectStore):
                     hook.action()
                 finally:
                     self.hooks = kept
-
-    @property
-    def remote(self) -> bool:
-        return self.inner.remote
 
     def get(self, path: str) -> bytes | None:
         data: bytes | None = self._run("get", path)

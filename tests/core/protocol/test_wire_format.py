@@ -43,6 +43,7 @@ from pulsar_spark.protocol.ready import (
     BacklogQuotaExceeded,
     EpochBegan,
     Grant,
+    Letter,
     OpenGrant,
     Ready,
     Reply,
@@ -96,14 +97,17 @@ ITEMS: tuple[Any, ...] = (
     ),
 )  # fmt: skip
 
+LETTER = Letter("t-s-DLQ", "s", SOME, (("REAL_TOPIC", "t"), ("why", "é")), 1_000, "first")
+"""On its way from a step to whoever hosts it: no topic has it."""
 
-@pytest.mark.parametrize("item", ITEMS, ids=lambda item: type(item).__name__)
+
+@pytest.mark.parametrize("item", [*ITEMS, LETTER], ids=lambda item: type(item).__name__)
 def test_an_item_is_read_back_equal(item: Any) -> None:
     assert wire_format.decode(wire_format.encode(item)) == item
 
 
 def test_every_kind_is_among_the_samples_with_a_value_in_every_field() -> None:
-    held = {type(each).__name__ for each in ITEMS}
+    held = {type(each).__name__ for each in (*ITEMS, LETTER)}
     inner = {"Rejection", "ReconsumeLater", "KeySharedPolicy", "DeadLetterPolicy"}
     inner |= {"ConsumerOptions", "TopicPolicies", "MultiplierRedeliveryBackoff"}
     assert held | inner == set(wire_format._CLASSES)
