@@ -151,7 +151,7 @@ def _say(
         given |= {"txnAppId": f"{who}/{subscription}/{ack_type}", "txnVersion": str(batch_id)}
     elif application is not None:
         raise InvalidOptionError("application needs batch_id: the number of this write.")
-    from pulsar_spark.connector.registration import register
+    from pulsar_spark.connector.data_source import register
 
     register(df.sparkSession)
     rows.write.format("pulsarlite").mode("append").options(**given).save()

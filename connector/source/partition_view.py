@@ -101,7 +101,7 @@ class PartitionView:
         ledgers = self.ledgers
         if not len(ledgers):
             return self.trimmed
-        return Position(ledgers[-1].ledger_id, ledgers[-1].entries - 1)
+        return ledgers[-1].last
 
     @property
     def trimmed(self) -> Position:
@@ -220,9 +220,7 @@ def _kept_ranges(
         assert ledger is not None
         kept, rows = kept_rows(compacted, ledger)
         wanted = messages.row_mask(ledger)[kept]
-        sizes = ledger.batch_sizes.array()
-        entries = ledger.batch_sizes.entries_of(kept)
-        indexes = kept - (np.cumsum(sizes) - sizes)[entries]
+        entries, indexes = ledger.batch_sizes.places(kept)
         ids = (
             ("entry_id", entries.astype(np.int32).tobytes()),
             ("batch_index", indexes.astype(np.int32).tobytes()),

@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from pulsar_spark.connector.source.offset_store import read_hashed, write_hashed
 from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.options.consumer_options import dead_letter_policy
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.stream_offset import StreamOffset
@@ -34,7 +34,7 @@ from pulsar_spark.topic_name import TopicPartition
 
 FOLDER: Final = "_withheld"
 WITHHELD: Final = "withheld.json"
-_NOTHING: Final = SuspectMessages()
+_NO_SUSPECTS: Final = SuspectMessages()
 
 _log = logging.getLogger(__name__)
 
@@ -72,21 +72,15 @@ class WithheldBatches:
     def in_batch(self, ended: StreamOffset) -> SuspectMessages:
         """The suspects as the offset names them: its batch is their released group alone."""
         if not ended.suspects:
-            return _NOTHING
-        data = self._root.store.get(ended.suspects)
-        name = ended.suspects.rpartition("/")[2]
-        if data is None or name != f"{hashlib.sha256(data).hexdigest()}.json":
-            state = "missing" if data is None else "damaged"
-            raise CorruptFileError(
-                f"File {ended.suspects}, which the checkpoint names, is {state}: it says which "
-                "messages were withheld. Restore it from a copy, or start with a new checkpoint."
-            )
+            return _NO_SUSPECTS
+        says = "it says which messages were withheld"
+        data = read_hashed(self._root.store, ended.suspects, says)
         return SuspectMessages.from_json(data, ended.suspects)
 
     def behind(self, end: Mapping[str, Any], ended: StreamOffset) -> SuspectMessages:
         """The suspects to try once the batch that ends at `end` is committed."""
         if ended.is_symbolic:
-            return _NOTHING
+            return _NO_SUSPECTS
         digest = _digest(end)
         if self._behind is None or self._behind[0] != digest:
             path = self._withheld_path(digest, ended)
@@ -99,9 +93,7 @@ class WithheldBatches:
         """The offset, naming the suspects' file; the file is durable when this returns."""
         if state.is_empty:
             return replace(offset, suspects="")
-        data = _written(state)
-        path = join(_folder(offset), f"{hashlib.sha256(data).hexdigest()}.json")
-        self._root.store.put_if_absent(path, data)
+        path = write_hashed(self._root.store, f"{_folder(offset)}/", _written(state))
         return replace(offset, suspects=path)
 
     def forget(self, end: Mapping[str, Any]) -> None:
@@ -118,8 +110,10 @@ class WithheldBatches:
         path = self._withheld_path(digest, ended)
         failures = 0 if self._most is None else self._count(digest, ended)
         self._replayed[digest] = (join(_folder(ended), digest), failures)
-        if self._most is None or self._root.store.get(path) is not None:
-            return self._root.store.get(path) is not None
+        if self._root.store.get(path) is not None:
+            return True
+        if self._most is None:
+            return False
         state = self.in_batch(ended)
         if failures < (self._allowed if state.released is None else 1):
             return False

@@ -38,12 +38,14 @@ from pulsar_spark.protocol.policies import (
     TopicPolicies,
 )
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
-from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
-from pulsar_spark.selectors.consistent_hashing_selector import ConsistentHashingSelector
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
-from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
-from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.selectors.sticky_key_selector import (
+    AutoSplitSelector,
+    ConsistentHashingSelector,
+    StickyKeySelector,
+    StickyRangeSelector,
+)
 from pulsar_spark.subscriptions.broker_state import BrokerState, Compaction, LedgerColumns
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.delayed_messages import (

@@ -85,13 +85,8 @@ class PartitionConsumer:
             return self.origin.floor(self.floor)
         if committed is None:
             return None
-        done = committed.origin.floor(self.floor)
-        if committed.floor is not None:
-            done = done.floor(committed.floor)
-        if self.automatic:
-            for cursor in committed.attempts.values():
-                done = done.union(cursor)
-        return done
+        done = committed.origin.floor(max(self.floor, committed.floor or EARLIEST))
+        return _union(done, committed.attempts) if self.automatic else done
 
     def subscribe_again(self, command: Subscribe) -> None:
         """Subscribe as another run, or after missed records: the broker repeats everything."""
@@ -180,8 +175,7 @@ class PartitionConsumer:
         attempts = self._attempts(start)
         done = self.origin.floor(self.floor)
         if self.automatic:
-            for cursor in attempts.values():
-                done = done.union(cursor)
+            done = _union(done, attempts)
         done = done.acknowledge(hidden).acknowledge(removed)
         explicit: dict[int, PositionSet] = {}
         for attempt, granted in self.grants.items():
@@ -201,13 +195,8 @@ class PartitionConsumer:
 
     def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
         """Messages that the open grant does not offer: planned by it, or granted explicitly."""
-        after = done.union(self.open_after)
-        for attempt, cursor in attempts.items():
-            if attempt >= self.open_attempt:
-                after = after.union(cursor)
-        for granted in self.grants.values():
-            after = after.acknowledge(granted)
-        return after
+        planned = {a: cursor for a, cursor in attempts.items() if a >= self.open_attempt}
+        return _union(done.union(self.open_after), planned).acknowledge(self.grants.messages)
 
     def plan(
         self, start: PartitionOffset | None, taken: Mapping[int, PositionSet], ledgers: LedgerList
@@ -279,9 +268,7 @@ class PartitionConsumer:
         """
         acknowledged = Cursor()
         if self.automatic:
-            acknowledged = self.origin
-            for cursor in self._attempts(committed).values():
-                acknowledged = acknowledged.union(cursor)
+            acknowledged = _union(self.origin, self._attempts(committed))
         if self.lost_up_to > EARLIEST:
             acknowledged = acknowledged.floor(self.lost_up_to)
         if removed:
@@ -307,8 +294,7 @@ class PartitionConsumer:
     ) -> PositionSet:
         """The removed messages before the first that is still to be planned."""
         done = self.origin.floor(self.floor).acknowledge(removed)
-        for cursor in self._attempts(planned).values():
-            done = done.union(cursor)
+        done = _union(done, self._attempts(planned))
         return removed.after(self.floor).up_to(done.advance(ledgers).mark_delete_position)
 
 
@@ -338,3 +324,9 @@ class Offered:
         if taken and self.open_attempt != NO_OPEN_GRANT:
             found[self.open_attempt] = found.get(self.open_attempt, NOTHING).union(taken)
         return found
+
+
+def _union(cursor: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
+    for each in attempts.values():
+        cursor = cursor.union(each)
+    return cursor

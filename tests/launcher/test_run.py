@@ -111,6 +111,8 @@ def test_the_tests_run_in_the_repository(checkout: Checkout) -> None:
     checkout.python("python3")
     assert checkout.run("test", "-k", "one").returncode == 0
     assert checkout.calls()[-1] == f"<-m><pytest><-k><one> in {checkout.folder}"
+    assert checkout.run("test").returncode == 0
+    assert "<-m><pytest><--numprocesses>" in checkout.calls()[-1]
 
 
 def test_without_java_it_installs_the_one_from_pypi(checkout: Checkout) -> None:

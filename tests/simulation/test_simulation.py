@@ -43,7 +43,7 @@ def test_a_schedule_is_the_same_each_time() -> None:
 
 def test_the_command_replays_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "3"]) == 0
-    assert "schedule 3: every promise kept" in capsys.readouterr().out
+    assert "1 schedules from seed 3, 0 failures" in capsys.readouterr().out
 
 
 def test_a_failure_prints_its_seed_and_the_command_that_replays_it(
@@ -56,5 +56,6 @@ def test_a_failure_prints_its_seed_and_the_command_that_replays_it(
     monkeypatch.setattr("tests.simulation.__main__.run_schedule", broken)
     assert main(["--schedules", "500", "--processes", "1"]) == 1
     printed = capsys.readouterr().out
-    assert "schedule 5: ViolationError: lost: everything" in printed
+    assert "schedule 5: Traceback" in printed
+    assert "ViolationError: lost: everything" in printed
     assert "python -m tests.simulation --seed 5" in printed

@@ -15,6 +15,7 @@ from tests.simulation.lots import Lots
 ADMIN = ""
 """Who is never in trouble: the schedule and its oracle."""
 NO_FUSE = 1 << 30
+_SYSTEM = "persistent/pulsar/"
 
 
 class Killed(BaseException):
@@ -94,6 +95,8 @@ class TroubledStore(MemoryStore):
         self.full_until_ms = 0
         self.fuses: dict[str, int] = {}
         """Actor -> how many more changes it makes before it is killed."""
+        self.published = 0
+        """How many changes were made to logs of topics that are not the system's."""
         self.touched: dict[str, int] = {}
         """Path -> when it was touched last, by the clock that nobody sets."""
 
@@ -109,6 +112,7 @@ class TroubledStore(MemoryStore):
             return False
         with self.time.acting(ADMIN):
             made = super().create(path, data)
+        self.published += made and not path.startswith(_SYSTEM)
         self._after(fate)
         return made and fate != "denied"
 

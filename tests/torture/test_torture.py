@@ -33,7 +33,7 @@ def test_a_failure_prints_its_seed_and_the_command_that_replays_it(
             raise ViolationError("lost: everything")
 
     monkeypatch.setattr(command, "run_schedule", broken)
-    assert command.main(["--schedules", "10"]) == 1
+    assert command.main(["--schedules", "10", "--processes", "1"]) == 1
     printed = capsys.readouterr().out
     assert "ViolationError: lost: everything" in printed
     assert "python -m tests.torture --seed 5" in printed

@@ -1,0 +1,74 @@
+"""What never changes is decoded once for all processes of a schedule; most of its time went there.
+
+Invariants: a file is asked of the store as often as before, so it can be missing, slow or fail;
+its rows are verified and decoded by the code under test, the first time that they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.ledger_files.row_groups import RowGroups
+from pulsar_spark.connector.storage.object_store import join
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.topic_log.ledger_commit import Commit
+
+
+class RememberedRows:
+    """An open file, which remembers the rows that it gave."""
+
+    def __init__(self, file: RowGroups) -> None:
+        self.file = file
+        self.num_rows = file.num_rows
+        self._given: dict[Any, list[pa.RecordBatch]] = {}
+
+    def rows(
+        self, schema: pa.Schema, start: int, count: int, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        asked = (*schema.names, start, count, batch_rows)
+        if asked not in self._given:
+            self._given[asked] = list(self.file.rows(schema, start, count, batch_rows))
+        return iter(self._given[asked])
+
+    def close(self) -> None:
+        """Others read on."""
+
+
+@contextmanager
+def decoding_once() -> Iterator[None]:
+    """Meanwhile data files and commits are decoded once."""
+    files: dict[Any, RememberedRows] = {}
+    commits: dict[tuple[bytes, str, int | None], Commit] = {}
+    open_file, from_json = LedgerFileReader._open, Commit.from_json
+
+    def opened(self: LedgerFileReader, ledger: LedgerInfo) -> Any:
+        path = join(self._folder, ledger.file)
+        key, mine = (self._store, path, ledger.seal), (ledger.file, ledger.seal)
+        if mine in self._files:
+            return open_file(self, ledger)
+        if key in files:
+            self._store.open_input(path)
+        else:
+            files[key] = RememberedRows(open_file(self, ledger))
+        file: Any = files[key]
+        self._files[mine] = file
+        while len(self._files) > self._keep_open:
+            self._files.popitem(last=False)
+        return file
+
+    def commit_of(data: bytes, name: str, number: int | None = None) -> Commit:
+        key = data, name, number
+        if key not in commits:
+            commits[key] = from_json(data, name, number)
+        return commits[key]
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(LedgerFileReader, "_open", opened))
+        stack.enter_context(mock.patch.object(Commit, "from_json", staticmethod(commit_of)))
+        yield
