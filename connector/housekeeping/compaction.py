@@ -141,7 +141,7 @@ def _horizon(ledger: ManagedLedger, partition: int, chunks: PartitionChunks) -> 
     if known is not None:
         pending = known.first_pending(ledger.clock() - CHUNKS_AWAITED_MS)
     last = ledgers[-1] if pending is None else ledgers.last_before(pending.ledger_id)
-    return EARLIEST if last is None else Position(last.ledger_id, last.entries - 1)
+    return EARLIEST if last is None else last.last
 
 
 def _sources(
@@ -256,12 +256,7 @@ def _compacted(
     ledgers, messages = [], PositionSet()
     for each in kept:
         ledger, numbers = each.ledger, np.concatenate(each.numbers)
-        sizes = ledger.batch_sizes.array()
-        entries = ledger.batch_sizes.entries_of(numbers)
-        indexes = numbers - (np.cumsum(sizes) - sizes)[entries]
-        ids = np.full(len(numbers), ledger.ledger_id, np.int64)
-        part = PositionSet.from_arrays(ids, entries, indexes, sizes[entries])
-        messages = messages.union(part)
+        messages = messages.union(PositionSet.of_messages(ledger, numbers))
         ledgers.append(
             replace(
                 ledger, file=file, first_row=each.first_row, size_bytes=each.size_bytes,

@@ -128,9 +128,7 @@ class Cursor:
         """The messages in `ledgers` that it does not hold."""
         if not len(ledgers):
             return PositionSet()
-        last = ledgers[-1]
-        end = Position(last.ledger_id, last.entries - 1)
-        rest = PositionSet.between(ledgers, self.mark_delete_position, end)
+        rest = PositionSet.between(ledgers, self.mark_delete_position, ledgers[-1].last)
         return rest.difference(self.individually_deleted)
 
     def check(self) -> None:
@@ -206,21 +204,14 @@ def _advance_in_ledger(position: Position, deleted: PositionSet) -> tuple[Positi
 
 def _last_entry_before(position: Position, ledgers: LedgerList) -> Position:
     """The position; if it is before a ledger's first entry, the last entry before that."""
-    if position.entry_id < 0:
-        earlier = ledgers.last_before(position.ledger_id)
-        while earlier is not None:
-            if earlier.entries:
-                return Position(earlier.ledger_id, earlier.entries - 1)
-            earlier = ledgers.last_before(earlier.ledger_id)
-    return position
+    earlier = ledgers.last_before(position.ledger_id) if position.entry_id < 0 else None
+    return position if earlier is None else earlier.last
 
 
 def _first_entry_after(position: Position, ledgers: LedgerList) -> Position | None:
     """The next entry that exists."""
     ledger = ledgers.get(position.ledger_id)
-    if ledger is not None and position.entry_id + 1 < ledger.entries:
+    if ledger is not None and position < ledger.last:
         return position.next
     following = ledgers.first_after(position.ledger_id)
-    while following is not None and not following.entries:
-        following = ledgers.first_after(following.ledger_id)
     return None if following is None else Position(following.ledger_id, 0)

@@ -99,36 +99,39 @@ class Publication:
         records = deduplicate or state.records_sequences
         duplicates = self._duplicates(state) if deduplicate else {}
         kept = [
-            (index, ledger)
+            index
             for index, ledger in enumerate(self.ledgers)
             if len(duplicates.get(index, ())) < ledger.batch_sizes.messages
         ]
-        numbered = list(enumerate(kept, state.next_ledger_id))
+        ids = range(state.next_ledger_id, state.next_ledger_id + len(kept))
+        ledgers = tuple(self.ledgers[n].numbered(i) for i, n in zip(ids, kept, strict=True))
         higher_term = self.term is not None and self.term > state.term
-        if not (numbered or self.application or higher_term or producers):
+        if not (ledgers or self.application or higher_term or producers):
             return AlreadyCommitted(state.number, None)
-        hidden: dict[int, list[tuple[int, BatchSizes, Rows]]] = {}
-        for ledger_id, (index, ledger) in numbered:
+        hidden: dict[int, list[PositionSet]] = {}
+        for ledger, index in zip(ledgers, kept, strict=True):
             if index in duplicates:
-                part = (ledger_id, ledger.batch_sizes, duplicates[index])
-                hidden.setdefault(ledger.partition, []).append(part)
+                repeated = PositionSet.of_messages(ledger, duplicates[index])
+                hidden.setdefault(ledger.partition, []).append(repeated)
+        chunks = {i: self.ledgers[n].chunks for i, n in zip(ids, kept, strict=True)}
         return Commit(
             number=state.number + 1,
             commit_id=commit_id,
             timestamp_ms=now_ms,
             term=self.term,
             application=self.application,
-            ledgers=tuple(ledger.numbered(ledger_id) for ledger_id, (_, ledger) in numbered),
-            hidden={partition: positions_of(parts) for partition, parts in hidden.items()},
+            ledgers=ledgers,
+            hidden={
+                partition: cursor_format.to_json_value(EARLIEST, PositionSet.union_of(sets))
+                for partition, sets in hidden.items()
+            },
             sequence_ids=self._new_highest(state) if records else {},
             sequence_ranges={
-                ledger_id: ranges
-                for ledger_id, (index, _) in numbered
-                if records and (ranges := self._ranges_without(index, duplicates.get(index)))
+                i: ranges
+                for i, n in zip(ids, kept, strict=True)
+                if records and (ranges := self._ranges_without(n, duplicates.get(n)))
             },
-            chunks={
-                ledger_id: ledger.chunks for ledger_id, (_, ledger) in numbered if ledger.chunks
-            },
+            chunks={i: runs for i, runs in chunks.items() if runs},
             producers=producers,
         )
 
@@ -257,23 +260,3 @@ def check_term(state: TopicState, term: int | None) -> None:
             f"Term {term} of topic {state.topic} is over: term {state.term} has committed. "
             "Another owner has taken over; stop this one."
         )
-
-
-def positions_of(parts: Iterable[tuple[int, BatchSizes, Rows]]) -> Any:
-    """The JSON of a cursor that holds those rows of those ledgers: (id, entries, rows)."""
-    ledger_ids, entry_ids, batch_indexes, batch_sizes = [], [], [], []
-    for ledger_id, entries, rows in parts:
-        sizes = entries.array()
-        ends = np.cumsum(sizes)
-        of_entry = np.searchsorted(ends, rows, side="right")
-        ledger_ids.append(np.full(len(rows), ledger_id, np.int64))
-        entry_ids.append(of_entry)
-        batch_indexes.append(rows - (ends - sizes)[of_entry])
-        batch_sizes.append(sizes[of_entry])
-    hidden = PositionSet.from_arrays(
-        np.concatenate(ledger_ids),
-        np.concatenate(entry_ids),
-        np.concatenate(batch_indexes),
-        np.concatenate(batch_sizes),
-    )
-    return cursor_format.to_json_value(EARLIEST, hidden)

@@ -14,8 +14,8 @@ from pulsar_spark.positions.position_set import PositionSet
 
 Message = tuple[int, int, int]
 
-SIZES = {2: [1, 3, 1, 2, 5, 1], 5: [4, 1, 1], 6: [], 9: [1, 1, 1, 1, 70, 1, 2]}
-"""Batch sizes by ledger; ids with gaps, and a ledger that is still empty."""
+SIZES = {2: [1, 3, 1, 2, 5, 1], 5: [4, 1, 1], 6: [1], 9: [1, 1, 1, 1, 70, 1, 2]}
+"""Batch sizes by ledger; ids with gaps, and a ledger of one message."""
 
 ENTRIES = [Position(k, e) for k, sizes in SIZES.items() for e in range(len(sizes))]
 MESSAGES: list[Message] = [(*p, b) for p in ENTRIES for b in range(SIZES[p.ledger_id][p.entry_id])]

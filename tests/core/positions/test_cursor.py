@@ -145,8 +145,8 @@ def test_mark_delete_stays_at_a_ledgers_end_until_the_next_one_is_consumed() -> 
     assert cursor.mark_delete_position == Position(5, 0)
 
 
-def test_mark_delete_steps_over_ledgers_without_entries_and_ids_of_other_partitions() -> None:
-    whole = PositionSet.of(p for p in ENTRIES if p.ledger_id == 5) | PositionSet.of([(9, 0)])
+def test_mark_delete_steps_over_consumed_ledgers_and_ids_of_other_partitions() -> None:
+    whole = PositionSet.of(p for p in ENTRIES if p.ledger_id in (5, 6)) | PositionSet.of([(9, 0)])
     cursor = Cursor(Position(2, 5)).acknowledge(whole).advance(LEDGERS)
     assert cursor == Cursor(Position(9, 0))
 
@@ -158,7 +158,7 @@ def test_a_trimmed_ledger_above_the_mark_delete_is_not_taken_as_consumed() -> No
 
 
 def test_a_position_before_a_ledger_is_the_end_of_the_one_before() -> None:
-    assert Cursor(Position(9, -1)).advance(LEDGERS) == Cursor(Position(5, 2))
+    assert Cursor(Position(9, -1)).advance(LEDGERS) == Cursor(Position(6, 0))
     assert Cursor(Position(2, -1)).advance(LEDGERS) == Cursor(Position(2, -1))
 
 
