@@ -20,6 +20,7 @@ import pyarrow as pa
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, fold
 from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.topic_log.topics import Root, options_of
@@ -283,7 +284,7 @@ class MessageConsumer:
         self._queue.extend(taken)
 
     def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
-        for task in self._run.tasks(self._offset, planned):
+        for task in plan_tasks(self._run.topics, self._offset, planned):
             for batch in read_messages(task, _COLUMNS):
                 yield from map(_message, batch.to_pylist())
 

@@ -71,10 +71,13 @@ class PartitionConsumer:
         elif isinstance(item, Reply | Grant | OpenGrant | Revoke):
             if item.consumer != self.command.consumer:
                 return
-            if item.incarnation == self.command.incarnation:
-                self._hear_mine(item)
+            is_mine = item.incarnation == self.command.incarnation
+            if isinstance(item, Reply) and is_mine:
+                self._hear_reply(item)
             elif isinstance(item, Reply) and item.incarnation > self.command.incarnation:
                 self._hear_of_newer(item)
+            elif is_mine and self.connected and item.epoch == self.epoch:
+                self._take_in(item)
 
     def done(self, committed: PartitionOffset | None) -> Cursor | None:
         """The messages that it has finished, as far as it knows; None if it never had a place.
@@ -94,19 +97,22 @@ class PartitionConsumer:
         self.connected, self.refusal = False, None
         self._forget_grants()
 
-    def _hear_mine(self, item: Reply | Grant | OpenGrant | Revoke) -> None:
-        if isinstance(item, Reply):
-            self._hear_reply(item)
-        elif item.epoch != self.epoch or not self.connected:
-            return
-        elif isinstance(item, Grant):
-            self._granted(item)
+    def _take_in(self, item: Any) -> None:
+        """A grant, or what takes grants back."""
+        if isinstance(item, Grant):
+            newer = self.grants.at_least(item.attempt + 1)
+            self.grants = self.grants.put(item.attempt, item.messages.difference(newer))
+            self._count(item.redelivery_count, item.messages)
         elif isinstance(item, OpenGrant):
             self.open_attempt, self.open_after = item.attempt, item.after
             for count, messages in item.redelivery_counts.items():
                 self._count(count, messages)
-        else:
-            self._obey(item)
+        elif isinstance(item, Revoke):
+            if item.messages is None:
+                self.grants, self.open_attempt = PositionMap(), NO_OPEN_GRANT
+            else:
+                self.grants = self.grants.without(item.messages)
+            self.revision = max(self.revision, item.revision)
 
     def _hear_of_newer(self, reply: Reply) -> None:
         """Another run was let in under this name."""
@@ -136,18 +142,6 @@ class PartitionConsumer:
     def _forget_grants(self) -> None:
         self.grants, self.counts, self.open_attempt = PositionMap(), PositionMap(), NO_OPEN_GRANT
         self.revision = 0
-
-    def _granted(self, grant: Grant) -> None:
-        newer = self.grants.at_least(grant.attempt + 1)
-        self.grants = self.grants.put(grant.attempt, grant.messages.difference(newer))
-        self._count(grant.redelivery_count, grant.messages)
-
-    def _obey(self, revoke: Revoke) -> None:
-        if revoke.messages is None:
-            self.grants, self.open_attempt = PositionMap(), NO_OPEN_GRANT
-        else:
-            self.grants = self.grants.without(revoke.messages)
-        self.revision = max(self.revision, revoke.revision)
 
     def _count(self, count: int, messages: PositionSet) -> None:
         counts = self.counts
