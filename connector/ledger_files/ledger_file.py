@@ -63,6 +63,7 @@ SAMPLE_ROWS = 1_024
 SAMPLE_BYTES = 65_536
 WORTH_COMPRESSING = 0.9
 """Values whose first bytes don't shrink to this share are stored as they are."""
+_WITH_STATISTICS = ("sequence_id", "publish_time", "event_time", "deliver_at")
 FEW_KEYS_SHARE = 4
 """Keys get a dictionary if there are at least as many rows to each distinct one."""
 
@@ -259,6 +260,7 @@ class LedgerFileWriter:
             for name, encoding in _ENCODINGS.items()
             if name in schema.names and name not in dictionaries
         }
+        useful = ("publish_time",) if few else _WITH_STATISTICS
         levels = {name: level for name in codecs if level is not None and codecs[name] != "none"}
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._summed, "w"),
@@ -267,7 +269,7 @@ class LedgerFileWriter:
             compression_level=levels,
             use_dictionary=dictionaries,
             column_encoding=encodings,
-            write_statistics=["publish_time"] if few else _columns_with_statistics(schema),
+            write_statistics=[name for name in useful if name in schema.names],
             store_schema=False,
             write_page_checksum=True,
         )
@@ -446,8 +448,3 @@ def _columns_of_few_values(sample: pa.Table, schema: pa.Schema) -> list[str]:
         if pc.count_distinct(head).as_py() * FEW_KEYS_SHARE <= len(head):
             few.append("key")
     return few
-
-
-def _columns_with_statistics(schema: pa.Schema) -> list[str]:
-    useful = ("sequence_id", "publish_time", "event_time", "deliver_at")
-    return [name for name in useful if name in schema.names]

@@ -8,7 +8,7 @@ Pulsar's `Policies` and `TopicPolicies`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
@@ -35,8 +35,7 @@ class NamespacePolicies:
     schema_validation_enforced: bool | None = None
 
     def to_json(self) -> bytes:
-        known = {each.name: getattr(self, each.name) for each in fields(self)}
-        given = {name: value for name, value in known.items() if value is not None}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
         return POLICIES_FORMAT.encode(given)
 
     @staticmethod
