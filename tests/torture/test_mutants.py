@@ -80,15 +80,6 @@ def subscribes_nobody_to_new_partitions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerStreamReader, "_grown", grown)
 
 
-def believes_no_subscriber_how_many_partitions_there_were(patch: pytest.MonkeyPatch) -> None:
-    original = BrokerStreamReader._grown
-
-    def grown(self: Any, base: Any, hosted: Any, logs: Any, _seen: Any) -> Any:
-        return original(self, base, hosted, logs, {})
-
-    patch.setattr(BrokerStreamReader, "_grown", grown)
-
-
 def goes_on_with_another_ack_mode(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubscriptionStreamReader, "_check_checkpoint", lambda *_: None)
 
@@ -104,7 +95,6 @@ def redelivers_before_the_delay_is_over(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS: tuple[Mutant, ...] = (
     subscribes_nobody_to_new_partitions,
-    believes_no_subscriber_how_many_partitions_there_were,
     goes_on_with_another_ack_mode,
     seeks_to_the_end_whatever_the_time,
     redelivers_before_the_delay_is_over,
