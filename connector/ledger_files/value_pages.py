@@ -100,6 +100,9 @@ def _lengths(data: memoryview, at: int, rows: int) -> tuple[NDArray[np.int64], i
         raise _Unexpected
     size = block // miniblocks
     blocks = -(-(count - 1) // block)
+    plain = bytes(blocks * (1 + miniblocks))  # as blocks of numbers that are all the same are
+    if data[at : at + len(plain)] == plain:
+        return np.full(count, first, np.int64), at + len(plain)
     differences = np.zeros((blocks * miniblocks, size), np.int64)
     packed: dict[int, list[tuple[int, int]]] = {}  # bits -> (miniblock, its place)
     for begin in range(0, blocks * miniblocks, miniblocks):

@@ -106,5 +106,9 @@ def read_hashed(store: ObjectStore, path: str, says: str) -> bytes:
     return data
 
 
-def _offset(data: bytes, _: str) -> StreamOffset:
-    return StreamOffset.from_json_value(parse_json(data))
+def _offset(data: bytes, path: str) -> StreamOffset:
+    try:
+        value = parse_json(data)
+    except ValueError as error:
+        raise SPILLED_FORMAT.damaged(path, error) from error
+    return StreamOffset.from_json_value(value)

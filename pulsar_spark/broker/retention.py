@@ -182,13 +182,9 @@ def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tup
 
 def _oldest_unread_ms(state: BrokerState, subscription: Subscription) -> int | None:
     start = subscription.cursor.mark_delete_position
-    ledger = state.ledgers.first_at_or_after(max(start.ledger_id, 0))
-    while ledger is not None:
-        if ledger.ledger_id in state.compaction.trimmed:
-            pass
-        elif start < ledger.last:
+    for ledger in state.ledgers.between(max(start.ledger_id, 0), state.ledgers[-1].ledger_id):
+        if start < ledger.last and ledger.ledger_id not in state.compaction.trimmed:
             return ledger.min_publish_time_ms
-        ledger = state.ledgers.first_after(ledger.ledger_id)
     return None
 
 

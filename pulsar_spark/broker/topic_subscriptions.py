@@ -290,16 +290,14 @@ def _only_while_connected(command: Subscribe) -> Subscribe:
 
 
 def _created(state: BrokerState, command: Subscribe) -> Subscription:
+    latest = command.initial_position is InitialPosition.LATEST
+    position, batch_index = LATEST if latest else EARLIEST, -1
     if command.begins_behind is not None:
-        position, batch_index = EARLIEST, -1
+        position = EARLIEST
     elif command.start_message_id is not None:
         position, batch_index = command.start_message_id
         if not command.start_message_id_inclusive and position not in (EARLIEST, LATEST):
             position, batch_index = message_after(state, position, batch_index)
-    elif command.initial_position is InitialPosition.EARLIEST:
-        position, batch_index = EARLIEST, -1
-    else:
-        position, batch_index = LATEST, -1
     cursor = cursor_before(state, position, batch_index, compacted=command.read_compacted)
     created = Subscription(
         command.subscription,

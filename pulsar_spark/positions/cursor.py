@@ -116,10 +116,6 @@ class Cursor:
             position, batch_index
         )
 
-    def count(self, ledgers: LedgerList) -> int:
-        """How many of the messages in `ledgers` it holds."""
-        return sum(ledger.messages for ledger in ledgers) - self.backlog(ledgers)
-
     def backlog(self, ledgers: LedgerList) -> int:
         """How many of the messages in `ledgers` it does not hold; costs the ledgers after it."""
         return self.unread(ledgers).count(ledgers)
@@ -138,7 +134,7 @@ class Cursor:
         assert below.is_empty, "something lies at or before the mark-delete position"
         assert not self.individually_deleted.contains(self.mark_delete_position.next), "can move"
 
-    # -- as bytes and text -------------------------------------------------------------------
+    # -- as bytes and JSON -------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
         """Its stored form; see `cursor_format`."""
@@ -149,22 +145,13 @@ class Cursor:
         """Read `to_bytes`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
         return Cursor(*cursor_format.from_bytes(data))
 
-    def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces."""
-        return cursor_format.to_json(self.mark_delete_position, self.individually_deleted)
-
-    @staticmethod
-    def from_json(text: str) -> Cursor:
-        """Read `to_json`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
-        return Cursor(*cursor_format.from_json(text))
-
     def to_json_value(self) -> dict[str, Any]:
-        """The value that `to_json` writes, for a place inside other JSON."""
+        """Its JSON, for a place inside other JSON."""
         return cursor_format.to_json_value(self.mark_delete_position, self.individually_deleted)
 
     @staticmethod
     def from_json_value(value: object) -> Cursor:
-        """Read `to_json_value`; errors as `from_json`."""
+        """Read `to_json_value`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
         return Cursor(*cursor_format.from_json_value(value))
 
     def __str__(self) -> str:

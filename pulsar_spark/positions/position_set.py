@@ -171,20 +171,6 @@ class PositionSet:
             for entry_id in self.whole_entries(ledger_id) | BitMap(sorted(parts)):
                 yield Position(ledger_id, entry_id), parts.get(entry_id)
 
-    def messages(self, ledgers: LedgerList) -> Iterator[tuple[Position, int]]:
-        """(position, batch index) of each message, in order."""
-        for position, part in self.entries():
-            if part is None:
-                ledger = _ledger(ledgers, position.ledger_id)
-                size = ledger.batch_sizes.size_of(position.entry_id)
-                bits = (1 << size) - 1
-            else:
-                bits = batch_part.bits(part)
-            while bits:
-                lowest = bits & -bits
-                yield position, lowest.bit_length() - 1
-                bits ^= lowest
-
     def row_mask(self, ledger: LedgerInfo) -> NDArray[np.bool_]:
         """For each message of the ledger, in order, whether it is in; shape (messages,)."""
         sizes = ledger.batch_sizes.array()

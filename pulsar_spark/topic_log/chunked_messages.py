@@ -164,11 +164,6 @@ class ChunkedMessages:
         """Every chunk that ends no message: an entry that no reader hands on."""
         return PositionSet(self._uncounted)
 
-    def pending(self) -> Mapping[str, Position]:
-        """Incomplete messages, oldest first, each with the position of its first chunk."""
-        begun = {uuid: _begin(held) for uuid, held in self._pending.items()}
-        return dict(sorted(begun.items(), key=lambda each: each[1]))
-
     def first_pending(self, since_ms: int) -> Position | None:
         """The first position of an incomplete message that was begun at that time or later."""
         begun = (_begin(held) for held in self._pending.values() if held.since_ms >= since_ms)

@@ -78,8 +78,7 @@ class Publication:
     """Whether the producer leaves the topic with this publication."""
     is_brokers: bool = False
     """Whether it is the broker's own: no producer excludes it."""
-    _read: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
-    _published: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
+    _read: dict[tuple[str, int], Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
     def commit_on(
         self, state: TopicState, commit_id: str, now_ms: int
@@ -192,7 +191,7 @@ class Publication:
         self, state: TopicState, partition: int, producer: str, indexes: list[int]
     ) -> Iterable[tuple[int, Rows]]:
         """Ledger -> rows with a sequence id that was published, or is in an earlier row."""
-        read = [self._sequences(index)[producer] for index in indexes]
+        read = [self._sequences(self.ledgers[index].numbered(0))[producer] for index in indexes]
         ids = np.concatenate([sequence_ids for _, sequence_ids in read])
         repeated = np.ones(len(ids), bool)
         repeated[np.unique(ids, return_index=True)[1]] = False
@@ -200,7 +199,7 @@ class Publication:
         if known is not None and (late := ids <= known).any():
             ledgers = state.ledgers(partition)
             repeated[late] |= state.sequences(partition).published(
-                producer, ids[late], lambda ledger_id: self._stored(ledgers, ledger_id)
+                producer, ids[late], lambda ledger_id: self._sequences(_there(ledgers, ledger_id))
             )
         first = 0
         for index, (rows, _) in zip(indexes, read, strict=True):
@@ -220,25 +219,18 @@ class Publication:
             return self._ranges(index)
         left = {
             producer: ids[~np.isin(rows, duplicates)]
-            for producer, (rows, ids) in self._sequences(index).items()
+            for producer, (rows, ids) in self._sequences(self.ledgers[index].numbered(0)).items()
         }
         return {producer: SequenceRange.of(ids) for producer, ids in left.items() if len(ids)}
 
-    def _stored(self, ledgers: LedgerList, ledger_id: int) -> Mapping[str, tuple[Rows, Rows]]:
-        """The ids in a published ledger; read once, since a ledger does not change."""
-        if ledger_id not in self._published:
-            ledger = ledgers.get(ledger_id)
-            assert ledger is not None
-            assert self.read_sequences is not None
-            self._published[ledger_id] = self.read_sequences(ledger)
-        return self._published[ledger_id]
-
-    def _sequences(self, index: int) -> Mapping[str, tuple[Rows, Rows]]:
-        if index not in self._read:
+    def _sequences(self, ledger: LedgerInfo) -> Mapping[str, tuple[Rows, Rows]]:
+        """The ids in a ledger, by producer; read once, since a ledger does not change."""
+        place = (ledger.file, ledger.first_row)
+        if place not in self._read:
             if self.read_sequences is None:
                 raise ValueError("duplicates can't be told without a reader of sequence ids")
-            self._read[index] = self.read_sequences(self.ledgers[index].numbered(0))
-        return self._read[index]
+            self._read[place] = self.read_sequences(ledger)
+        return self._read[place]
 
     def _new_highest(self, state: TopicState) -> dict[int, dict[str, int]]:
         highest: dict[int, dict[str, int]] = {}
@@ -251,6 +243,12 @@ class Publication:
                         each.highest, of_partition.get(producer, each.highest)
                     )
         return highest
+
+
+def _there(ledgers: LedgerList, ledger_id: int) -> LedgerInfo:
+    ledger = ledgers.get(ledger_id)
+    assert ledger is not None
+    return ledger
 
 
 def check_term(state: TopicState, term: int | None) -> None:

@@ -40,7 +40,20 @@ def made(messages: Iterable[Message]) -> PositionSet:
 
 
 def listed(positions: PositionSet) -> list[Message]:
-    return [(*position, index) for position, index in positions.messages(LEDGERS)]
+    return messages_of(positions, LEDGERS)
+
+
+def messages_of(positions: PositionSet, ledgers: LedgerList) -> list[Message]:
+    """(ledger, entry, batch index) of each message, in order."""
+    found = []
+    for ledger_id in positions.ledger_ids:
+        ledger = ledgers.get(ledger_id)
+        assert ledger is not None
+        rows = np.flatnonzero(positions.row_mask(ledger))
+        entries, indexes = ledger.batch_sizes.places(rows)
+        places = zip(entries.tolist(), indexes.tolist(), strict=True)
+        found += [(ledger_id, entry_id, index) for entry_id, index in places]
+    return found
 
 
 _single = st.frozensets(st.sampled_from(MESSAGES))

@@ -32,6 +32,7 @@ from pulsar_spark.protocol.policies import KeySharedMode
 from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from tests.core.broker_samples import is_quiet
+from tests.core.partition import messages_of
 from tests.simulation.lots import Lots
 from tests.simulation.oracle import Oracle
 from tests.simulation.setting import THIRDS, drawn_setting
@@ -110,7 +111,7 @@ class World(Lots):
         return result
 
     def plain(self, messages: PositionSet) -> list[Message]:
-        return [(*position, index) for position, index in messages.messages(self.all_ledgers)]
+        return messages_of(messages, self.all_ledgers)
 
     def publish(self) -> None:
         """One commit of the log, with one ledger for this partition."""

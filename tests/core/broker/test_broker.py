@@ -52,6 +52,7 @@ from tests.core.broker_samples import (
     run,
     subscribe,
 )
+from tests.core.partition import messages_of
 
 
 def errors(ready: Ready) -> list[ServerError | None]:
@@ -150,11 +151,7 @@ def test_a_start_message_id_says_where_a_subscription_begins(
     command = subscribe("a", start_message_id=start, start_message_id_inclusive=inclusive)
     keep = TopicPolicies(retention_time_ms=-1, retention_size_bytes=-1)
     state, ready = run([[ledger(0, [3, 1]), ledger(2, [1])], [command]], keep)
-    rows = [
-        (*position, index)
-        for grant in ready.grants
-        for position, index in grant.messages.messages(state.ledgers)
-    ]
+    rows = [row for grant in ready.grants for row in messages_of(grant.messages, state.ledgers)]
     assert (min(rows) if rows else None) == first
 
 
