@@ -16,6 +16,8 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.records.stored_data import parse_json
+from pulsar_spark.records.stored_record import canonical_json
 
 RUNS = 7
 Columns = tuple[np.ndarray[Any, Any], ...]
@@ -68,18 +70,18 @@ def measure(columns: Columns, ledgers: LedgerList) -> dict[str, float]:
     earlier = empty.acknowledge(
         PositionSet.from_arrays(*(column[: len(column) // 2] for column in columns))
     )
-    data, text = cursor.to_bytes(), cursor.to_json()
+    data, text = cursor.to_bytes(), canonical_json(cursor.to_json_value())
     return {
         "bytes kB": len(data) / 1000,
         "JSON kB": len(text) / 1000,
         "build": milliseconds(lambda: empty.acknowledge(PositionSet.from_arrays(*columns))),
         "union": milliseconds(lambda: cursor.union(earlier)),
         "difference": milliseconds(lambda: cursor.difference(earlier, ledgers)),
-        "count": milliseconds(lambda: cursor.count(ledgers)),
+        "count": milliseconds(lambda: cursor.backlog(ledgers)),
         "to_bytes": milliseconds(cursor.to_bytes),
         "from_bytes": milliseconds(lambda: Cursor.from_bytes(data)),
-        "to_json": milliseconds(cursor.to_json),
-        "from_json": milliseconds(lambda: Cursor.from_json(text)),
+        "to_json": milliseconds(lambda: canonical_json(cursor.to_json_value())),
+        "from_json": milliseconds(lambda: Cursor.from_json_value(parse_json(text))),
     }
 
 

@@ -43,7 +43,6 @@ from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.positions.ledger_info import last_position
 from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
@@ -93,7 +92,7 @@ class Dispatched:
         ledger.refresh()
         for partition in range(PARTITIONS):
             step = self._steps.get(TopicPartition(self.topic, partition))
-            last = last_position(ledger.ledgers(partition))
+            last = ledger.ledgers(partition)[-1].last
             if step is None or step.last_position < last or dict(step.backlogs)[SUBSCRIPTION]:
                 return False
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -23,6 +24,8 @@ from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pulsar_spark.connector.sink.stream_writer import (
         PulsarliteStreamWriter,
         PulsarliteWriter,
@@ -108,3 +111,16 @@ class PulsarliteDataSource(DataSource):
         acknowledges = self.parsed.has("subscriptionName")
         sink = AcknowledgmentSink if acknowledges else MessageSink
         return sink(self.parsed, self.root, schema, overwrite=overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("pulsarlite")` known to this session, if it is not.
+
+    An installed Pulsarlite needs no such call: Spark finds it through `pyspark_pulsarlite`. An
+    editable install is found in that way only where the repository is the working folder.
+    """
+    try:
+        spark.dataSource.register(PulsarliteDataSource)
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pulsar_spark.connector.registration import register
 from pulsar_spark.connector.spark.java_home import ensure_java
 from pulsar_spark.errors import InvalidOptionError, ShellNotFoundError
 
@@ -73,6 +72,8 @@ def session(
     in 2 GiB, whatever was promised. InvalidOptionError if it is below 1.
     """
     from pyspark.sql import SparkSession
+
+    from pulsar_spark.connector.data_source import register
 
     spark = SparkSession.getActiveSession()
     if spark is None:

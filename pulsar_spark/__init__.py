@@ -18,6 +18,7 @@ from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.broker.broker_query import standalone
+    from pulsar_spark.connector.data_source import register
     from pulsar_spark.connector.functions.acknowledging import (
         acknowledge,
         acknowledge_cumulative,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     )
     from pulsar_spark.connector.functions.batch_transaction import transaction
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
-    from pulsar_spark.connector.registration import register
     from pulsar_spark.connector.session import session
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.deduplication_processor import deduplicate
@@ -60,7 +60,7 @@ _HOME_OF = {
     "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "process": "pulsar_spark.connector.functions.processing",
     "reconsume_later": "pulsar_spark.connector.functions.acknowledging",
-    "register": "pulsar_spark.connector.registration",
+    "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker.broker_query",
     "transaction": "pulsar_spark.connector.functions.batch_transaction",

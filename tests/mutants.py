@@ -286,7 +286,7 @@ def names_no_damage(patch: Any) -> None:
     "::test_poison_is_null_with_its_reason_and_its_neighbours_are_read",
 )
 def blames_the_neighbours_of_a_mismatch(patch: Any) -> None:
-    original = typed_values.ValueReader._values
+    original = typed_values.TypedValues._values
 
     def values(*arguments: Any) -> Any:
         column, reasons = original(*arguments)
@@ -294,7 +294,7 @@ def blames_the_neighbours_of_a_mismatch(patch: Any) -> None:
             return column, reasons
         return pa.nulls(len(column), column.type), dict.fromkeys(range(len(column)), "a neighbour")
 
-    patch.setattr(typed_values.ValueReader, "_values", values)
+    patch.setattr(typed_values.TypedValues, "_values", values)
 
 
 # -- subscriptions -----------------------------------------------------------------------------

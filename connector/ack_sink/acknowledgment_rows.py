@@ -294,7 +294,8 @@ def _batch_sizes(rows: _Rows, about: TopicPartition, state: TopicState) -> Numbe
         if ledger is None or wanted.min() < 0 or wanted.max() >= ledger.entries:
             wrong = int(wanted.min() if wanted.min() < 0 else wanted.max())
             raise _never_published(about, ledger_id, wrong, ledger)
-        sizes[chosen] = _sizes_of(ledger, wanted)
+        runs = ledger.batch_sizes.runs
+        sizes[chosen] = runs[0][0] if len(runs) == 1 else ledger.batch_sizes.array()[wanted]
     beyond = np.flatnonzero((numbers["batch_index"] >= sizes) & (sizes > 0))
     if len(beyond):
         row = int(beyond[0])
@@ -304,11 +305,6 @@ def _batch_sizes(rows: _Rows, about: TopicPartition, state: TopicState) -> Numbe
             f"{index}. Indexes count from 0. Nothing was acknowledged."
         )
     return sizes
-
-
-def _sizes_of(ledger: LedgerInfo, entries: Numbers) -> Numbers | int:
-    runs = ledger.batch_sizes.runs
-    return runs[0][0] if len(runs) == 1 else ledger.batch_sizes.array()[entries]
 
 
 def _never_published(
@@ -411,20 +407,11 @@ def _text_codes(texts: pa.ChunkedArray) -> Numbers:
 
 
 def _map_codes(maps: pa.ChunkedArray) -> Numbers:
-    """Equal numbers for maps of the same pairs in the same order; -1 for null and for empty."""
-    flat = maps.cast(_PROPERTIES).combine_chunks()
-    offsets = flat.offsets.to_numpy()
-    lengths = np.where(flat.is_valid().to_numpy(zero_copy_only=False), np.diff(offsets), 0)
-    width = int(lengths.max())
-    if not width:
-        return np.full(len(flat), -1, np.int64)
+    """Equal numbers for maps of the same pairs in the same order; null is as empty."""
+    flat = maps.cast(_PROPERTIES).fill_null([]).combine_chunks()
     pairs = _factorized([_text_codes(pa.chunked_array([part])) for part in (flat.keys, flat.items)])
-    held = np.full((len(flat), width), -1, np.int64)
-    places = np.arange(width)
-    used = places < lengths[:, None]
-    held[used] = pairs[(offsets[:-1, None] + places)[used]]
-    codes = _factorized([held[:, place] for place in range(width)])
-    return np.where(lengths > 0, codes, -1)
+    lists = pa.ListArray.from_arrays(flat.offsets, pa.array(pairs).cast(pa.string()))
+    return _text_codes(pa.chunked_array([pc.binary_join(lists, ",")]))
 
 
 def _properties_of(rows: _Rows, row: int) -> Properties:

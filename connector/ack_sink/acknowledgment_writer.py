@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded, fold, join_all
 from pulsar_spark.connector.spark.message_columns import check_columns
+from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -61,7 +62,6 @@ _OPTIONS: Final = frozenset({"serviceUrl", "topic", "subscriptionName", "txnAppI
 
 KNOWN_WITHIN_S = 5.0
 """How long a subscription that was just made may take to be known."""
-POLL_S: Final = 0.1
 _known: set[tuple[str, str, str]] = set()
 """(service url, topic, subscription) that this process has found."""
 
@@ -146,19 +146,20 @@ def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
 
 def _type_of(root: Root, topic: str, name: str) -> SubscriptionType | None:
     """None if the broker has told of no subscription of that topic."""
-    deadline = root.clock.monotonic_s() + KNOWN_WITHIN_S
+    begun_s = root.clock.monotonic_s()
     while True:
         types = {each.name: each.type for each in subscriptions(root, topic)}
         if not types or name in types:
             return SubscriptionType(types[name]) if types else None
-        if root.clock.monotonic_s() >= deadline:
+        waited_s = root.clock.monotonic_s() - begun_s
+        if waited_s >= KNOWN_WITHIN_S:
             near = difflib.get_close_matches(name, types, n=1, cutoff=0.6)
             offer = f"Did you mean {near[0]}?" if near else f"There is {', '.join(sorted(types))}."
             raise BrokerRefusedError(
                 ServerError.SUBSCRIPTION_NOT_FOUND,
                 f"Topic {topic} has no subscription {name}. {offer} Nothing was acknowledged.",
             )
-        root.clock.sleep(POLL_S)
+        root.clock.sleep(pause_s(waited_s, remote=root.store.remote))
 
 
 def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:

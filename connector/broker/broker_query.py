@@ -116,9 +116,13 @@ class Broker:
         term: int,
         sign: SignOfLife,
         begin: Callable[[], StreamingQuery],
+        *,
+        check_s: float = CHECK_S,
+        first_restart_s: float = FIRST_RESTART_S,
     ) -> None:
         self.root, self.term = root, term
         self._spark, self._sign, self._begin = spark, sign, begin
+        self._check_s, self._first_restart_s = check_s, first_restart_s
         self.query = begin()
         """The running query, or the last one."""
         self.restarts = 0
@@ -206,7 +210,7 @@ class Broker:
         """The error that ended the broker; None if it was stopped. Others restart the query."""
         clock = self.root.clock
         failures, begun_s = 0, clock.monotonic_s()
-        while not self._stopped.wait(CHECK_S):
+        while not self._stopped.wait(self._check_s):
             if self.query.isActive:
                 continue
             error: Exception | None = self.query.exception()
@@ -217,7 +221,7 @@ class Broker:
             while error is not None:
                 if not self._may_pass(error):
                     return error
-                wait_s = min(FIRST_RESTART_S * 2 ** min(failures, 10), LONGEST_RESTART_S)
+                wait_s = min(self._first_restart_s * 2 ** min(failures, 10), LONGEST_RESTART_S)
                 failures += 1
                 self.restart_error = str(error)
                 _log.error("The broker's query failed, and begins again in %g s: %s", wait_s, error)

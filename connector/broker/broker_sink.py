@@ -32,7 +32,14 @@ from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Reco
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerFencedError, FencedError, PulsarliteError
+from pulsar_spark.errors import (
+    BrokerFencedError,
+    CorruptFileError,
+    FencedError,
+    FutureVersionError,
+    PulsarliteError,
+    StorageError,
+)
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
 from pulsar_spark.hosting.hosted_broker import described
@@ -208,7 +215,14 @@ def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[st
     for written in (each for task in tasks for each in task.letters):
         letters.setdefault(written.topic, []).extend(written.ledgers)
     for topic, ledgers in sorted(letters.items()):
-        root.open(TopicName.parse(topic)).append(ledgers, application=application, is_brokers=True)
+        try:
+            log = root.open(TopicName.parse(topic))
+            log.append(ledgers, application=application, is_brokers=True)
+        except (CorruptFileError, FutureVersionError) as error:  # noqa: PERF203 - one of them
+            raise StorageError(
+                f"Letters could be written for {topic}, and not published: {error.message} The "
+                "batch is repeated, and sets aside the topic partitions whose letters these are."
+            ) from None  # no error that lasts: it would end the broker for all topics
     commands = dict.fromkeys(each for task in tasks for each in task.commands)
     if commands:
         SystemTopic(root, COMMANDS).append(commands, application=application)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
 from pulsar_spark.connector.spark.polling import pause_s
@@ -99,9 +99,6 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return BrokerOffset().to_json_value()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next batch; `start` itself while there is nothing to do."""

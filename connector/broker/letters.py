@@ -13,6 +13,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.schema.schema_registration import SinkSchema
@@ -94,9 +95,7 @@ def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.Re
 
 def _runs(versions: pa.Array) -> Iterator[tuple[int, int]]:
     """(begin, end) of each run of rows of the same version."""
-    known = versions.to_pylist()
-    starts = [row for row in range(len(known)) if not row or known[row] != known[row - 1]]
-    yield from pairwise([*starts, len(known)] if starts else [])
+    return pairwise([0, *pc.run_end_encode(versions).run_ends.to_pylist()])
 
 
 def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, fold
 from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.topic_log.topics import Root, options_of
@@ -283,7 +284,7 @@ class MessageConsumer:
         self._queue.extend(taken)
 
     def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
-        for task in self._run.tasks(self._offset, planned):
+        for task in plan_tasks(self._run.topics, self._offset, planned):
             for batch in read_messages(task, _COLUMNS):
                 yield from map(_message, batch.to_pylist())
 
@@ -358,23 +359,14 @@ def _rows(
     """Rows as for a sink that acknowledges."""
     if not messages:
         return []
-    rows = [
-        {
-            "topic": each.topic,
-            "ledger_id": each.message_id.ledger_id,
-            "entry_id": each.message_id.entry_id,
-            "partition": each.message_id.partition,
-            "batch_index": each.message_id.batch_index,
-            "ack_type": kind,
-            "attempt": each.attempt,
-            **{name: value for name, value in details.items() if value is not None},
-        }
-        for each in messages
-    ]
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    names = ("ledger_id", "entry_id", "partition", "batch_index")
+    columns: dict[str, list[Any]] = {
+        "topic": [each.topic for each in messages],
+        **{name: [getattr(each.message_id, name) for each in messages] for name in names},
+        "attempt": [each.attempt for each in messages],
+    }
+    same = {"ack_type": kind} | {name: it for name, it in details.items() if it is not None}
+    columns |= {name: [value] * len(messages) for name, value in same.items()}
     types = {"properties": pa.map_(pa.string(), pa.string())}
-    return [
-        pa.RecordBatch.from_pydict(
-            {name: pa.array(values, types.get(name)) for name, values in columns.items()}
-        )
-    ]
+    arrays = {name: pa.array(values, types.get(name)) for name, values in columns.items()}
+    return [pa.RecordBatch.from_pydict(arrays)]

@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.parquet as pq
 
 from pulsar_spark.connector.command_line import flights
-from pulsar_spark.connector.source.offset_store import OffsetStore
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -192,23 +190,20 @@ class Demo:
             .option("maxMessagesPerTrigger", per_trigger)
             .load()
         )
-        last = self._watch(
+        self._watch(
             flights.with_hashes(messages, "partition")
             .writeStream.format("parquet")
             .option("path", str(self.read))
             .option("checkpointLocation", str(self.checkpoint("read"))),
             "read",
         )
-        if last is not None:
-            self._say_offset(last)
 
-    def _watch(self, writer: DataStreamWriter, did: str) -> dict[str, Any] | None:
-        """Tell of each micro-batch until the query ends; the progress of the last that had rows."""
+    def _watch(self, writer: DataStreamWriter, did: str) -> None:
+        """Tell of each micro-batch that has rows until the query ends."""
         from pyspark.sql import SparkSession
 
         query = writer.trigger(availableNow=True).start()
-        started_s, messages, ended = time.monotonic(), 0, False
-        last: dict[str, Any] | None = None
+        started_s, messages, last, ended = time.monotonic(), 0, -1, False
         try:
             while not ended:
                 if self.interrupted.is_set():
@@ -218,8 +213,8 @@ class Demo:
                 ended = bool(query.awaitTermination(POLL_S))  # type: ignore[arg-type]
                 for progress in query.recentProgress:
                     number, rows = progress["batchId"], progress["numInputRows"]
-                    if rows and (last is None or number > last["batchId"]):
-                        last, messages = dict(progress), messages + rows
+                    if rows and number > last:
+                        last, messages = number, messages + rows
                         took_s = progress["durationMs"]["triggerExecution"] / 1000
                         self.say(f"  micro-batch {number}: {rows:>7,} {did} in {took_s:5.2f} s")
         finally:
@@ -231,33 +226,6 @@ class Demo:
             self.say(f"{messages:,} {did} in {took_s:.1f} s: {rate}, Spark's warming up included")
         else:
             self.say(f"Nothing was left to be {did}: the run before this one had done it.")
-        return last
-
-    def _say_offset(self, progress: dict[str, Any]) -> None:
-        """The offset of a micro-batch, as a person reads it."""
-        source, number = progress["sources"][0], progress["batchId"]
-        root = Root(str(self.root), {})
-        offsets = OffsetStore(root)
-        ended = offsets.load(json.loads(source["endOffset"]))
-        start = source["startOffset"]
-        begun = offsets.load(json.loads(start)) if start else StreamOffset(None)
-        topic = root.open(TopicName.parse(self.topic))
-        self.say(
-            f"\nThe offset of micro-batch {number}, the last: a cursor for each partition. Written "
-            "ledger:entry; 40:14/430[114-429] is a part of entry 14, which has 430 messages."
-        )
-        for partition, offset in ended.items():
-            ledgers = topic.ledgers(partition.partition)
-            batch = offset.batch_since(begun.get(partition), ledgers)
-            cursor = offset.cursor
-            done = str(cursor.mark_delete_position)
-            if cursor.individually_deleted:
-                done += f" and of what follows {cursor.individually_deleted}"
-            self.say(
-                f"  partition {partition.partition}: done up to {done}, "
-                f"{cursor.backlog(ledgers)} left; the micro-batch had {batch.count(ledgers):,}: "
-                f"{batch}"
-            )
 
     def _report(self, spark: SparkSession) -> bool:
         """Compare what was read with the input; whether they are the same."""

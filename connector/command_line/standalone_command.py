@@ -52,6 +52,10 @@ def add_to(parser: ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
 def run(arguments: Namespace) -> int:
     """Serve until a signal; the exit status. PulsarliteError if it can't be started."""
     options = storage_options(arguments)
@@ -71,16 +75,22 @@ def run(arguments: Namespace) -> int:
                 f"The broker of {broker.root.service_url} runs (process {os.getpid()}, term "
                 f"{broker.term}). Ctrl-C stops it."
             )
-            _serve(broker, stop)
+            watch(broker, stop)
             _say("Stopping. Consumers that read by an open grant go on; others wait.")
     finally:
         spark.stop()
     return 0
 
 
-def _serve(broker: Broker, stop: threading.Event) -> None:
+def watch(
+    broker: Broker,
+    stop: threading.Event,
+    say: Callable[[str], None] = _say,
+    every_s: float = CHECK_EVERY_S,
+) -> None:
+    """Say what becomes of the broker until `stop`. PulsarliteError if it ends by itself."""
     told: Mapping[str, Any] = {"restarts": 0, "set_aside": {}}
-    while not stop.wait(CHECK_EVERY_S):
+    while not stop.wait(every_s):
         status = broker.status()
         if not status["is_active"]:
             text = status["error"] or "the query ended"
@@ -90,15 +100,15 @@ def _serve(broker: Broker, stop: threading.Event) -> None:
                 )
             raise PulsarliteError(f"The broker ended: {text}")
         if status["restarts"] > told["restarts"]:
-            _say(
+            say(
                 f"The query failed and has begun again, {status['restarts']} times so far: "
                 f"{_first_line(status['restart_error'])}"
             )
         for about, error in status["set_aside"].items():
             if about not in told["set_aside"]:
-                _say(f"Set aside, and tried again from time to time: {about}: {error}")
+                say(f"Set aside, and tried again from time to time: {about}: {error}")
         for about in told["set_aside"].keys() - status["set_aside"].keys():
-            _say(f"No longer set aside: {about}")
+            say(f"No longer set aside: {about}")
         told = status
 
 
@@ -111,7 +121,3 @@ def _setter(stop: threading.Event) -> Callable[[int, FrameType | None], None]:
         stop.set()
 
     return handle
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

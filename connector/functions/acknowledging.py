@@ -12,9 +12,9 @@ acknowledgeCumulative, reconsumeLater.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from pulsar_spark.connector.topic_log.topics import service_url_of
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
@@ -45,7 +45,7 @@ class Writing(TypedDict, total=False):
     options: Mapping[str, str] | None
 
 
-_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index", "topic")
+IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 
 
 def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> DataFrame | None:
@@ -113,12 +113,15 @@ def details_of_later(
     df: DataFrame, delay: Delay, properties: Mapping[str, str] | None
 ) -> dict[str, Column]:
     """What a row that reconsumes later says besides its message id."""
+    from pyspark.sql import functions
+
     details = {
         "delay_ms": _literal(milliseconds_of(delay)),
         "reconsume_times": _reconsume_times(df),
     }
     if properties:
-        details["properties"] = _map(properties)
+        flat = [functions.lit(text) for pair in properties.items() for text in pair]
+        details["properties"] = functions.create_map(*flat)
     return details
 
 
@@ -148,7 +151,7 @@ def _say(
         given |= {"txnAppId": f"{who}/{subscription}/{ack_type}", "txnVersion": str(batch_id)}
     elif application is not None:
         raise InvalidOptionError("application needs batch_id: the number of this write.")
-    from pulsar_spark.connector.registration import register
+    from pulsar_spark.connector.data_source import register
 
     register(df.sparkSession)
     rows.write.format("pulsarlite").mode("append").options(**given).save()
@@ -161,24 +164,30 @@ def rows_that_acknowledge(
     """The rows that the sink takes."""
     from pyspark.sql import functions
 
-    missing = [name for name in ("ledger_id", "entry_id") if name not in df.columns]
+    named = with_ids(df, topic, IDS[:2])
+    columns = [named[name] for name in (*IDS, "topic", "attempt") if name in named.columns]
+    columns.append(functions.lit(ack_type).alias("ack_type"))
+    columns += [column.alias(name) for name, column in details.items()]
+    return named.select(*columns)
+
+
+def with_ids(df: DataFrame, topic: str | None, needed: Sequence[str]) -> DataFrame:
+    """The DataFrame with a column `topic`. InvalidMessageError if it does not name its messages."""
+    from pyspark.sql import functions
+
+    missing = [name for name in needed if name not in df.columns]
     if missing:
         raise InvalidMessageError(
-            f"The DataFrame has no column {missing[0]}: a message is known by ledger_id, entry_id, "
-            "partition, batch_index and topic. Keep these columns of what was read."
+            f"The DataFrame has no column {missing[0]}: a message is known by {', '.join(IDS)} "
+            "and topic. Keep these columns of what was read."
         )
-    if "topic" not in df.columns and topic is None:
+    if "topic" in df.columns:
+        return df
+    if topic is None:
         raise InvalidMessageError(
             "The DataFrame has no column topic: keep it of what was read, or say topic=..."
         )
-    columns = [df[name] for name in _IDS if name in df.columns]
-    if "topic" not in df.columns:
-        columns.append(functions.lit(topic).alias("topic"))
-    columns.append(functions.lit(ack_type).alias("ack_type"))
-    if "attempt" in df.columns:
-        columns.append(df["attempt"])
-    columns += [column.alias(name) for name, column in details.items()]
-    return df.select(*columns)
+    return df.withColumn("topic", functions.lit(topic))
 
 
 def _reconsume_times(df: DataFrame) -> Column:
@@ -198,15 +207,6 @@ def _literal(value: int) -> Column:
     from pyspark.sql import functions
 
     return functions.lit(value).cast("bigint")
-
-
-def _map(properties: Mapping[str, str]) -> Column:
-    from pyspark.sql import functions
-
-    flat: list[Any] = []
-    for name, value in properties.items():
-        flat += [functions.lit(name), functions.lit(value)]
-    return functions.create_map(*flat)
 
 
 def milliseconds_of(delay: Delay) -> int:

@@ -146,14 +146,12 @@ class BatchTransaction:
 
     def acknowledge(self, df: DataFrame, subscription: str, *, topic: str | None = None) -> None:
         """Acknowledge the messages of a DataFrame, one by one, once the transaction commits."""
-        self._check(df)
         self._acknowledge(df, subscription, "Individual", {}, topic)
 
     def acknowledge_cumulative(
         self, df: DataFrame, subscription: str, *, topic: str | None = None
     ) -> None:
         """Acknowledge all up to the furthest of these, once the transaction commits."""
-        self._check(df)
         self._acknowledge(df, subscription, "Cumulative", {}, topic)
 
     def negative_acknowledge(
@@ -165,7 +163,6 @@ class BatchTransaction:
         topic: str | None = None,
     ) -> None:
         """Give the messages back once the transaction commits; the delay counts from then."""
-        self._check(df)
         self._acknowledge(df, subscription, "Negative", details_of_negative(delay), topic)
 
     def reconsume_later(
@@ -178,7 +175,6 @@ class BatchTransaction:
         topic: str | None = None,
     ) -> None:
         """Have the messages copied to the retry letter topic once the transaction commits."""
-        self._check(df)
         details = details_of_later(df, delay, properties)
         self._acknowledge(df, subscription, "ReconsumeLater", details, topic)
 
@@ -190,6 +186,7 @@ class BatchTransaction:
         details: Mapping[str, Column],
         topic: str | None,
     ) -> None:
+        self._check(df)
         rows = rows_that_acknowledge(df, ack_type, details, topic)
         given = {**self._common, "subscriptionName": subscription}
         parsed = Options.parse(given, Scope.BATCH_WRITE)

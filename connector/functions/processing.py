@@ -23,12 +23,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType
 
-from pulsar_spark.connector.functions.acknowledging import Delay, milliseconds_of
+from pulsar_spark.connector.functions.acknowledging import IDS, Delay, milliseconds_of, with_ids
 from pulsar_spark.connector.spark.child_process import ChildDiedError, ChildProcess
-from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
 
 if TYPE_CHECKING:
@@ -39,11 +38,6 @@ _PICKLED: Final = b"\x80"
 """How a pickle begins, and no JSON."""
 LONGEST_ERROR: Final = 2_000
 """Characters of an error that go into the dead letter's properties."""
-OUTCOME_COLUMNS: Final = (
-    "ledger_id bigint, entry_id bigint, partition int, batch_index int, topic string, "
-    "ack_type string, attempt int, delay_ms bigint, reconsume_times int, "
-    "properties map<string,string>, error string"
-)
 _SCHEMA: Final = pa.schema(
     [
         ("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("partition", pa.int32()),
@@ -52,9 +46,8 @@ _SCHEMA: Final = pa.schema(
         ("properties", pa.map_(pa.string(), pa.string())), ("error", pa.string()),
     ]
 )  # fmt: skip
-_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 _OF_A_MESSAGE: Final[dict[str, Any]] = {
-    "value": None, "key": None, "properties": (), "topic": None, **dict.fromkeys(_IDS, -1),
+    "value": None, "key": None, "properties": (), "topic": None, **dict.fromkeys(IDS, -1),
     "redelivery_count": 0, "schema_error": None,
 }  # fmt: skip
 """Column -> what stands for it where it is missing; in the order of `Message`'s fields."""
@@ -130,28 +123,16 @@ def process(
     too; with `batch` it returns an array or a list, with a value for each message. The sink takes
     no such column: use it, then drop it.
     """
-    from pyspark.sql import functions
-
-    missing = [name for name in _IDS if name not in df.columns]
-    if missing:
-        raise InvalidMessageError(
-            f"The DataFrame has no column {missing[0]}: a message is known by {', '.join(_IDS)} "
-            "and topic. Keep these columns of what was read."
-        )
-    if "topic" not in df.columns:
-        if topic is None:
-            raise InvalidMessageError(
-                "The DataFrame has no column topic: keep it of what was read, or say topic=..."
-            )
-        df = df.withColumn("topic", functions.lit(topic))
+    df = with_ids(df, topic, IDS)
     if not batch:
         df = df.select(*(name for name in (*_OF_A_MESSAGE, "attempt") if name in df.columns))
     timeout_s = None if timeout is None else milliseconds_of(timeout) / 1000
+    outcomes = from_arrow_schema(_SCHEMA)
     if result is None:
-        return df.mapInArrow(Processor(function, batch, timeout_s), OUTCOME_COLUMNS)
+        return df.mapInArrow(Processor(function, batch, timeout_s), outcomes)
     type_ = DataType.fromDDL(result) if isinstance(result, str) else result
     processor = Processor(function, batch, timeout_s, to_arrow_type(type_))
-    return df.mapInArrow(processor, f"{OUTCOME_COLUMNS}, {RESULT} {type_.simpleString()}")
+    return df.mapInArrow(processor, outcomes.add(RESULT, type_))
 
 
 @dataclass(frozen=True)
@@ -326,7 +307,7 @@ def _rows(batch: pa.RecordBatch, outcomes: list[bytes]) -> pa.RecordBatch:
     count = batch.num_rows
     columns: dict[str, pa.Array] = {
         name: batch.column(name).cast(_SCHEMA.field(name).type)
-        for name in (*_IDS, "topic", "attempt")
+        for name in (*IDS, "topic", "attempt")
         if name in batch.schema.names
     }
     if not any(outcomes):

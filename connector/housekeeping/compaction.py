@@ -10,6 +10,7 @@ Follows Pulsar's `TwoPhaseCompactor`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -108,14 +109,13 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
     if horizon <= (before.horizon if before is not None else EARLIEST):
         return None
     sources = _sources(ledger, partition, before, horizon, chunks)
-    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    try:
+    with (
+        closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader,
+        LedgerFileWriter(ledger.store, ledger.folder) as writer,
+    ):
         latest = _latest(reader, ledger.topic, sources)
-        with LedgerFileWriter(ledger.store, ledger.folder) as writer:
-            kept = _copy(reader, ledger.topic, sources, latest, writer, partition, retain_null_key)
-            seal = writer.close().seal if writer.rows else None
-    finally:
-        reader.close()
+        kept = _copy(reader, ledger.topic, sources, latest, writer, partition, retain_null_key)
+        seal = writer.close().seal if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
@@ -125,7 +125,7 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
         value = {partition: compacted.to_json_value()}
         return Commit(state.number + 1, commit_id, now_ms, compacted=value)
 
-    if not isinstance(ledger.commit(build), Commit):
+    if ledger.commit(build) is None:
         return None
     read = sum(len(each.numbers) for each in sources)
     return Compacted(partition, horizon, read, writer.rows)
@@ -141,7 +141,7 @@ def _horizon(ledger: ManagedLedger, partition: int, chunks: PartitionChunks) -> 
     if known is not None:
         pending = known.first_pending(ledger.clock() - CHUNKS_AWAITED_MS)
     last = ledgers[-1] if pending is None else ledgers.last_before(pending.ledger_id)
-    return EARLIEST if last is None else Position(last.ledger_id, last.entries - 1)
+    return EARLIEST if last is None else last.last
 
 
 def _sources(
@@ -256,12 +256,7 @@ def _compacted(
     ledgers, messages = [], PositionSet()
     for each in kept:
         ledger, numbers = each.ledger, np.concatenate(each.numbers)
-        sizes = ledger.batch_sizes.array()
-        entries = ledger.batch_sizes.entries_of(numbers)
-        indexes = numbers - (np.cumsum(sizes) - sizes)[entries]
-        ids = np.full(len(numbers), ledger.ledger_id, np.int64)
-        part = PositionSet.from_arrays(ids, entries, indexes, sizes[entries])
-        messages = messages.union(part)
+        messages = messages.union(PositionSet.of_messages(ledger, numbers))
         ledgers.append(
             replace(
                 ledger, file=file, first_row=each.first_row, size_bytes=each.size_bytes,

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
+from pulsar_spark.errors import StorageError
 from pulsar_spark.positions.ledger_info import FileSeal
 
 BLOCK_BYTES: Final = 1 << 16
@@ -37,11 +38,14 @@ class DamagedError(OSError):
 
 
 class SummedOutput(io.RawIOBase):
-    """A Parquet writer's output: passes bytes on, and sums them up."""
+    """A Parquet writer's output: passes bytes on, and sums them up.
 
-    def __init__(self, sink: pa.NativeFile) -> None:
+    StorageError, which names the file by `path`, if the disk takes no more.
+    """
+
+    def __init__(self, sink: pa.NativeFile, path: str) -> None:
         super().__init__()
-        self._sink = sink
+        self._sink, self._path = sink, path
         self._sums: list[int] = []
         self._filled = self._crc32 = 0
         self._footer_crc32: int | None = None
@@ -51,7 +55,13 @@ class SummedOutput(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        self._sink.write(data)
+        try:
+            self._sink.write(data)
+        except OSError as error:
+            raise StorageError(
+                f"Could not write {self._path}: {error}. Nothing of it is kept. Check the disk and "
+                "the rights on it, then try again."
+            ) from error
         if self._footer_crc32 is not None:
             self._footer_crc32 = zlib_ng.crc32(view, self._footer_crc32)
             return len(view)

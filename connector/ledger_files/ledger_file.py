@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 import pyarrow as pa
@@ -33,7 +32,6 @@ from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.errors import (
     CorruptFileError,
     InvalidMessageError,
-    InvalidOptionError,
     ObjectNotFoundError,
     PulsarliteError,
     StorageError,
@@ -65,6 +63,7 @@ SAMPLE_ROWS = 1_024
 SAMPLE_BYTES = 65_536
 WORTH_COMPRESSING = 0.9
 """Values whose first bytes don't shrink to this share are stored as they are."""
+_WITH_STATISTICS = ("sequence_id", "publish_time", "event_time", "deliver_at")
 FEW_KEYS_SHARE = 4
 """Keys get a dictionary if there are at least as many rows to each distinct one."""
 
@@ -142,17 +141,12 @@ class LedgerFileWriter:
         folder: str,
         *,
         compression: str = "ZSTD",
-        path: str | None = None,
     ) -> None:
-        if compression not in _CODECS:
-            raise InvalidOptionError(
-                f"compressionType {compression!r} is not known. Known are "
-                f"{', '.join(COMPRESSION_TYPES)}."
-            )
-        self.path = path or new_data_path()
+        """`compression`: one of COMPRESSION_TYPES."""
+        self.path = f"{DATA_FOLDER}/{uuid.uuid4().hex}.parquet"
         self._compression = compression
         self._output = store.open_output(join(folder, self.path))
-        self._summed = SummedOutput(self._output.sink)
+        self._summed = SummedOutput(self._output.sink, self.path)
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_rows = self._waiting_bytes = 0
@@ -168,10 +162,6 @@ class LedgerFileWriter:
         if isinstance(messages, pa.RecordBatch):
             messages = pa.Table.from_batches([messages])
         messages = self._as_messages(messages)
-        with self._refusal_named():
-            return self._append(messages, partition)
-
-    def _append(self, messages: pa.Table, partition: int) -> int:
         first_row = self.rows
         if partition != self._partition and self._waiting_rows >= BOUNDARY_ROWS:
             self._flush(self._waiting_rows)
@@ -189,53 +179,33 @@ class LedgerFileWriter:
     def end_row_group(self) -> None:
         """Begin another row group: a reader of the next rows does not read those before."""
         if self._waiting_rows:
-            with self._refusal_named():
-                self._flush(self._waiting_rows)
+            self._flush(self._waiting_rows)
 
     def close(self) -> DataFile:
         """Make the file durable and visible. ValueError if it would hold no row."""
         if not self.rows:
             self.abort()
             raise ValueError("a data file holds at least one message")
-        with self._refusal_named():
-            if self._writer is None:
-                self._open(pa.concat_tables(self._waiting), whole=True)
-            self.end_row_group()
-            assert self._writer is not None
-            self._writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
-            self._writer.close()
+        if self._writer is None:
+            self._open(pa.concat_tables(self._waiting), whole=True)
+        self.end_row_group()
+        assert self._writer is not None
+        self._writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
+        self._writer.close()
         return DataFile(self.path, self.rows, self._summed.seal(self._output.close()))
 
     def abort(self) -> None:
         """Give up what was written. Harmless after `close`."""
         if self._writer is not None:
-            with suppress(pa.ArrowException, OSError, ValueError):
+            with suppress(pa.ArrowException, OSError, ValueError, PulsarliteError):
                 self._writer.close()
         self._output.abort()
 
     def __enter__(self) -> LedgerFileWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.abort()
-
-    @contextmanager
-    def _refusal_named(self) -> Iterator[None]:
-        """Turn an error of the disk into ours, which names the file."""
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, PulsarliteError):
-                raise
-            raise StorageError(
-                f"Could not write {self.path}: {error}. Nothing of it is kept. Check the disk and "
-                "the rights on it, then try again."
-            ) from error
 
     def _as_messages(self, messages: pa.Table) -> pa.Table:
         if self._schema is None:
@@ -290,6 +260,7 @@ class LedgerFileWriter:
             for name, encoding in _ENCODINGS.items()
             if name in schema.names and name not in dictionaries
         }
+        useful = ("publish_time",) if few else _WITH_STATISTICS
         levels = {name: level for name in codecs if level is not None and codecs[name] != "none"}
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._summed, "w"),
@@ -298,7 +269,7 @@ class LedgerFileWriter:
             compression_level=levels,
             use_dictionary=dictionaries,
             column_encoding=encodings,
-            write_statistics=["publish_time"] if few else _columns_with_statistics(schema),
+            write_statistics=[name for name in useful if name in schema.names],
             store_schema=False,
             write_page_checksum=True,
         )
@@ -427,11 +398,6 @@ class LedgerFileReader:
             raise self._damaged(ledger, error) from error
 
 
-def new_data_path() -> str:
-    """A name that no other data file has, relative to the topic's folder."""
-    return f"{DATA_FOLDER}/{uuid.uuid4().hex}.parquet"
-
-
 def _row_groups(rows: pa.Table) -> Iterator[pa.Table]:
     """The rows; if their payloads have more than ROW_GROUP_BYTES, in smaller parts."""
     if "value" not in rows.schema.names or rows.nbytes <= ROW_GROUP_BYTES:
@@ -482,8 +448,3 @@ def _columns_of_few_values(sample: pa.Table, schema: pa.Schema) -> list[str]:
         if pc.count_distinct(head).as_py() * FEW_KEYS_SHARE <= len(head):
             few.append("key")
     return few
-
-
-def _columns_with_statistics(schema: pa.Schema) -> list[str]:
-    useful = ("sequence_id", "publish_time", "event_time", "deliver_at")
-    return [name for name in useful if name in schema.names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -52,9 +53,6 @@ def read_sequence_ids(
     store: ObjectStore, folder: str, topic: str, ledger: LedgerInfo
 ) -> Mapping[str, tuple[Rows, Rows]]:
     """The same from a ledger's file; rows count from the ledger's first."""
-    reader = LedgerFileReader(store, folder, topic)
-    try:
-        columns = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")
+    columns = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")
+    with closing(LedgerFileReader(store, folder, topic)) as reader:
         return sequences_of(reader.read_table(ledger, columns))
-    finally:
-        reader.close()

@@ -49,7 +49,8 @@ def value_pages(source: CheckedInput, chunk: pq.ColumnChunkMetaData) -> Iterator
     end = place + chunk.total_compressed_size
     while place < end:
         try:
-            header, size = _header(source.read_at(min(_HEADER_BYTES, end - place), place))
+            begin = source.read_at(min(_HEADER_BYTES, end - place), place)
+            header, size = _struct(memoryview(begin).cast("B"), 0)
             page = source.read_at(header[_STORED_SIZE], place + size)
             if not source.verifies and zlib_ng.crc32(page) != header[_CHECKSUM] & 0xFFFFFFFF:
                 return
@@ -99,6 +100,9 @@ def _lengths(data: memoryview, at: int, rows: int) -> tuple[NDArray[np.int64], i
         raise _Unexpected
     size = block // miniblocks
     blocks = -(-(count - 1) // block)
+    plain = bytes(blocks * (1 + miniblocks))  # as blocks of numbers that are all the same are
+    if data[at : at + len(plain)] == plain:
+        return np.full(count, first, np.int64), at + len(plain)
     differences = np.zeros((blocks * miniblocks, size), np.int64)
     packed: dict[int, list[tuple[int, int]]] = {}  # bits -> (miniblock, its place)
     for begin in range(0, blocks * miniblocks, miniblocks):
@@ -137,12 +141,8 @@ def _unpacked(stored: bytes, bits: int) -> NDArray[np.int64]:
     return numbers.reshape(-1)
 
 
-def _header(data: bytes | pa.Buffer) -> tuple[dict[int, Any], int]:
-    """(field -> value, bytes taken) of a struct in Thrift's compact protocol."""
-    return _struct(memoryview(data).cast("B"), 0)
-
-
 def _struct(data: memoryview, at: int) -> tuple[dict[int, Any], int]:
+    """(field -> value, where it ends) of a struct in Thrift's compact protocol."""
     fields: dict[int, Any] = {}
     field = 0
     while data[at]:

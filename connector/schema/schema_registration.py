@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.schema.schema_records import fastavro
-from pulsar_spark.connector.schema.schema_types import check_fits, definition_of
+from pulsar_spark.connector.schema.schema_types import as_struct, check_fits, definition_of
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import (
     SchemaPolicies,
@@ -21,7 +21,7 @@ from pulsar_spark.connector.topic_log.namespace_policies import (
     schema_policies,
 )
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import IncompatibleSchemaError, InvalidMessageError, TopicNotFoundError
+from pulsar_spark.errors import IncompatibleSchemaError, TopicNotFoundError
 from pulsar_spark.options.options import Options
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_log.ledger_commit import Commit
@@ -52,16 +52,9 @@ class SinkSchema:
         if kind is SchemaType.AVRO:
             fastavro()
         column = rows["value"].dataType
-        definition = ""
-        if options.has("schema"):
-            definition = options["schema"]
-        elif kind.has_definition:
-            if not isinstance(column, StructType):
-                raise InvalidMessageError(
-                    f"Column value is {column.simpleString()}, and a schema of type {kind.value} "
-                    "takes a struct: make one with struct(...), or with from_json."
-                )
-            definition = definition_of(column)
+        definition = options["schema"] or ""
+        if kind.has_definition and not definition:
+            definition = definition_of(as_struct(column, kind))
         info = SchemaInfo(kind, definition)
         check_fits(column, info)
         return SinkSchema(info)

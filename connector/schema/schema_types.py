@@ -111,14 +111,21 @@ def check_fits(column: DataType, schema: SchemaInfo) -> None:
     """InvalidMessageError if a column of that type can't be written with the schema."""
     wanted = spark_type(schema)
     kind = schema.type.value
-    if schema.type.has_definition and not isinstance(column, StructType):
-        raise InvalidMessageError(
-            f"Column value is {column.simpleString()}, and a schema of type {kind} takes a struct: "
-            "make one with struct(...), or with from_json."
-        )
+    if schema.type.has_definition:
+        as_struct(column, schema.type)
     why = _misfit(column, wanted, "value")
     if why:
         raise InvalidMessageError(f"{why} by the schema of type {kind}: cast it.")
+
+
+def as_struct(column: DataType, kind: SchemaType) -> StructType:
+    """The type of a column of records. InvalidMessageError if it is another."""
+    if isinstance(column, StructType):
+        return column
+    raise InvalidMessageError(
+        f"Column value is {column.simpleString()}, and a schema of type {kind.value} takes a "
+        "struct: make one with struct(...), or with from_json."
+    )
 
 
 def _spark(avro: AvroType, where: str, above: tuple[AvroType, ...]) -> DataType:

@@ -61,7 +61,7 @@ class PartitionChunks:
         told = list(chunks.items())  # before the ledgers: a refresh may add to both
         known = self._known = self._known or ChunkedMessages(self._limits)
         ledgers, given_up = self._ledger.ledgers(self._partition), known.given_up
-        if state.last_ledger_with_chunks(self._partition) > known.last_ledger_id:
+        if told[-1][0] > known.last_ledger_id:
             for ledger_id, runs in told:
                 if ledger_id > known.last_ledger_id:
                     info = ledgers.get(ledger_id)

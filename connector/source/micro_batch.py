@@ -9,7 +9,7 @@ task, in order; each row has its attempt and its redelivery count.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -128,27 +128,19 @@ def _deal(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartitio
     if rows > ROWS_WORTH_SPLITTING:
         wanted = max(wanted, topics.options["minPartitions"] or os.cpu_count() or 1)
     goal = max(1, -(-rows // wanted))
-    tasks: list[list[tuple[tuple[str, str], RowRange]]] = []
+    tasks: list[dict[tuple[str, str], list[RowRange]]] = []
     filled = goal
-    for piece in pieces:
-        if filled + piece[1].rows // 2 >= goal and filled:
-            tasks.append([])
-            filled = 0
-        tasks[-1].append(piece)
-        filled += piece[1].rows
-    return [_task(topics, _by_topic(task)) for task in tasks]
-
-
-def _by_topic(pieces: Iterable[tuple[tuple[str, str], RowRange]]) -> Ranges:
-    """The pieces of each topic; those that adjoin are one again."""
-    grouped: dict[tuple[str, str], list[RowRange]] = {}
     for topic, piece in pieces:
-        mine = grouped.setdefault(topic, [])
+        if filled + piece.rows // 2 >= goal and filled:
+            tasks.append({})
+            filled = 0
+        mine = tasks[-1].setdefault(topic, [])
         if mine and _adjoin(mine[-1], piece):
             mine[-1] = replace(mine[-1], rows=mine[-1].rows + piece.rows)
         else:
             mine.append(piece)
-    return grouped
+        filled += piece.rows
+    return [_task(topics, task) for task in tasks]
 
 
 def _adjoin(one: RowRange, other: RowRange) -> bool:

@@ -14,7 +14,7 @@ import uuid
 from collections import deque
 from typing import Any
 
-from pulsar_spark.connector.storage.object_store import join
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.planning.stream_offset import StreamOffset
@@ -56,22 +56,9 @@ class OffsetStore:
         if path is None:
             return StreamOffset.from_json_value(value)
         SPILLED_FORMAT.check_version(value.get("version"))
-        data = self._root.store.get(str(path))
-        owner, _, name = str(path).rpartition("/")[2].partition("-")
-        if data is None or name != f"{hashlib.sha256(data).hexdigest()}.json":
-            state = "missing" if data is None else "damaged"
-            raise CorruptFileError(
-                f"Offset file {path}, which the checkpoint names, is {state}. Restore it from a "
-                "copy, or start with a new checkpoint."
-            )
-        self._owner = owner
-        try:
-            return StreamOffset.from_json_value(parse_json(data))
-        except ValueError as error:
-            raise CorruptFileError(
-                f"Offset file {path}, which the checkpoint names, is damaged: {error}. Restore it "
-                "from a copy, or start with a new checkpoint."
-            ) from error
+        data = read_hashed(self._root.store, str(path), "it has an offset")
+        self._owner = str(path).rpartition("/")[2].partition("-")[0]
+        return _offset(data, str(path))
 
     def release(self, committed: dict[str, Any]) -> None:
         """Spark has committed that offset: delete spilled ones that nobody asks for any more."""
@@ -82,13 +69,10 @@ class OffsetStore:
     def _spill(self, offset: StreamOffset, data: bytes) -> dict[str, Any]:
         topic = TopicName.parse(next(iter(offset.items()))[0].topic)
         folder = join(topic.storage_path, "offsets")
-        path = join(folder, f"{self._owner}-{hashlib.sha256(data).hexdigest()}.json")
+        stored = readable(lambda: data, _offset, folder)
         if self._spilled is None:
             self._spilled = self._spilled_before(folder)
-        stored = readable(
-            lambda: data, lambda text, _: StreamOffset.from_json_value(parse_json(text)), path
-        )
-        self._root.store.put_if_absent(path, stored)
+        path = write_hashed(self._root.store, join(folder, f"{self._owner}-"), stored)
         if path not in self._spilled:
             self._spilled.append(path)
         return {"spilled": path, "version": SPILLED_FORMAT.version}
@@ -101,3 +85,30 @@ class OffsetStore:
             if each.path.rpartition("/")[2].startswith(f"{self._owner}-")
         )
         return deque(each.path for each in sorted(mine, key=lambda each: each.modified_ms))
+
+
+def write_hashed(store: ObjectStore, prefix: str, data: bytes) -> str:
+    """The path of a new file, which is durable: the prefix, and the SHA-256 of the data."""
+    path = f"{prefix}{hashlib.sha256(data).hexdigest()}.json"
+    store.put_if_absent(path, data)
+    return path
+
+
+def read_hashed(store: ObjectStore, path: str, says: str) -> bytes:
+    """Read `write_hashed`. CorruptFileError if it is gone, or not what its name says."""
+    data = store.get(path)
+    if data is None or not path.endswith(f"{hashlib.sha256(data).hexdigest()}.json"):
+        state = "missing" if data is None else "damaged"
+        raise CorruptFileError(
+            f"File {path}, which the checkpoint names, is {state}: {says}. Restore it from a copy, "
+            "or start with a new checkpoint."
+        )
+    return data
+
+
+def _offset(data: bytes, path: str) -> StreamOffset:
+    try:
+        value = parse_json(data)
+    except ValueError as error:
+        raise SPILLED_FORMAT.damaged(path, error) from error
+    return StreamOffset.from_json_value(value)

@@ -101,7 +101,7 @@ class PartitionView:
         ledgers = self.ledgers
         if not len(ledgers):
             return self.trimmed
-        return Position(ledgers[-1].ledger_id, ledgers[-1].entries - 1)
+        return ledgers[-1].last
 
     @property
     def trimmed(self) -> Position:
@@ -148,7 +148,7 @@ class PartitionView:
         for rows in self.chunks.row_ranges(messages):
             inside = slice(rows.first_row, rows.first_row + rows.rows)
             columns = _columns(numbers, rows.ledger, inside, rows.selected())
-            yield replace(rows, numbers=columns)
+            yield replace(rows, numbers=tuple(columns))
 
     def _is_lost(self, ledger_id: int) -> bool:
         """Whether messages of a ledger, removed since they were planned, can't be read any more."""
@@ -220,9 +220,7 @@ def _kept_ranges(
         assert ledger is not None
         kept, rows = kept_rows(compacted, ledger)
         wanted = messages.row_mask(ledger)[kept]
-        sizes = ledger.batch_sizes.array()
-        entries = ledger.batch_sizes.entries_of(kept)
-        indexes = kept - (np.cumsum(sizes) - sizes)[entries]
+        entries, indexes = ledger.batch_sizes.places(kept)
         ids = (
             ("entry_id", entries.astype(np.int32).tobytes()),
             ("batch_index", indexes.astype(np.int32).tobytes()),
@@ -237,33 +235,22 @@ def _columns(
     ledger: LedgerInfo,
     messages: NDArray[np.int64] | slice,
     selected: NDArray[np.bool_] | None,
-) -> tuple[tuple[str, int | bytes], ...]:
-    """Each column by its name: one number if all rows have the same, else bytes.
+) -> Iterator[tuple[str, int | bytes]]:
+    """Each column by its name: one number if all rows have the same, else an int32 a row.
 
-    `messages` are counted from the ledger's first, and `selected` says which of them matter.
+    `messages` are counted from the ledger's first, and `selected` says which of them matter. Of
+    several numbers a message has the highest.
     """
-    return tuple(
-        (name, _column(sets, ledger, messages, selected)) for name, sets in numbers.items()
-    )
-
-
-def _column(
-    sets: Mapping[int, PositionSet],
-    ledger: LedgerInfo,
-    messages: NDArray[np.int64] | slice,
-    selected: NDArray[np.bool_] | None,
-) -> int | bytes:
-    """Each message's number: the highest whose set has it, else 0."""
-    values: NDArray[np.int32] | None = None
-    for number, held in sorted(sets.items()):
-        if number and ledger.ledger_id in held.ledger_ids:
-            mask = held.row_mask(ledger)[messages]
-            if values is None:
-                values = np.zeros(len(mask), np.int32)
-            values[mask] = number
-    if values is None:
-        return 0
-    chosen = values if selected is None else values[selected]
-    if (chosen == chosen[0]).all():
-        return int(chosen[0])
-    return bytes(values.tobytes())
+    for name, sets in numbers.items():
+        values: NDArray[np.int32] | None = None
+        for number, held in sorted(sets.items()):
+            if number and ledger.ledger_id in held.ledger_ids:
+                mask = held.row_mask(ledger)[messages]
+                values = np.zeros(len(mask), np.int32) if values is None else values
+                values[mask] = number
+        if values is None:
+            yield name, 0
+            continue
+        chosen = values if selected is None else values[selected]
+        same = bool((chosen == chosen[0]).all())
+        yield name, int(chosen[0]) if same else values.tobytes()

@@ -86,7 +86,7 @@ def before_id(message_id: MessageId, view: PartitionView, *, inclusive: bool) ->
         before = ledgers.last_before(position.ledger_id + (ledger is not None))
         if before is None:
             return Cursor(min(position.previous if inclusive else position, view.trimmed))
-        return Cursor(Position(before.ledger_id, before.entries - 1))
+        return Cursor(before.last)
     size = ledger.batch_sizes.size_of(position.entry_id)
     done = message_id.batch_index if inclusive else message_id.batch_index + 1
     if message_id.batch_index < 0:
@@ -107,7 +107,7 @@ def before_time(view: PartitionView, time_ms: int) -> Position:
     if newest is None:
         return view.first_position
     if newest.max_publish_time_ms < time_ms:
-        return Position(newest.ledger_id, newest.entries - 1)
+        return newest.last
     ledger = view.ledger
     compacted = ledger.state.compacted(newest.partition)
     numbers, rows = np.arange(newest.messages), newest
@@ -119,7 +119,7 @@ def before_time(view: PartitionView, time_ms: int) -> Position:
         times = reader.read_table(rows, ["publish_time"])["publish_time"]
     finally:
         reader.close()
-    entries, firsts = np.unique(newest.batch_sizes.entries_of(numbers), return_index=True)
+    entries, firsts = np.unique(newest.batch_sizes.places(numbers)[0], return_index=True)
     micros = pc.cast(times, "int64").to_numpy()[firsts]
     earlier = entries[micros < time_ms * 1000]
     return Position(newest.ledger_id, int(earlier[-1]) if len(earlier) else -1)

@@ -39,14 +39,18 @@ _NEEDED: Final = (
 _FIELDS: Final = {column.name: column.field for column in READ_COLUMNS}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TypedValues:
-    """The typed values of a source with `valueSchema`, and what it does with misfits."""
+    """The typed values of a source with `valueSchema`, and what it does with misfits.
+
+    A task decodes with a copy of its own.
+    """
 
     schema: StructType
     on_mismatch: str
     root: Root
     subscription: str | None = None
+    _decoders: dict[tuple[str, int | None], Any] = field(default_factory=dict)
 
     @staticmethod
     def of(options: Options, root: Root, schema: StructType) -> TypedValues | None:
@@ -64,6 +68,83 @@ class TypedValues:
         wanted = [*names, *(name for name in _NEEDED if name not in names)]
         return StructType([_FIELDS[name] for name in wanted])
 
+    def decode(self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger) -> pa.RecordBatch:
+        """The batch with typed values, and the columns that Spark has asked for.
+
+        With onSchemaMismatch fail, SchemaMismatchError names the first message that does not fit.
+        """
+        column, reasons = self._values(batch, topic, ledger)
+        if reasons and self.on_mismatch == "fail":
+            raise _mismatch(batch, topic, reasons)
+        errors = pa.nulls(batch.num_rows, pa.string())
+        if reasons:
+            errors = pa.array([reasons.get(row) for row in range(batch.num_rows)], pa.string())
+        arrays = [
+            column if name == "value" else errors if name == "schema_error" else batch.column(name)
+            for name in self.schema.fieldNames()
+        ]
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        made = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if reasons and self.on_mismatch == "deadLetter":
+            bad = pc.is_valid(errors)
+            self._bury(batch.append_column("error", errors).filter(bad), topic)
+            made = made.filter(pc.invert(bad))
+        return made
+
+    def _bury(self, batch: pa.RecordBatch, topic: str) -> None:
+        """Report these as dead letters, before the messages behind them are delivered.
+
+        A repeated task reports them again, which changes nothing: a message is buried once.
+        """
+        names = ("ledger_id", "entry_id", "partition", "batch_index", "attempt", "error")
+        columns = {name: batch.column(name) for name in names}
+        columns["topic"] = pa.repeat(topic, batch.num_rows)
+        columns["ack_type"] = pa.repeat("DeadLetter", batch.num_rows)
+        folded = fold([pa.RecordBatch.from_pydict(columns)], self.root, None)
+        assert self.subscription is not None
+        tell(self.root, self.subscription, [folded], None)
+
+    def _values(
+        self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger
+    ) -> tuple[pa.Array, Reasons]:
+        values = batch.column("value")
+        versions = batch.column("schema_version")
+        distinct = versions.unique().to_pylist() or [None]
+        if len(distinct) == 1:
+            found: tuple[pa.Array, Reasons] = self._decoder(topic, ledger, distinct[0])(values)
+            return found
+        parts, places, reasons = [], [], {}
+        for version in distinct:
+            mask = pc.is_null(versions) if version is None else pc.equal(versions, version)
+            rows = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
+            part, why = self._decoder(topic, ledger, version)(values.take(pa.array(rows)))
+            parts.append(part)
+            places.append(rows)
+            reasons.update({int(rows[row]): text for row, text in why.items()})
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_arrays(parts).take(pa.array(order)), dict(sorted(reasons.items()))
+
+    def _decoder(self, topic: str, ledger: ManagedLedger, version: int | None) -> Any:
+        """The decoder of a schema version; without a version, of the reader's schema itself."""
+        if (topic, version) not in self._decoders:
+            registry, schema = ledger.state.schemas, self.schema
+            wanted = schema["value"].dataType if "value" in schema.fieldNames() else None
+            reader = _reader(registry.schemas, wanted)
+            writer = reader if version is None else registry.get(version)
+            if wanted is None:
+                wanted = _FIELDS["value"].dataType if reader is None else spark_type(reader)
+            kind = to_arrow_type(wanted, timezone="UTC")
+            made: Callable[[pa.Array], tuple[pa.Array, Reasons]]
+            if reader is None:
+                made = partial(nothing_fits, kind, "the topic has no schema that gives this type")
+            elif writer is None:
+                why = f"the topic has no schema of version {version}"
+                made = partial(nothing_fits, kind, why)
+            else:
+                made = decoder(reader, writer, kind)
+            self._decoders[topic, version] = made
+        return self._decoders[topic, version]
+
 
 def read_values(
     partition: MessageInputPartition, schema: StructType, values: TypedValues | None
@@ -75,11 +156,10 @@ def read_values(
     if values is None:
         yield from read_messages(partition, schema)
         return
-    reader = ValueReader(values)
     for topic in partition.topics:
         ledger = ManagedLedger.open(partition.root.store, topic.folder, topic=topic.topic)
         for batch in read_messages(replace(partition, topics=(topic,)), values.stored):
-            yield reader.decode(batch, topic.topic, ledger)
+            yield values.decode(batch, topic.topic, ledger)
 
 
 def check_typed_schema(
@@ -130,91 +210,6 @@ def value_type(ledgers: Iterable[ManagedLedger]) -> DataType:
                 f"{topic} {other.simpleString()}. Read them apart, or without the option."
             )
     return kind
-
-
-@dataclass(slots=True)
-class ValueReader:
-    """One task's decoding."""
-
-    values: TypedValues
-    _decoders: dict[tuple[str, int | None], Any] = field(default_factory=dict)
-
-    def decode(self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger) -> pa.RecordBatch:
-        """The batch with typed values, and the columns that Spark has asked for.
-
-        With onSchemaMismatch fail, SchemaMismatchError names the first message that does not fit.
-        """
-        column, reasons = self._values(batch, topic, ledger)
-        if reasons and self.values.on_mismatch == "fail":
-            raise _mismatch(batch, topic, reasons)
-        errors = pa.nulls(batch.num_rows, pa.string())
-        if reasons:
-            errors = pa.array([reasons.get(row) for row in range(batch.num_rows)], pa.string())
-        arrays = [
-            column if name == "value" else errors if name == "schema_error" else batch.column(name)
-            for name in self.values.schema.fieldNames()
-        ]
-        schema = to_arrow_schema(self.values.schema, timezone="UTC")
-        made = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        if reasons and self.values.on_mismatch == "deadLetter":
-            bad = pc.is_valid(errors)
-            self._bury(batch.append_column("error", errors).filter(bad), topic)
-            made = made.filter(pc.invert(bad))
-        return made
-
-    def _bury(self, batch: pa.RecordBatch, topic: str) -> None:
-        """Report these as dead letters, before the messages behind them are delivered.
-
-        A repeated task reports them again, which changes nothing: a message is buried once.
-        """
-        names = ("ledger_id", "entry_id", "partition", "batch_index", "attempt", "error")
-        columns = {name: batch.column(name) for name in names}
-        columns["topic"] = pa.repeat(topic, batch.num_rows)
-        columns["ack_type"] = pa.repeat("DeadLetter", batch.num_rows)
-        folded = fold([pa.RecordBatch.from_pydict(columns)], self.values.root, None)
-        assert self.values.subscription is not None
-        tell(self.values.root, self.values.subscription, [folded], None)
-
-    def _values(
-        self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger
-    ) -> tuple[pa.Array, Reasons]:
-        values = batch.column("value")
-        versions = batch.column("schema_version")
-        distinct = versions.unique().to_pylist() or [None]
-        if len(distinct) == 1:
-            found: tuple[pa.Array, Reasons] = self._decoder(topic, ledger, distinct[0])(values)
-            return found
-        parts, places, reasons = [], [], {}
-        for version in distinct:
-            mask = pc.is_null(versions) if version is None else pc.equal(versions, version)
-            rows = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
-            part, why = self._decoder(topic, ledger, version)(values.take(pa.array(rows)))
-            parts.append(part)
-            places.append(rows)
-            reasons.update({int(rows[row]): text for row, text in why.items()})
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return pa.concat_arrays(parts).take(pa.array(order)), dict(sorted(reasons.items()))
-
-    def _decoder(self, topic: str, ledger: ManagedLedger, version: int | None) -> Any:
-        """The decoder of a schema version; without a version, of the reader's schema itself."""
-        if (topic, version) not in self._decoders:
-            registry, schema = ledger.state.schemas, self.values.schema
-            wanted = schema["value"].dataType if "value" in schema.fieldNames() else None
-            reader = _reader(registry.schemas, wanted)
-            writer = reader if version is None else registry.get(version)
-            if wanted is None:
-                wanted = _FIELDS["value"].dataType if reader is None else spark_type(reader)
-            kind = to_arrow_type(wanted, timezone="UTC")
-            made: Callable[[pa.Array], tuple[pa.Array, Reasons]]
-            if reader is None:
-                made = partial(nothing_fits, kind, "the topic has no schema that gives this type")
-            elif writer is None:
-                why = f"the topic has no schema of version {version}"
-                made = partial(nothing_fits, kind, why)
-            else:
-                made = decoder(reader, writer, kind)
-            self._decoders[topic, version] = made
-        return self._decoders[topic, version]
 
 
 def _reader(schemas: Sequence[SchemaInfo], wanted: DataType | None) -> SchemaInfo | None:

@@ -1,7 +1,8 @@
 """How long to wait between two looks for news: the longer nothing happens, the longer.
 
 Invariants: what comes after a quiet time is found at most a tenth of that time later, and never
-more than MOST_PAUSE_S; who has nothing to do looks four times a second.
+more than MOST_PAUSE_S; who has nothing to do looks four times a second. Whoever waits, for news,
+for an answer or for a topic, looks as often as this says.
 """
 
 from __future__ import annotations

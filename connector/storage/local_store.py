@@ -17,7 +17,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -49,9 +49,15 @@ class LocalStore(ObjectStore):
         return f"LocalStore({self.root!r})"
 
     def get(self, path: str) -> bytes | None:
-        with _told("read", path), suppress(*_MISSING), io.FileIO(self._full(path)) as file:
-            return file.readall()
-        return None
+        with _told("read", path):
+            try:
+                descriptor = os.open(self._full(path), os.O_RDONLY)
+            except _MISSING:
+                return None
+            try:
+                return _read_all(descriptor)
+            finally:
+                os.close(descriptor)
 
     def get_versioned(self, path: str) -> Versioned | None:
         data = self.get(path)
@@ -62,7 +68,8 @@ class LocalStore(ObjectStore):
         with _told("write", path):
             if os.path.exists(full):
                 return False
-            return _link(self._temporary(path, data), full, durable=_is_durable(path))
+            durable = _is_durable(path)
+            return _link(self._temporary(full, data, durable=durable), full, durable=durable)
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         full = self._full(path)
@@ -73,14 +80,16 @@ class LocalStore(ObjectStore):
                 there = self.get_versioned(path)
                 if (there.token if there else None) != token:
                     return False
-                _replace(self._temporary(path, data), full)
-                if _is_durable(path):
+                durable = _is_durable(path)
+                _replace(self._temporary(full, data, durable=durable), full)
+                if durable:
                     _sync_folder(os.path.dirname(full))
                 return True
 
     def touch(self, path: str, data: bytes) -> None:
+        full = self._full(path)
         with _told("touch", path):
-            _replace(self._temporary(path, data, durable=False), self._full(path))
+            _replace(self._temporary(full, data, durable=False), full)
 
     def size(self, path: str) -> int | None:
         with _told("look at", path), suppress(*_MISSING):
@@ -115,21 +124,23 @@ class LocalStore(ObjectStore):
             self._have(os.path.dirname(full))
             return _LocalOutput(full, path)
 
-    def _temporary(self, path: str, data: bytes, *, durable: bool = True) -> str:
-        """A new temporary file beside that of the path, fsynced if that has to be durable."""
-        folder = os.path.dirname(self._full(path))
+    def _temporary(self, full: str, data: bytes, *, durable: bool) -> str:
+        """A new temporary file beside that of the full path, fsynced if it is to be durable."""
+        folder = os.path.dirname(full)
         self._have(folder)
         temporary = _new_temporary(folder)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            with io.FileIO(temporary, "x") as file:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(file.fileno(), view) :]
-                if durable and _is_durable(path):
-                    os.fsync(file.fileno())
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if durable:
+                os.fsync(descriptor)
         except OSError:
             _discard(temporary)
             raise
+        finally:
+            os.close(descriptor)
         return temporary
 
     def _have(self, folder: str) -> None:
@@ -187,17 +198,23 @@ class _LocalOutput(Output):
         _discard(self._temporary)
 
 
-@contextmanager
-def _told(verb: str, path: str) -> Iterator[None]:
-    """Turn an error of the disk into ours, which names the file."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, PulsarliteError):
-            raise
-        raise StorageError(
-            f"Could not {verb} {path}: {error}. Check the disk and the rights on it."
-        ) from error
+class _told:  # noqa: N801 - reads as a function
+    """Turns an error of the disk into ours, which names the file. A class, as `get` is quick."""
+
+    __slots__ = ("_path", "_verb")
+
+    def __init__(self, verb: str, path: str) -> None:
+        self._verb, self._path = verb, path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, PulsarliteError):
+            raise StorageError(
+                f"Could not {self._verb} {self._path}: {error}. Check the disk and the rights on "
+                "it."
+            ) from error
 
 
 def _is_durable(path: str) -> bool:
@@ -255,3 +272,10 @@ def _sync_folder(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _read_all(descriptor: int) -> bytes:
+    parts = []
+    while part := os.read(descriptor, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)

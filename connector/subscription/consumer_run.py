@@ -8,28 +8,28 @@ plans on. Stands where Pulsar has `ConsumerImpl`; Spark's source and `MessageCon
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from pulsar_spark.connector.source.input_partition import MessageInputPartition
-from pulsar_spark.connector.source.micro_batch import admission, plan_tasks
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.source.micro_batch import admission
+from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
-from pulsar_spark.connector.subscription.delivery_times import DeliveryTimes
-from pulsar_spark.connector.subscription.subscription_client import (
-    SubscriptionClient,
-    new_consumer_name,
-)
+from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
+from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.partition_consumer import Offered
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.planning.suspect_messages import SuspectGroup
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import Report
+from pulsar_spark.protocol.policies import hosted_policies
+from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
 from pulsar_spark.topic_name import TopicPartition
 
 FLOOR_EVERY_S = 5.0
@@ -81,16 +81,14 @@ class ConsumerRun:
         Spark stores it before anybody hears of the consumer.
         """
         name = self._options["subscriptionName"]
-        consumer = self._options["consumerName"] or new_consumer_name(name)
+        consumer = self._options["consumerName"] or f"{name}-{uuid.uuid4().hex[:10]}"
         return StreamOffset({}, name, consumer, ack_mode=self._options["ackMode"])
 
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker. The first call makes it: the consumer is known by then."""
         if self._client is None:
-            self._client = SubscriptionClient(
-                self._options, self._root, begun.consumer, begun, self.topics.first_topic
-            )
-            self._client.subscribe(self.topics.partitions())
+            self._client = SubscriptionClient(self.topics, begun)
+            self._client.subscribe()
         self._client.committed = begun
         return self._client
 
@@ -101,7 +99,7 @@ class ConsumerRun:
         """
         client = self._connection
         news = self.topics.refresh()
-        client.subscribe(self.topics.partitions())
+        client.subscribe()
         if client.hear():
             news = True
             self.topics.refresh()
@@ -142,12 +140,6 @@ class ConsumerRun:
         """Whether the run ends: `end_here` was called."""
         return self._stop_at is not None
 
-    def tasks(
-        self, begun: StreamOffset, ended: StreamOffset, released: SuspectGroup | None = None
-    ) -> list[MessageInputPartition]:
-        """The tasks that read the micro-batch between these offsets."""
-        return plan_tasks(self.topics, begun, ended, released)
-
     def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
         """The ledgers of each partition that the offset names."""
         self.topics.open_all(about.topic for about, _ in offset.items())
@@ -175,12 +167,9 @@ class ConsumerRun:
         waiting = {partition: each.waiting for partition, each in offered.items()}
         taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
         for partition, messages in taken.items():
-            consumer, by_attempt = (
-                client.consumers[partition],
-                offered[partition].by_attempt(messages),
-            )
-            start, ledgers = begun.get(partition), waiting[partition].ledgers
-            offsets[partition] = consumer.plan(start, by_attempt, ledgers)
+            consumer, start = client.consumers[partition], begun.get(partition)
+            by_attempt = offered[partition].by_attempt(messages)
+            offsets[partition] = consumer.plan(start, by_attempt, waiting[partition].ledgers)
             if self._stop_at is not None and not consumer.automatic:
                 delivered = self._delivered.get(partition, PositionSet()).union(messages)
                 self._delivered[partition] = delivered.after(consumer.floor)
@@ -315,3 +304,38 @@ class ConsumerRun:
             return False
         end = self._end_of(partition)
         return end is None or step.last_position >= end
+
+
+class DeliveryTimes:
+    """Messages that an Exclusive or Failover consumer holds back until their delivery time.
+
+    A ledger's times are read once, and only if one of them lies ahead. Stands in for the broker's
+    delayed delivery, which open grants (all that comes) rule out.
+    """
+
+    def __init__(self) -> None:
+        self._delayed: dict[TopicPartition, DelayedMessages] = {}
+        self._seen: dict[TopicPartition, int] = {}
+        """The newest ledger whose times are known."""
+
+    def ahead(self, view: PartitionView, now_ms: int) -> PositionSet:
+        """The messages of the partition whose time is later than `now_ms`."""
+        about, ledger = view.about, view.ledger
+        policies = hosted_policies(ledger.state.settings)
+        if not policies.delayed_delivery:
+            return PositionSet()
+        delayed = self._delayed.get(about, DelayedMessages())
+        number = about.partition
+        while (info := ledger.ledgers(number).first_after(self._seen.get(about, -1))) is not None:
+            if info.max_deliver_at_ms is not None and info.max_deliver_at_ms > now_ms:
+                reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
+                times = delivery_times_of(ledger, info, reader)
+                reader.close()
+                if times is not None:
+                    delayed = delayed.add_ledger(info, times, now_ms)
+            self._seen[about] = info.ledger_id
+        delayed, _ = delayed.scheduled_messages(now_ms, policies.delayed_delivery_tick_ms)
+        trimmed = ledger.state.trimmed_up_to(number).ledger_id
+        delayed = delayed.without([each for each in delayed.messages.ledger_ids if each <= trimmed])
+        self._delayed[about] = delayed
+        return delayed.messages

@@ -9,24 +9,21 @@ Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerRefusedError,
     ConsumerBusyError,
     ConsumerReplacedError,
     ServerError,
 )
-from pulsar_spark.options.consumer_options import permits_of, retry_topic, subscribe_command
-from pulsar_spark.options.options import Options
+from pulsar_spark.options.consumer_options import permits_of, subscribe_command
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
@@ -53,35 +50,25 @@ _log = logging.getLogger(__name__)
 class SubscriptionClient:
     """One run of a consumer, over all its topic partitions."""
 
-    def __init__(
-        self,
-        options: Options,
-        root: Root,
-        name: str,
-        begun: StreamOffset,
-        first_topic: str = "",
-    ) -> None:
-        """Sends nothing. `begun`: the offset of an earlier run under that name, or an empty one.
+    def __init__(self, topics: SubscribedTopics, begun: StreamOffset) -> None:
+        """Sends nothing. `begun` names the consumer; it is the offset of an earlier run, or empty.
 
         Messages that it names were granted before, and stay granted; all else begins anew.
-        `first_topic`: the full name of the first topic; empty with a pattern.
         """
-        self._first_topic = first_topic
-        retries = retry_topic(options, first_topic) if first_topic else None
-        self._retry_topic = None if retries is None else retries.partitioned_topic_name
-        self._options, self._root, self.name = options, root, name
+        self._topics, self._options, self._root = topics, topics.options, topics.root
+        self.name = begun.consumer
         self._resumes = {partition for partition, _ in begun.items()}
         self._is_new = not self._resumes
         """Whether no run of this consumer has subscribed to anything."""
         self.committed = begun
         """The latest offset that Spark has committed, or is about to repeat."""
-        self.subscription: str = options["subscriptionName"]
+        self.subscription: str = self._options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
         self.stepped: dict[TopicPartition, Stepped] = {}
-        self._commands = SystemTopic(root, COMMANDS)
-        self._dispatch = SystemTopic(root, DISPATCH)
+        self._commands = SystemTopic(self._root, COMMANDS)
+        self._dispatch = SystemTopic(self._root, DISPATCH)
         self._heard = self._dispatch.refresh()
-        self._keeper = LeaseKeeper(root.store)
+        self._keeper = LeaseKeeper(self._root.store)
         self.incarnation = self._next_incarnation(begun.incarnation)
         self._request = 0
         self._counts: dict[str, int] = {}
@@ -93,8 +80,9 @@ class SubscriptionClient:
 
     # -- saying ------------------------------------------------------------------------------
 
-    def subscribe(self, partitions: Mapping[TopicPartition, PartitionView]) -> None:
-        """Subscribe to these partitions, unless that was done before."""
+    def subscribe(self) -> None:
+        """Subscribe to all partitions of its topics, unless that was done before."""
+        partitions = self._topics.partitions()
         self._counts |= {a.topic: each.ledger.state.partitions for a, each in partitions.items()}
         new = [each for each in partitions if each not in self.consumers]
         if new:
@@ -147,7 +135,11 @@ class SubscriptionClient:
             self._subscribe(list(self.consumers))
             return False
         news = False
-        for about, item in self._items(stop):
+        mine = ("", self.subscription)
+        for stored in self._dispatch.read(
+            self._heard, stop, keep=lambda about, name: about in self.consumers and name in mine
+        ):
+            about, item = stored.record.about, stored.record.item()
             if isinstance(item, Stepped):
                 self.stepped[about] = item
             else:
@@ -162,21 +154,13 @@ class SubscriptionClient:
         step = self.stepped.get(about)
         return None if step is None else dict(step.backlogs).get(self.subscription)
 
-    def _items(self, stop: int) -> Iterator[tuple[TopicPartition, Any]]:
-        def mine(about: TopicPartition, subscription: str) -> bool:
-            return about in self.consumers and subscription in ("", self.subscription)
-
-        for stored in self._dispatch.read(self._heard, stop, keep=mine):
-            yield stored.record.about, stored.record.item()
-
     # -- inside ------------------------------------------------------------------------------
 
     def _subscribe(self, partitions: list[TopicPartition]) -> None:
-        known = set(self.consumers) | set(partitions)
         timeout_ms = self._options["leaseTimeout"]
         self._keeper.keep(Lease(self.subscription, self.name, self.incarnation, timeout_ms))
         late = self._late(partitions)
-        permits = permits_of(self._options, len(known))
+        permits = permits_of(self._options, len({*self.consumers, *partitions}))
         commands = {}
         for about in partitions:
             command = replace(
@@ -186,8 +170,8 @@ class SubscriptionClient:
                     self.incarnation,
                     about.partition,
                     permits,
-                    first_topic=self._first_topic,
-                    retries=about.topic == self._retry_topic,
+                    first_topic=self._topics.first_topic,
+                    retries=about.topic == self._topics.retry_topic,
                 ),
                 resumes=about in self._resumes,
                 request_id=self.next_request(),
@@ -195,10 +179,8 @@ class SubscriptionClient:
             )
             if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
-            consumer = self.consumers.get(about)
-            if consumer is None:
-                consumer = PartitionConsumer(command, self._options["ackMode"] == "auto")
-                self.consumers[about] = consumer
+            new = PartitionConsumer(command, self._options["ackMode"] == "auto")
+            consumer = self.consumers.setdefault(about, new)
             if not command.durable:  # the broker forgot the subscription: begin where it was
                 done = consumer.done(self.committed.get(about))
                 command = replace(command, begins_behind=done)
@@ -254,7 +236,7 @@ class SubscriptionClient:
         # A lease file of a run that was let in is deleted by the broker: a batch may still read it.
         let_in = {about for about, each in self.consumers.items() if each.was_connected}
         self._keeper.stop(remove=not let_in)
-        if self._newer_run() is not None:
+        if self._newest_run() > self.incarnation:
             raise ConsumerReplacedError(
                 f"A newer run of consumer {self.name} of subscription {self.subscription} has "
                 "taken over: this one stops. Two queries that share a subscription need two "
@@ -272,17 +254,14 @@ class SubscriptionClient:
 
     def _next_incarnation(self, last: int) -> int:
         """A number above that of every known run under this name."""
-        newest = max((each.incarnation for each in self._runs()), default=0)
-        return max(self._root.clock.wall_ms(), newest + 1, last + 1)
+        return max(self._root.clock.wall_ms(), self._newest_run() + 1, last + 1)
 
-    def _newer_run(self) -> Lease | None:
-        return next((each for each in self._runs() if each.incarnation > self.incarnation), None)
-
-    def _runs(self) -> Iterator[Lease]:
-        for path, _ in leases(self._root.store):
-            lease = read_lease(self._root.store, path)
-            if lease and (lease.subscription, lease.consumer) == (self.subscription, self.name):
-                yield lease
+    def _newest_run(self) -> int:
+        """The highest number of a run under this name that has a lease; 0 if there is none."""
+        known = (read_lease(self._root.store, path) for path, _ in leases(self._root.store))
+        me = self.subscription, self.name
+        mine = (each for each in known if each and (each.subscription, each.consumer) == me)
+        return max((each.incarnation for each in mine), default=0)
 
     def _tell_if_waiting(self) -> None:
         now_s = self._root.clock.monotonic_s()
@@ -293,11 +272,6 @@ class SubscriptionClient:
                 "Start one: pulsarlite standalone --service-url %s", self.name, self.subscription,
                 self._root.service_url, self._root.service_url,
             )  # fmt: skip
-
-
-def new_consumer_name(subscription: str) -> str:
-    """A name for a consumer to which its user gave none."""
-    return f"{subscription}-{uuid.uuid4().hex[:10]}"
 
 
 def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) -> Exception:

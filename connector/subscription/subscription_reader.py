@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.source.input_partition import MessageInputPartition
+from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.stream_reader import StreamReader
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
@@ -98,7 +99,7 @@ class SubscriptionStreamReader(StreamReader):
             self._client = self._run.connected(ended)  # a repeated batch needs the lease too
         if self._withheld.leaves_out(begun, end, ended, self._run.ledgers(ended)):
             return []
-        return self._run.tasks(begun, ended, self._withheld.in_batch(ended).released)
+        return plan_tasks(self._run.topics, begun, ended, self._withheld.in_batch(ended).released)
 
     def commit(self, end: dict[str, Any]) -> None:
         super().commit(end)
@@ -169,6 +170,4 @@ class SubscriptionStreamReader(StreamReader):
     def _without_withheld(
         self, partition: TopicPartition, report: Report, ledgers: LedgerList
     ) -> Report:
-        assert self._client is not None
-        floor = self._client.consumers[partition].floor
-        return what_remains(report, partition, self._suspected, floor, ledgers)
+        return what_remains(report, partition, self._suspected, ledgers)

@@ -17,16 +17,16 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from pulsar_spark.connector.source.offset_store import read_hashed, write_hashed
 from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.options.consumer_options import dead_letter_policy
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.planning.suspect_messages import Ledgers, Messages, SuspectMessages
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.protocol.commands import Rejection, Report
 from pulsar_spark.records.stored_record import canonical_json, readable
 from pulsar_spark.subscriptions.dead_letter import ERROR
@@ -34,7 +34,7 @@ from pulsar_spark.topic_name import TopicPartition
 
 FOLDER: Final = "_withheld"
 WITHHELD: Final = "withheld.json"
-_NOTHING: Final = SuspectMessages()
+_NO_SUSPECTS: Final = SuspectMessages()
 
 _log = logging.getLogger(__name__)
 
@@ -49,9 +49,8 @@ class WithheldBatches:
         self._root = root
         self._run = uuid.uuid4().hex.encode()
         self._own: str | None = None
-        self._replayed: dict[str, tuple[str, int]] = {}
-        """Batch -> its folder, and how often it failed, as its files say."""
-        self._withheld: set[str] = set()
+        self._replayed: dict[str, tuple[str, int, bool]] = {}
+        """Batch -> its folder, how often it failed as its files say, and whether it is withheld."""
         self._behind: tuple[str, SuspectMessages] | None = None
 
     def planned(self, end: Mapping[str, Any]) -> None:
@@ -65,31 +64,28 @@ class WithheldBatches:
         digest = _digest(end)
         if digest == self._own or (self._most is None and not ended.suspects):
             return False
-        if digest not in self._replayed and self._is_withheld(digest, begun, ended, ledgers):
-            self._withheld.add(digest)
-        return digest in self._withheld
+        if digest not in self._replayed:
+            folder = join(_folder(ended), digest)
+            failures = 0 if self._most is None else self._count(folder)
+            withheld = self._is_withheld(join(folder, WITHHELD), failures, begun, ended, ledgers)
+            self._replayed[digest] = (folder, failures, withheld)
+        return self._replayed[digest][2]
 
     def in_batch(self, ended: StreamOffset) -> SuspectMessages:
         """The suspects as the offset names them: its batch is their released group alone."""
         if not ended.suspects:
-            return _NOTHING
-        data = self._root.store.get(ended.suspects)
-        name = ended.suspects.rpartition("/")[2]
-        if data is None or name != f"{hashlib.sha256(data).hexdigest()}.json":
-            state = "missing" if data is None else "damaged"
-            raise CorruptFileError(
-                f"File {ended.suspects}, which the checkpoint names, is {state}: it says which "
-                "messages were withheld. Restore it from a copy, or start with a new checkpoint."
-            )
+            return _NO_SUSPECTS
+        says = "it says which messages were withheld"
+        data = read_hashed(self._root.store, ended.suspects, says)
         return SuspectMessages.from_json(data, ended.suspects)
 
     def behind(self, end: Mapping[str, Any], ended: StreamOffset) -> SuspectMessages:
         """The suspects to try once the batch that ends at `end` is committed."""
         if ended.is_symbolic:
-            return _NOTHING
+            return _NO_SUSPECTS
         digest = _digest(end)
         if self._behind is None or self._behind[0] != digest:
-            path = self._withheld_path(digest, ended)
+            path = join(_folder(ended), digest, WITHHELD)
             data = self._root.store.get(path)
             state = self.in_batch(ended) if data is None else SuspectMessages.from_json(data, path)
             self._behind = (digest, state.committed())
@@ -99,27 +95,25 @@ class WithheldBatches:
         """The offset, naming the suspects' file; the file is durable when this returns."""
         if state.is_empty:
             return replace(offset, suspects="")
-        data = _written(state)
-        path = join(_folder(offset), f"{hashlib.sha256(data).hexdigest()}.json")
-        self._root.store.put_if_absent(path, data)
+        path = write_hashed(self._root.store, f"{_folder(offset)}/", _written(state))
         return replace(offset, suspects=path)
 
     def forget(self, end: Mapping[str, Any]) -> None:
         """Forget the batch: the one behind it is planned, so nobody asks for its files any more."""
-        folder, failures = self._replayed.pop(_digest(end), ("", 0))
+        folder, failures, _ = self._replayed.pop(_digest(end), ("", 0, False))
         if folder:
             for number in range(1, failures + 1):
                 self._root.store.delete(join(folder, f"failed-{number}"))
             self._root.store.delete(join(folder, WITHHELD))
 
     def _is_withheld(
-        self, digest: str, begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers
+        self, path: str, failures: int, begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers
     ) -> bool:
-        path = self._withheld_path(digest, ended)
-        failures = 0 if self._most is None else self._count(digest, ended)
-        self._replayed[digest] = (join(_folder(ended), digest), failures)
-        if self._most is None or self._root.store.get(path) is not None:
-            return self._root.store.get(path) is not None
+        """Whether its file says so; it is written after the last failure that is allowed."""
+        if self._root.store.get(path) is not None:
+            return True
+        if self._most is None:
+            return False
         state = self.in_batch(ended)
         if failures < (self._allowed if state.released is None else 1):
             return False
@@ -131,28 +125,24 @@ class WithheldBatches:
         _tell(ended, state, after, failures)
         return True
 
-    def _count(self, digest: str, ended: StreamOffset) -> int:
+    def _count(self, folder: str) -> int:
         """How many runs have planned the batch and not committed it; this run is counted once."""
         store, number = self._root.store, 1
         while True:
-            path = join(_folder(ended), digest, f"failed-{number}")
+            path = join(folder, f"failed-{number}")
             if store.put_if_absent(path, self._run) or store.get(path) == self._run:
                 return number
             number += 1
 
-    @staticmethod
-    def _withheld_path(digest: str, ended: StreamOffset) -> str:
-        return join(_folder(ended), digest, WITHHELD)
-
 
 def what_remains(
-    report: Report, about: TopicPartition, state: SuspectMessages, floor: Position,
-    ledgers: LedgerList,
-) -> Report:  # fmt: skip
+    report: Report, about: TopicPartition, state: SuspectMessages, ledgers: LedgerList
+) -> Report:
     """The consumer's report, less the suspects; those that are given up become dead letters."""
     held = state.not_done(about)
     if not held:
         return report
+    floor = report.committed or EARLIEST
     done = report.acknowledged.difference(Cursor(floor), ledgers).difference(held)
     acknowledged = Cursor(min(floor, report.acknowledged.mark_delete_position)).acknowledge(done)
     buried = state.buried.get(about)

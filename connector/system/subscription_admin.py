@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
@@ -23,7 +24,6 @@ from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
 
 ANSWER_WITHIN_S: Final = 60.0
-POLL_S: Final = 0.05
 _requests = random.SystemRandom()
 
 
@@ -93,7 +93,7 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
     )
     missing = {command.request_id for command in commands.values()}
     timeout_s = ANSWER_WITHIN_S if timeout_s is None else timeout_s
-    deadline = root.clock.monotonic_s() + timeout_s
+    asked_s = root.clock.monotonic_s()
     while missing:
         stop = dispatch.refresh()
         for stored in dispatch.read(heard, stop, keep=lambda about, _: about in commands):
@@ -108,13 +108,16 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
                         item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
                     )
         heard = max(heard, stop)
-        if missing and root.clock.monotonic_s() >= deadline:
+        waited_s = root.clock.monotonic_s() - asked_s
+        if not missing:
+            return
+        if waited_s >= timeout_s:
             raise BrokerAbsentError(
                 f"The broker of {root.service_url} did not answer within {timeout_s:g} s. Start "
                 f"one: pulsarlite standalone --service-url {root.service_url}. What was asked "
                 "stands in __commands, and is done when it comes."
             )
-        root.clock.sleep(POLL_S)
+        root.clock.sleep(pause_s(waited_s, remote=root.store.remote))
 
 
 def request_id() -> int:

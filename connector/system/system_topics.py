@@ -9,6 +9,7 @@ Takes the place of Pulsar's connections between client and broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,15 +105,10 @@ class SystemTopic:
         return ledger.state.next_ledger_id
 
     def append(
-        self,
-        records: Iterable[Record],
-        *,
-        application: tuple[str, int] | None = None,
-        term: int | None = None,
+        self, records: Iterable[Record], *, application: tuple[str, int] | None = None
     ) -> Commit | AlreadyCommitted:
         """Write these and commit them; once for each application (id, version)."""
-        new = self.write(records)
-        return self.open().append(new, application=application, term=term)
+        return self.open().append(self.write(records), application=application)
 
     def write(self, records: Iterable[Record], aside: Iterable[Record] = ()) -> list[NewLedger]:
         """Write them to a file that nobody sees before `ManagedLedger.append`; no records, no file.
@@ -164,12 +160,9 @@ class SystemTopic:
         """
         ledger = self.open()
         last = ledger.state.next_ledger_id if stop_ledger is None else stop_ledger
-        reader = LedgerFileReader(ledger.store, ledger.folder, str(self.name))
-        try:
+        with closing(LedgerFileReader(ledger.store, ledger.folder, str(self.name))) as reader:
             for each in ledger.ledgers(0).between(first_ledger, last - 1):
                 yield from _records(reader, each, keep)
-        finally:
-            reader.close()
 
     def first_ledger(self) -> int:
         """The id of the oldest ledger that still exists; the next one's if none does."""

@@ -55,17 +55,15 @@ def delivery_times_of(
 def _read(
     ledger: ManagedLedger, info: LedgerInfo, reader: LedgerFileReader, names: Iterable[str]
 ) -> pa.Table | None:
-    table: pa.Table | None = None
     place: LedgerInfo | None = info
     while place is not None:
         try:
-            table = reader.read_table(place, list(names))
-            break
-        except ObjectNotFoundError:  # merged away, or trimmed: nobody asks for its times
+            return reader.read_table(place, list(names))
+        except ObjectNotFoundError:  # noqa: PERF203 - it was merged away, or trimmed
             ledger.refresh()
             found = ledger.ledgers(info.partition).get(info.ledger_id)
             place = found if found != place else None
-    return table
+    return None
 
 
 def _hashes(hashes: pa.ChunkedArray, ledger_id: int) -> bytes:

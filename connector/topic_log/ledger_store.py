@@ -11,6 +11,7 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,7 +31,6 @@ from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER, Commit, MovedLedger
 from pulsar_spark.topic_log.ledger_log import TopicState
-from pulsar_spark.topic_log.publication import check_term
 
 FILE_GRACE_MS = 60 * 60 * 1000
 """How long a file stays after the commit that gave it up."""
@@ -52,7 +52,7 @@ class _SmallFile:
 
 
 class LedgerStore:
-    """The housekeeping of one topic. Times are the ledger's clock, or `now_ms` where given."""
+    """The housekeeping of one topic. Times are the ledger's clock."""
 
     def __init__(
         self, ledger: ManagedLedger, *, grace_ms: int = FILE_GRACE_MS, waits: bool = True
@@ -62,139 +62,116 @@ class LedgerStore:
         self.grace_ms = grace_ms
         self.waits = waits
 
-    def trim(
-        self, before: Mapping[int, int], *, term: int | None = None, now_ms: int | None = None
-    ) -> Commit | None:
+    def trim(self, before: Mapping[int, int]) -> Commit | None:
         """Drop each partition's ledgers with an id below `before[partition]`; None if none are.
 
         Some stay all the same: see `TopicState.trimmable`. A file to which no ledger refers any
         more is given up by the same commit.
         """
 
-        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
-            check_term(state, term)
-            now = _or(now_ms, clock_ms)
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             trimmed = {
-                partition: state.trimmable(partition, ledger_id, now)
+                partition: state.trimmable(partition, ledger_id, now_ms)
                 for partition, ledger_id in before.items()
                 if 0 <= partition < state.partitions
             }
             if not any(trimmed.values()):
                 return None
-            return Commit(state.number + 1, commit_id, now, term=term, trimmed=trimmed)
+            return Commit(state.number + 1, commit_id, now_ms, trimmed=trimmed)
 
         return self._commit(build)
 
-    def reclaim_orphans(
-        self, *, older_than_ms: int = ORPHAN_AGE_MS, now_ms: int | None = None
-    ) -> Commit | None:
+    def reclaim_orphans(self, *, older_than_ms: int = ORPHAN_AGE_MS) -> Commit | None:
         """Give up the data files that no commit names and that are older; None if there are none.
 
         Tasks leave them that failed, or whose commit found all messages to be duplicates.
         """
         self.ledger.refresh()
-        now = _or(now_ms, self.ledger.clock())
+        now_ms = self.ledger.clock()
         old = [
             f"{DATA_FOLDER}/{_name(item)}"
             for item in self._files(DATA_FOLDER)
-            if now - item.modified_ms >= older_than_ms and not _is_temporary(item)
+            if now_ms - item.modified_ms >= older_than_ms and not _is_temporary(item)
         ]
 
-        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             known = (state.files, state.tombstones)
             orphans = [file for file in old if not any(file in each for each in known)]
             if not orphans:
                 return None
-            return Commit(
-                state.number + 1, commit_id, _or(now_ms, clock_ms), reclaimed=tuple(orphans)
-            )
+            return Commit(state.number + 1, commit_id, now_ms, reclaimed=tuple(orphans))
 
         return self._commit(build)
 
-    def sweep(
-        self, *, temporary_age_ms: int = ORPHAN_AGE_MS, now_ms: int | None = None
-    ) -> list[str]:
+    def sweep(self, *, temporary_age_ms: int = ORPHAN_AGE_MS) -> list[str]:
         """Delete the files that were given up before the grace period; their paths.
 
         Temporary files of killed writers go too, once they are that old.
         """
         self.ledger.refresh()
-        now = _or(now_ms, self.ledger.clock())
+        now_ms = self.ledger.clock()
         due = [
             file
             for file, grave in self.ledger.state.tombstones.items()
-            if now - grave.since_ms >= self.grace_ms
+            if now_ms - grave.since_ms >= self.grace_ms
         ]
         for file in due:
             self.ledger.store.delete(self._path(file))
 
-        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             gone = tuple(file for file in due if file in state.tombstones)
             if not gone:
                 return None
-            return Commit(state.number + 1, commit_id, _or(now_ms, clock_ms), forgotten=gone)
+            return Commit(state.number + 1, commit_id, now_ms, forgotten=gone)
 
         self._commit(build)
         for folder in (DATA_FOLDER, LOG_FOLDER):
-            delete_temporaries(self.ledger.store, self._path(folder), now - temporary_age_ms)
+            delete_temporaries(self.ledger.store, self._path(folder), now_ms - temporary_age_ms)
         return due
 
-    def forget_inactive(
-        self, *, older_than_ms: int = INACTIVE_AGE_MS, now_ms: int | None = None
-    ) -> Commit | None:
+    def forget_inactive(self, *, older_than_ms: int = INACTIVE_AGE_MS) -> Commit | None:
         """Forget the applications and producers that publish no more; None if there are none.
 
         Both clocks have to say so, the one here and that of the log's latest commit: one that is
         ahead forgets nobody.
         """
 
-        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
-            now = min(_or(now_ms, clock_ms), state.last_seen.latest_ms)
-            present = (
-                state.sequences(partition).producers for partition in range(state.partitions)
-            )
-            seen = state.last_seen
-            applications, producers = seen.inactive(now - older_than_ms, set().union(*present))
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
+            seen, partitions = state.last_seen, range(state.partitions)
+            present = set().union(*(state.sequences(each).producers for each in partitions))
+            before_ms = min(now_ms, seen.latest_ms) - older_than_ms
+            applications, producers = seen.inactive(before_ms, present)
             if not (applications or producers):
                 return None
             return Commit(
-                state.number + 1, commit_id, _or(now_ms, clock_ms),
+                state.number + 1, commit_id, now_ms,
                 inactive_applications=applications, inactive_producers=producers,
             )  # fmt: skip
 
         self.ledger.refresh()
         return self._commit(build)
 
-    def merge_small_files(
-        self, *, small_bytes: int = SMALL_FILE_BYTES, merged_bytes: int = MERGED_FILE_BYTES,
-        compression: str = "ZSTD", now_ms: int | None = None,
-    ) -> list[Commit]:  # fmt: skip
+    def merge_small_files(self) -> list[Commit]:
         """Copy the rows of small files into larger ones, ids unchanged; one commit for each.
 
         The rows lie by partition, in ledger order. A file that is trimmed meanwhile is left out.
         """
         self.ledger.refresh()
-        commits = []
-        for group in self._groups(small_bytes, merged_bytes):
-            commit = self._merge(group, compression, now_ms)
-            if commit is not None:
-                commits.append(commit)
-        return commits
+        merged = [self._merge(group) for group in self._groups() if len(group) > 1]
+        return [commit for commit in merged if commit is not None]
 
-    def _merge(
-        self, group: Sequence[_SmallFile], compression: str, now_ms: int | None
-    ) -> Commit | None:
+    def _merge(self, group: Sequence[_SmallFile]) -> Commit | None:
         ledgers = sorted(
             (ledger for file in group for ledger in file.ledgers),
             key=lambda each: (each.partition, each.ledger_id),
         )
         try:
-            merged, moved = self._copy(ledgers, compression)
+            merged, moved = self._copy(ledgers)
         except ObjectNotFoundError:
             return None  # merged or trimmed by another: the next run sees the rest
         old = {(each.partition, each.ledger_id): each for each in ledgers}
 
-        def build(state: TopicState, commit_id: str, clock_ms: int) -> Commit | None:
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             if merged in state.tombstones or merged in state.files:
                 return None
             still = []
@@ -204,60 +181,56 @@ class LedgerStore:
                     still.append(each)
             if not still:
                 return None
-            return Commit(state.number + 1, commit_id, _or(now_ms, clock_ms), moved=tuple(still))
+            return Commit(state.number + 1, commit_id, now_ms, moved=tuple(still))
 
         try:
             return self._commit(build)
         except FileReclaimedError:
             return None  # taken for an orphan while this process slept: the next run merges
 
-    def _copy(
-        self, ledgers: Sequence[LedgerInfo], compression: str
-    ) -> tuple[str, list[MovedLedger]]:
+    def _copy(self, ledgers: Sequence[LedgerInfo]) -> tuple[str, list[MovedLedger]]:
         """Write the ledgers' rows into a new file; its path, and each ledger's place in it."""
         ledger = self.ledger
-        reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-        try:
-            with LedgerFileWriter(ledger.store, ledger.folder, compression=compression) as writer:
-                first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
-                seal = writer.close().seal
-        finally:
-            reader.close()
+        with (
+            closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader,
+            LedgerFileWriter(ledger.store, ledger.folder) as writer,
+        ):
+            first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
+            seal = writer.close().seal
         return writer.path, [
             MovedLedger(each.partition, each.ledger_id, writer.path, first_row, seal)
             for each, first_row in zip(ledgers, first_rows, strict=True)
         ]
 
-    def _groups(self, small_bytes: int, merged_bytes: int) -> Iterable[list[_SmallFile]]:
-        """The small files, oldest first, in groups of two or more."""
+    def _groups(self) -> Iterable[list[_SmallFile]]:
+        """The small files, oldest first, in groups whose rows fill a merged file."""
         group: list[_SmallFile] = []
-        size = 0
-        for file in self._small_files(small_bytes):
-            if group and size + file.size_bytes > merged_bytes:
-                if len(group) > 1:
-                    yield group
-                group, size = [], 0
+        size_bytes = 0
+        for file in self._small_files():
+            size_bytes += file.size_bytes
+            if size_bytes > MERGED_FILE_BYTES:
+                yield group
+                group, size_bytes = [], file.size_bytes
             group.append(file)
-            size += file.size_bytes
-        if len(group) > 1:
-            yield group
+        yield group
 
-    def _small_files(self, small_bytes: int) -> list[_SmallFile]:
+    def _small_files(self) -> list[_SmallFile]:
         state = self.ledger.state
         sizes = {
-            f"{DATA_FOLDER}/{_name(item)}": item.size_bytes for item in self._files(DATA_FOLDER)
+            f"{DATA_FOLDER}/{_name(item)}": item.size_bytes
+            for item in self._files(DATA_FOLDER)
+            if item.size_bytes <= SMALL_FILE_BYTES
         }
         ledgers: dict[str, list[LedgerInfo]] = {}
         for partition in range(state.partitions):
             for each in state.ledgers(partition):
-                if sizes.get(each.file, small_bytes + 1) <= small_bytes:
+                if each.file in sizes:
                     ledgers.setdefault(each.file, []).append(each)
         files = [_SmallFile(path, sizes[path], tuple(each)) for path, each in ledgers.items()]
         return sorted(files, key=lambda file: min(each.ledger_id for each in file.ledgers))
 
-    def _commit(self, build: Build) -> Commit | None:
-        committed = self.ledger.commit(build, waits=self.waits)
-        return committed if isinstance(committed, Commit) else None
+    def _commit(self, build: Build[None]) -> Commit | None:
+        return self.ledger.commit(build, waits=self.waits)
 
     def _files(self, folder: str) -> list[ObjectInfo]:
         return list(self.ledger.store.files(self._path(folder)))
@@ -288,7 +261,3 @@ def _name(item: ObjectInfo) -> str:
 
 def _is_temporary(item: ObjectInfo) -> bool:
     return _name(item).startswith(TEMPORARY_PREFIX)
-
-
-def _or(now_ms: int | None, clock_ms: int) -> int:
-    return clock_ms if now_ms is None else now_ms

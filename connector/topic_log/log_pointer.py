@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
@@ -43,13 +43,7 @@ class LogPointer:
     marks: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> bytes:
-        return POINTER_FORMAT.encode(
-            {
-                "snapshot": self.snapshot,
-                "removed": self.removed,
-                "marks": [list(mark) for mark in self.marks],
-            }
-        )
+        return POINTER_FORMAT.encode(asdict(self))
 
     @staticmethod
     def from_json(data: bytes, name: str) -> LogPointer:

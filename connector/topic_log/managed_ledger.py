@@ -18,9 +18,10 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_spark.connector.ledger_files.sequence_ids import read_sequence_ids
+from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.log_pointer import LOG_GRACE_MS, LogPointer, PointerFile
 from pulsar_spark.connector.topic_log.log_snapshot import (
@@ -42,7 +43,7 @@ from pulsar_spark.records.stored_record import readable
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_log.producer_registry import ProducerClaim
-from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication, check_term
+from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication
 from pulsar_spark.topic_log.transaction_attempt import (
     MAX_TRANSACTION_TIMEOUT_MS,
     Transaction,
@@ -61,12 +62,10 @@ IDLE_POINTER_LOOK_S = 1.0
 """How often a reader that finds no news looks at the pointer too."""
 TAIL_AT_ONCE = 63
 """Commits that are read before they are applied; on an object store 1, 2, 4, ... at once."""
-POLL_S = 0.02
-"""The pause between two looks at an open transaction, on a local disk, ..."""
-REMOTE_POLL_S = 0.5
-"""... and on an object store."""
 
-Build = Callable[[TopicState, str, int], Commit | AlreadyCommitted | None]
+_Answer = TypeVar("_Answer")
+Build = Callable[[TopicState, str, int], Commit | _Answer]
+"""(state, commit id, now in ms) -> the commit, or an answer why there is none."""
 
 _log = logging.getLogger(__name__)
 
@@ -207,18 +206,16 @@ class ManagedLedger:
         assert committed is not None
         return committed
 
-    def grow(self, partitions: int, *, term: int | None = None) -> Commit | None:
+    def grow(self, partitions: int) -> Commit | None:
         """Grow to so many partitions; None if it has as many."""
         _check_partitions(partitions)
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-            check_term(state, term)
             if partitions <= state.partitions:
                 return None
-            return Commit(state.number + 1, commit_id, now_ms, term=term, partitions=partitions)
+            return Commit(state.number + 1, commit_id, now_ms, partitions=partitions)
 
-        grown = self.commit(build)
-        return grown if isinstance(grown, Commit) else None
+        return self.commit(build)
 
     def change_settings(self, settings: Mapping[str, Any]) -> Commit | None:
         """Change these settings and keep the others; None if they are so already."""
@@ -229,12 +226,11 @@ class ManagedLedger:
                 return None
             return Commit(state.number + 1, commit_id, now_ms, settings=wanted)
 
-        changed = self.commit(build)
-        return changed if isinstance(changed, Commit) else None
+        return self.commit(build)
 
     def commit(
-        self, build: Build, *, waits: bool = True, patience_ms: int | None = None
-    ) -> Commit | AlreadyCommitted | None:
+        self, build: Build[_Answer], *, waits: bool = True, patience_ms: int | None = None
+    ) -> Commit | _Answer | None:
         """Commit what `build(state, commit_id, now_ms)` proposes, on the latest state.
 
         `build` is called again after every lost race. If it proposes no Commit, there is nothing
@@ -244,6 +240,7 @@ class ManagedLedger:
         UnreadableRecordError if the commit could not be read back: then nothing was stored.
         """
         commit_id = uuid.uuid4().hex
+        clock, begun_s = self.store.clock, self.store.clock.monotonic_s()
         lost = 0
         while True:
             with self._lock:
@@ -257,7 +254,7 @@ class ManagedLedger:
             if held_up and not waits:
                 return None
             if held_up:
-                self.store.clock.sleep(REMOTE_POLL_S if self.store.remote else POLL_S)
+                clock.sleep(pause_s(clock.monotonic_s() - begun_s, remote=self.store.remote))
             else:
                 self.store.pause(lost)
             lost += 1

@@ -8,8 +8,8 @@ Pulsar's `Policies` and `TopicPolicies`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -35,8 +35,7 @@ class NamespacePolicies:
     schema_validation_enforced: bool | None = None
 
     def to_json(self) -> bytes:
-        known = {each.name: getattr(self, each.name) for each in fields(self)}
-        given = {name: value for name, value in known.items() if value is not None}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
         return POLICIES_FORMAT.encode(given)
 
     @staticmethod
@@ -92,21 +91,14 @@ def set_policy(
 
 def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
     """Whether the topic deduplicates: the sink's option says, else topic, else namespace."""
-    if option is None:
-        option = ledger.state.settings.get("deduplication")
-    if option is None:
-        option = read_policies(ledger.store, topic.namespace).deduplication
-    return bool(option)
+    return bool(_policies(ledger, topic, "deduplication")[0] if option is None else option)
 
 
 def enforces_schemas(ledger: ManagedLedger, topic: TopicName) -> bool:
     """Whether a producer without a schema is refused: the topic has one, and enforces it."""
     if not ledger.state.schemas.schemas:
         return False
-    enforced = ledger.state.settings.get("schema_validation_enforced")
-    if enforced is None:
-        enforced = read_policies(ledger.store, topic.namespace).schema_validation_enforced
-    return bool(enforced)
+    return bool(_policies(ledger, topic, "schema_validation_enforced")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +111,23 @@ class SchemaPolicies:
 
 def schema_policies(ledger: ManagedLedger, topic: TopicName) -> SchemaPolicies:
     """The topic's policies, else its namespace's, else Pulsar's defaults."""
-    strategy = ledger.state.settings.get("schema_compatibility_strategy")
-    allowed = ledger.state.settings.get("is_allow_auto_update_schema")
-    if strategy is None or allowed is None:
-        policies = read_policies(ledger.store, topic.namespace)
-        strategy = strategy or policies.schema_compatibility_strategy
-        allowed = policies.is_allow_auto_update_schema if allowed is None else allowed
+    strategy, allowed = _policies(
+        ledger, topic, "schema_compatibility_strategy", "is_allow_auto_update_schema"
+    )
     return SchemaPolicies(
         SchemaCompatibilityStrategy(strategy) if strategy else DEFAULT_STRATEGY,
         allowed is not False,
     )
+
+
+def _policies(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:
+    """The topic's settings of these names; where it has none, its namespace's policies."""
+    found = [ledger.state.settings.get(name) for name in names]
+    if None not in found:
+        return found
+    policies = read_policies(ledger.store, topic.namespace)
+    pairs = zip(names, found, strict=True)
+    return [getattr(policies, name) if value is None else value for name, value in pairs]
 
 
 def _path(namespace: NamespaceName) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
 from pulsar_spark.options.options import Options
@@ -20,11 +21,6 @@ from pulsar_spark.topic_log.producer_registry import (
     ProducerClaim,
     ProducerRegistry,
 )
-
-POLL_S = 0.05
-"""The pause between two looks while waiting, on a local disk, ..."""
-REMOTE_POLL_S = 1.0
-"""... and on an object store, where each look is a request that costs money."""
 
 
 def claim_of(options: Options, name: str, incarnation: str) -> ProducerClaim | None:
@@ -40,6 +36,7 @@ def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
 
     ProducerFencedError or ProducerBusyError if it may not, and does not wait for it.
     """
+    clock, begun_s = ledger.store.clock, ledger.store.clock.monotonic_s()
     while True:
         granted: list[bool] = []
 
@@ -58,7 +55,7 @@ def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
             ledger.commit(build)
         if granted[0]:
             return
-        ledger.store.clock.sleep(REMOTE_POLL_S if ledger.store.remote else POLL_S)
+        clock.sleep(pause_s(clock.monotonic_s() - begun_s, remote=ledger.store.remote))
         ledger.refresh()
 
 

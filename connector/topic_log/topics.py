@@ -71,35 +71,34 @@ class Root:
 
     def open(self, topic: TopicName) -> ManagedLedger:
         """The topic, brought up to date. TopicNotFoundError offers names that are near."""
+        ledger = self.open_found(topic)
+        if ledger is not None:
+            return ledger
         name = topic.partitioned_topic_name
-        try:
-            return ManagedLedger.open(self.store, topic.storage_path, topic=name)
-        except TopicNotFoundError as error:
-            found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
-            present = [str(each) for each in found if not each.is_system]
-            raise TopicNotFoundError(
-                f"Topic {name} does not exist in {self.store.root}. "
-                f"{_offer(name, present, self.service_url)}"
-            ) from error
+        found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
+        present = [str(each) for each in found if not each.is_system]
+        raise TopicNotFoundError(
+            f"Topic {name} does not exist in {self.store.root}. "
+            f"{_offer(name, present, self.service_url)}"
+        )
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:
-        """A topic that `find` has found; None if its first commit is missing."""
-        try:
-            return ManagedLedger.open(self.store, topic.storage_path, topic=str(topic))
-        except TopicNotFoundError:
-            return None
+        """The topic, brought up to date; None if there is none, or its first commit is missing."""
+        with suppress(TopicNotFoundError):
+            return ManagedLedger.open(
+                self.store, topic.storage_path, topic=topic.partitioned_topic_name
+            )
+        return None
 
     def open_or_create(
         self, topic: TopicName, partitions: int, settings: Mapping[str, Any] | None = None
     ) -> ManagedLedger:
         """The topic; made now, with so many partitions, if there was none."""
-        try:
-            return ManagedLedger.open(
-                self.store, topic.storage_path, topic=topic.partitioned_topic_name
-            )
-        except TopicNotFoundError:
-            with suppress(TopicExistsError):  # another process was quicker
-                self.create(topic, partitions, settings)
+        ledger = self.open_found(topic)
+        if ledger is not None:
+            return ledger
+        with suppress(TopicExistsError):  # another process was quicker
+            self.create(topic, partitions, settings)
         return self.open(topic)
 
     def create(

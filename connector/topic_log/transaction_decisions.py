@@ -138,7 +138,9 @@ class ClosedVersions:
 
     def has(self, version: int) -> bool:
         """Whether the version is closed, as of now."""
-        return any(first <= version <= last for first, last in self._parse(self._read()))
+        return any(
+            first <= version <= last for first, last in self._parse(self._store.get(self._path))
+        )
 
     def add(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Close these versions too: (first, last), both included."""
@@ -161,9 +163,6 @@ class ClosedVersions:
             )  # fmt: skip
 
         self._store.replace(self._path, with_more)
-
-    def _read(self) -> bytes | None:
-        return self._store.get(self._path)
 
     def _parse(self, data: bytes | None) -> list[tuple[int, int]]:
         if data is None:

@@ -15,14 +15,13 @@ from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky
 from pulsar_spark.errors import ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import previous_position
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import (
     RedeliverUnacknowledgedMessages,
     Report,
     SubscriptionType,
 )
-from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
@@ -41,7 +40,7 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
     """Take in a consumer's report, or a sink's: anybody may acknowledge another's message."""
     subscription = state.subscriptions.get(command.subscription)
     if subscription is None:
-        refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        out.reply(command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         return
     if command.epoch is not None and command.epoch != subscription.epoch:
         _refuse_epoch(subscription, command, out)
@@ -51,14 +50,14 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
     if not command.consumer and is_cumulative and subscription.subscription_type.is_shared:
         kind = subscription.subscription_type.value  # «all up to this one» may be others'
         text = f"Cumulative acknowledgement is not allowed on a {kind} subscription"
-        refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
+        out.reply(command, ServerError.NOT_ALLOWED_ERROR, text)
         return
     try:
         if not command.consumer:
             acknowledged = _published(state, subscription, acknowledged)
         acknowledge_cursor(state, subscription, acknowledged)
     except ValueError as error:
-        refuse(out, command, ServerError.INVALID_CURSOR_POSITION, str(error))
+        out.reply(command, ServerError.INVALID_CURSOR_POSITION, str(error))
         return
     if _is_strange(subscription, command):
         _refuse_stranger(subscription, command, out)
@@ -69,16 +68,7 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
     holders = [consumer] if consumer is not None else list(subscription.consumers.values())
     for holder in holders:
         _take_rejections(state, subscription, holder, command, out)
-    if command.request_id is not None:
-        out.replies.append(
-            Reply(
-                command.consumer,
-                subscription.name,
-                command.incarnation,
-                command.request_id,
-                epoch=subscription.epoch,
-            )
-        )
+    out.confirm(command, epoch=subscription.epoch)
 
 
 def redeliver_unacknowledged(
@@ -134,7 +124,7 @@ def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: C
     beyond |= cursor.mark_delete_position > end
     ledger = state.ledgers.get(position.ledger_id)
     if ledger is not None:
-        position = min(position, Position(ledger.ledger_id, ledger.entries - 1))
+        position = min(position, ledger.last)
     if beyond:
         heard = subscription.unheard
         subscription.unheard = cursor if heard is None else heard.union(cursor)
@@ -146,23 +136,6 @@ def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: C
         subscription.acknowledge(Cursor(position, known), state.ledgers)
 
 
-def refuse(
-    out: ReadyBuilder, command: object, error: ServerError, message: str, *, newest: int = -1
-) -> None:
-    """Answer a command with an error."""
-    out.replies.append(
-        Reply(
-            getattr(command, "consumer", ""),
-            getattr(command, "subscription", ""),
-            getattr(command, "incarnation", 0),
-            getattr(command, "request_id", None),
-            error,
-            message,
-            newest=newest,
-        )
-    )
-
-
 # -- inside --------------------------------------------------------------------------------------
 
 
@@ -172,7 +145,7 @@ def _refuse_epoch(subscription: Subscription, command: Report, out: ReadyBuilder
         _refuse_stranger(subscription, command, out)
     elif command.request_id is not None:
         text = f"The subscription was reset: epoch {command.epoch} is over"
-        refuse(out, command, ServerError.EPOCH_IS_OVER, text)
+        out.reply(command, ServerError.EPOCH_IS_OVER, text)
 
 
 def _is_strange(subscription: Subscription, command: Report) -> bool:
@@ -186,11 +159,11 @@ def _refuse_stranger(subscription: Subscription, command: Report, out: ReadyBuil
     consumer = subscription.consumers.get(command.consumer)
     known = consumer.incarnation if consumer is not None else -1
     if command.incarnation > known and command.consumer not in subscription.incarnations:
-        refuse(out, command, ServerError.CONSUMER_NOT_FOUND, "Consumer not found: subscribe")
+        out.reply(command, ServerError.CONSUMER_NOT_FOUND, "Consumer not found: subscribe")
     else:
         text = "Another run took this consumer's name, or its lease lapsed"
         newest = subscription.newest_run_of(command.consumer)
-        refuse(out, command, ServerError.CONSUMER_REPLACED, text, newest=newest)
+        out.reply(command, ServerError.CONSUMER_REPLACED, text, newest=newest)
 
 
 def _of_this_epoch(subscription: Subscription, command: Report) -> Cursor:

@@ -42,7 +42,7 @@ def position_at_time(state: BrokerState, timestamp_ms: int) -> Position:
         if ledger.min_publish_time_ms >= timestamp_ms:
             continue
         if ledger.max_publish_time_ms < timestamp_ms:
-            return entry_after(state, Position(ledger.ledger_id, ledger.entries - 1))
+            return entry_after(state, ledger.last)
         times = state.columns[ledger.ledger_id].publish_times_ms
         if times is None:  # times are unknown: better some messages again than one lost
             return Position(ledger.ledger_id, 0)

@@ -43,7 +43,7 @@ def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
     total = sum(ledger.size_bytes for ledger in ledgers)
     chosen: list[int] = []
     for ledger in ledgers[:-1]:
-        if Position(ledger.ledger_id, ledger.entries - 1) > passed:
+        if ledger.last > passed:
             break
         if not _released(state, ledger, now_ms, total):
             break
@@ -60,7 +60,7 @@ def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
         return None
     ledger = ledgers[0]
     passed = _passed_by_all(state)
-    if passed is None or Position(ledger.ledger_id, ledger.entries - 1) > passed:
+    if passed is None or ledger.last > passed:
         return None
     due_ms = state.columns[ledger.ledger_id].published_at_ms + keep_ms + 1
     return due_ms if due_ms > now_ms else None
@@ -182,13 +182,9 @@ def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tup
 
 def _oldest_unread_ms(state: BrokerState, subscription: Subscription) -> int | None:
     start = subscription.cursor.mark_delete_position
-    ledger = state.ledgers.first_at_or_after(max(start.ledger_id, 0))
-    while ledger is not None:
-        if ledger.ledger_id in state.compaction.trimmed:
-            pass
-        elif start < Position(ledger.ledger_id, ledger.entries - 1):
+    for ledger in state.ledgers.between(max(start.ledger_id, 0), state.ledgers[-1].ledger_id):
+        if start < ledger.last and ledger.ledger_id not in state.compaction.trimmed:
             return ledger.min_publish_time_ms
-        ledger = state.ledgers.first_after(ledger.ledger_id)
     return None
 
 
@@ -208,7 +204,7 @@ def _exceeded(
 
 def _evict(state: BrokerState, subscription: Subscription, exceeded: BacklogQuotaExceeded) -> None:
     for ledger in state.ledgers:
-        last = Position(ledger.ledger_id, ledger.entries - 1)
+        last = ledger.last
         if last <= subscription.cursor.mark_delete_position:
             continue
         if exceeded.is_size:

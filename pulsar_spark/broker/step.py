@@ -139,22 +139,10 @@ def _set_policies(state: BrokerState, command: SetPolicies, _out: ReadyBuilder) 
     state.policies = command.policies
 
 
-def _trimmed(state: BrokerState, command: LedgersTrimmed, _out: ReadyBuilder) -> None:
-    state.remove_ledgers(command.ledger_ids)
-
-
-def _compacted(state: BrokerState, command: Compacted, _out: ReadyBuilder) -> None:
-    state.compact(command.compacted)
-
-
-def _already_taken_in(_state: BrokerState, _command: LedgerAdded, _out: ReadyBuilder) -> None:
-    """Nothing: `_take_in_ledgers` has taken it in."""
-
-
 HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = {
-    LedgerAdded: _already_taken_in,
-    LedgersTrimmed: _trimmed,
-    Compacted: _compacted,
+    LedgerAdded: lambda _state, _command, _out: None,  # `_take_in_ledgers` has taken it in
+    LedgersTrimmed: lambda state, command, _: state.remove_ledgers(command.ledger_ids),
+    Compacted: lambda state, command, _: state.compact(command.compacted),
     SetPolicies: _set_policies,
     Subscribe: subscribe,
     CreateSubscription: create,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pulsar_spark.broker.acknowledgment import acknowledge_cursor, refuse
+from pulsar_spark.broker.acknowledgment import acknowledge_cursor
 from pulsar_spark.broker.message_finder import cursor_before, message_after, position_at_time
 from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.dispatchers.granting import grants_again
@@ -27,12 +27,11 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.ready import EpochBegan, Reply
+from pulsar_spark.protocol.ready import EpochBegan
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.selectors.failover_selector import FailoverSelector
-from pulsar_spark.selectors.hash_assignments import HashRange
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
-from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.selectors.sticky_key_selector import HashRange, StickyRangeSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.dead_letter import check_letter_topics
@@ -50,7 +49,7 @@ def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None
     subscription = state.subscriptions.get(command.subscription)
     if refusal is not None:
         newest = -1 if subscription is None else subscription.newest_run_of(command.consumer)
-        refuse(out, command, *refusal, newest=newest)
+        out.reply(command, *refusal, newest=newest)
         return
     held = subscription.consumers.get(command.consumer) if subscription else None
     if subscription is not None and held is not None:
@@ -64,7 +63,7 @@ def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None
     try:
         _join(subscription, command)
     except ConsumerAssignError as error:
-        refuse(out, command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
+        out.reply(command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
         return
     if is_new:
         state.subscriptions[command.subscription] = subscription
@@ -95,12 +94,11 @@ def create(state: BrokerState, command: CreateSubscription, out: ReadyBuilder) -
             text = "A non-persistent topic keeps no subscription that nobody is connected to"
             refusal = ServerError.NOT_ALLOWED_ERROR, text
         if refusal is not None:
-            refuse(out, command, *refusal)
+            out.reply(command, *refusal)
             return
         state.subscriptions[command.subscription] = _created(state, wanted)
         state.was_subscribed = True
-    if command.request_id is not None:
-        out.replies.append(Reply("", command.subscription, 0, command.request_id))
+    out.confirm(command)
 
 
 def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
@@ -111,16 +109,7 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
             continue
         if consumer.incarnation != command.incarnation:
             continue
-        out.replies.append(
-            Reply(
-                consumer.name,
-                subscription.name,
-                consumer.incarnation,
-                command.request_id,
-                epoch=subscription.epoch,
-                origin=subscription.origin_told,
-            )
-        )
+        out.reply(command, epoch=subscription.epoch, origin=subscription.origin_told)
         if consumer.is_revoking:
             out.revokes = [
                 each for each in out.revokes
@@ -142,16 +131,13 @@ def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: ReadyBu
     consumer = subscription.consumers.get(command.consumer) if subscription else None
     if subscription is None or consumer is None or consumer.incarnation != command.incarnation:
         return
-    lapsed = isinstance(command, LeaseLapsed)
-    give_back_all(state, subscription, out, consumer, bury=lapsed)
+    give_back_all(state, subscription, out, consumer, bury=isinstance(command, LeaseLapsed))
     _leave(subscription, consumer)
-    if lapsed:
+    if isinstance(command, LeaseLapsed):
         text = "Its lease lapsed: what it held goes to others. Subscribe with a new incarnation."
-        refuse(out, command, ServerError.CONSUMER_REPLACED, text)
-    elif isinstance(command, CloseConsumer) and command.request_id is not None:
-        out.replies.append(
-            Reply(command.consumer, subscription.name, command.incarnation, command.request_id)
-        )
+        out.reply(command, ServerError.CONSUMER_REPLACED, text)
+    else:
+        out.confirm(command)
     if not subscription.consumers and not subscription.durable:
         _delete(state, subscription, out)
         return
@@ -162,33 +148,31 @@ def unsubscribe(state: BrokerState, command: Unsubscribe, out: ReadyBuilder) -> 
     """Delete the subscription, for its only consumer, or for an admin if nobody is connected."""
     subscription = state.subscriptions.get(command.subscription)
     if subscription is None:
-        refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        out.reply(command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         return
     connected = {each.name: each.incarnation for each in subscription.consumers.values()}
     wanted = {command.consumer: command.incarnation} if command.consumer else {}
     if connected != wanted:
         text = "Unconnected or shared consumer attempting to unsubscribe"
-        refuse(out, command, ServerError.CONSUMER_BUSY, text)
+        out.reply(command, ServerError.CONSUMER_BUSY, text)
         return
-    reply = Reply(command.consumer, subscription.name, command.incarnation, command.request_id)
     _delete(state, subscription, out)
-    if command.request_id is not None:
-        out.replies.append(reply)
+    out.confirm(command)
 
 
 def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
     """Begin a new epoch; consumers stay, and hold nothing."""
     subscription = state.subscriptions.get(command.subscription)
     if subscription is None:
-        refuse(out, command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        out.reply(command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         return
     if not state.is_persistent:
         text = "A non-persistent topic keeps nothing to go back to"
-        refuse(out, command, ServerError.NOT_ALLOWED_ERROR, text)
+        out.reply(command, ServerError.NOT_ALLOWED_ERROR, text)
         return
     position, batch_index = command.position, command.batch_index
     if position is None and command.timestamp_ms is None:
-        refuse(out, command, ServerError.NOT_ALLOWED_ERROR, "Seek names neither id nor time")
+        out.reply(command, ServerError.NOT_ALLOWED_ERROR, "Seek names neither id nor time")
         return
     if position is None:
         position = position_at_time(state, command.timestamp_ms or 0)
@@ -196,10 +180,7 @@ def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
         cursor_before(state, position, batch_index, compacted=subscription.read_compacted)
     )
     out.epochs.append(EpochBegan(subscription.name, subscription.epoch, subscription.origin))
-    if command.request_id is not None:
-        out.replies.append(
-            Reply("", subscription.name, 0, command.request_id, epoch=subscription.epoch)
-        )
+    out.confirm(command, epoch=subscription.epoch)
 
 
 # -- inside --------------------------------------------------------------------------------------
@@ -309,16 +290,14 @@ def _only_while_connected(command: Subscribe) -> Subscribe:
 
 
 def _created(state: BrokerState, command: Subscribe) -> Subscription:
+    latest = command.initial_position is InitialPosition.LATEST
+    position, batch_index = LATEST if latest else EARLIEST, -1
     if command.begins_behind is not None:
-        position, batch_index = EARLIEST, -1
+        position = EARLIEST
     elif command.start_message_id is not None:
         position, batch_index = command.start_message_id
         if not command.start_message_id_inclusive and position not in (EARLIEST, LATEST):
             position, batch_index = message_after(state, position, batch_index)
-    elif command.initial_position is InitialPosition.EARLIEST:
-        position, batch_index = EARLIEST, -1
-    else:
-        position, batch_index = LATEST, -1
     cursor = cursor_before(state, position, batch_index, compacted=command.read_compacted)
     created = Subscription(
         command.subscription,
@@ -387,7 +366,8 @@ def _joins_differently(subscription: Subscription, consumer: Consumer, command: 
     """Whether a new run asks for another priority, or for other ranges, than the one before."""
     selector = subscription.selector
     if isinstance(selector, StickyRangeSelector):
-        return sorted(selector.ranges[consumer.name]) != sorted(_ranges_of(command) or [])
+        asked = tuple(sorted(_ranges_of(command) or []))
+        return dict(selector.ranges)[consumer.name] != asked
     return selector is None and consumer.priority_level != command.priority_level
 
 
@@ -416,7 +396,7 @@ def _subscribe_again(
             try:
                 _join(subscription, command)
             except ConsumerAssignError as error:
-                refuse(out, command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
+                out.reply(command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
                 return
             consumer.priority_level = command.priority_level
             dispatcher_sticky_key.selector_changed(state, subscription, out)

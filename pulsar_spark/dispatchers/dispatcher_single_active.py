@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from pulsar_spark.dispatchers.granting import capacity_of, grant
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.positions.position_set import NOTHING
 from pulsar_spark.protocol.ready import OpenGrant, Revoke
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
 from pulsar_spark.subscriptions.broker_state import BrokerState
@@ -109,21 +109,9 @@ def open_grant_of(
     """Everything but acknowledged and waiting messages, and those in explicit grants."""
     others = subscription.held.union(subscription.waiting.messages).union(subscription.replay)
     after = subscription.cursor.acknowledge(others) if others else subscription.cursor
-    counts = {
-        count: part
-        for count, held in subscription.tracker.counts.items()
-        if (part := _not_in(held, others))
-    }
-    return OpenGrant(
-        subscription.name,
-        consumer.name,
-        consumer.incarnation,
-        subscription.epoch,
-        consumer.open_attempt,
-        after,
-        counts,
-        again,
-    )
+    counts = dict(subscription.tracker.counts.without(others).items())
+    who = (subscription.name, consumer.name, consumer.incarnation)
+    return OpenGrant(*who, subscription.epoch, consumer.open_attempt, after, counts, again)
 
 
 def _open(subscription: Subscription, consumer: Consumer) -> None:
@@ -149,14 +137,5 @@ def revoke_of(subscription: Subscription, consumer: Consumer) -> Revoke:
 
 def revoke_all(subscription: Subscription, consumer: Consumer) -> Revoke:
     """A Revoke of all earlier grants."""
-    return Revoke(
-        subscription.name,
-        consumer.name,
-        consumer.incarnation,
-        subscription.epoch,
-        consumer.revision,
-    )
-
-
-def _not_in(messages: PositionSet, others: PositionSet) -> PositionSet:
-    return messages.difference(others) if others else messages
+    who = (subscription.name, consumer.name, consumer.incarnation)
+    return Revoke(*who, subscription.epoch, consumer.revision)

@@ -9,29 +9,41 @@ look-ahead is passed over. Follows Pulsar 4's `PersistentStickyKeyDispatcherMult
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+from pyroaring import BitMap
 
-from pulsar_spark.dispatchers.dispatcher_multiple_consumers import (
+from pulsar_spark.dispatchers.dispatcher_single_active import revoke_of
+from pulsar_spark.dispatchers.granting import (
     capacities_of,
     excluded_from_reading,
+    grant_all,
+    read_new,
 )
-from pulsar_spark.dispatchers.dispatcher_single_active import revoke_of
-from pulsar_spark.dispatchers.granting import block_the_full, grant, is_blocked_on_unacked, read_new
-from pulsar_spark.dispatchers.sticky_key_run import StickyKeyRun
+from pulsar_spark.positions import batch_part
+from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import MAX_LONG
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.producing.hashing import MASK_31
 from pulsar_spark.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
 from pulsar_spark.protocol.ready_builder import ReadyBuilder
-from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
-from pulsar_spark.selectors.consistent_hashing_selector import ConsistentHashingSelector
-from pulsar_spark.selectors.hash_assignments import NOBODY
-from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
-from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.selectors.sticky_key_selector import (
+    NOBODY,
+    AutoSplitSelector,
+    ConsistentHashingSelector,
+    StickyKeySelector,
+    StickyRangeSelector,
+)
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.message_redelivery import give_back
 from pulsar_spark.subscriptions.subscription import Subscription
+
+_SPREAD = 2_654_435_761
+Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def new_selector(policy: KeySharedPolicy, policies: TopicPolicies) -> StickyKeySelector:
@@ -74,11 +86,7 @@ def obeyed(
 def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
     """Grant what may be granted now."""
     selector = subscription.selector
-    capacities, held = capacities_of(state, subscription)
-    blocked = is_blocked_on_unacked(state, subscription, held)
-    policies = state.policies
-    limit = policies.max_unacked_messages_per_subscription
-    room = limit - held if limit > 0 else sum(capacities.values())
+    capacities, room, blocked = capacities_of(state, subscription)
     if not capacities or selector is None or room <= 0:
         return
     draining = _draining_slots(state, subscription, selector)
@@ -88,7 +96,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
         rest = _deal(state, selector, replay, draining, capacities, granted, room)
         room -= replay.count(state.ledgers) - rest.count(state.ledgers)
         subscription.replay = rest
-    look_ahead = look_ahead_of(policies, len(subscription.consumers))
+    look_ahead = look_ahead_of(state.policies, len(subscription.consumers))
     excluded = excluded_from_reading(state, subscription) if not blocked else NOTHING
     passed_over = subscription.replay.count(state.ledgers) if subscription.replay else 0
     beside = NOTHING
@@ -112,10 +120,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
     if beside:  # too much at once; its owners may still have room
         rest = _deal(state, selector, beside, draining, capacities, granted, max(room, 0))
         subscription.replay = subscription.replay.union(rest)
-    for name, messages in granted.items():
-        grant(subscription, subscription.consumers[name], messages, out)
-    if granted:
-        block_the_full(state, subscription)
+    grant_all(state, subscription, granted, out)
 
 
 def look_ahead_of(policies: TopicPolicies, consumers: int) -> int:
@@ -147,7 +152,7 @@ def _deal(
     All consumers together get as many as there is room for, the first ones.
     """
     run = StickyKeyRun.of(candidates, state, selector)
-    owners = selector.select_many(run.slots)
+    owners = selector.owners[run.slots]
     if draining is not None:
         owners = np.where(np.isin(run.slots, draining), NOBODY, owners)
     chosen = np.zeros(len(owners), np.bool_)
@@ -189,5 +194,75 @@ def _moved(state: BrokerState, selector: StickyKeySelector, consumer: Consumer) 
     run = StickyKeyRun.of(held, state, selector)
     names = selector.consumers
     own = names.index(consumer.name) if consumer.name in names else -2
-    places = np.flatnonzero(selector.select_many(run.slots) != own)
+    places = np.flatnonzero(selector.owners[run.slots] != own)
     return run.take(places) if len(places) else NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class StickyKeyRun:
+    """A set of messages, in order, each with its slot: arrays of one length, one value a message.
+
+    A message without a hash gets one from its place, so that keyless messages spread over all.
+    """
+
+    ledger_ids: NDArray[np.int64]
+    entry_ids: NDArray[np.int64]
+    batch_indexes: NDArray[np.int64]
+    batch_sizes: NDArray[np.int64]
+    slots: NDArray[np.int64]
+
+    @staticmethod
+    def of(messages: PositionSet, state: BrokerState, selector: StickyKeySelector) -> StickyKeyRun:
+        """The set's messages. KeyError if the state lacks one of its ledgers."""
+        ids, columns, hashes = [], [], []
+        for ledger_id in messages.ledger_ids:
+            ledger = state.ledgers.get(ledger_id)
+            if ledger is None:
+                raise KeyError(f"there is no ledger {ledger_id}")
+            entries, indexes, sizes, rows = _rows(messages, ledger)
+            ids.append(np.full(len(entries), ledger_id, np.int64))
+            columns.append((entries, indexes, sizes))
+            known = state.columns[ledger_id].sticky_key_hashes
+            if known is None:
+                hashes.append((rows + ledger_id * 31) * _SPREAD & MASK_31)
+            else:
+                hashes.append(np.asarray(known)[rows].astype(np.int64))
+        if not ids:
+            empty = np.zeros(0, np.int64)
+            return StickyKeyRun(empty, empty, empty, empty, empty)
+        entries, indexes, sizes = (np.concatenate(each) for each in zip(*columns, strict=True))
+        slots = selector.slots_of(np.concatenate(hashes))
+        return StickyKeyRun(np.concatenate(ids), entries, indexes, sizes, slots)
+
+    def take(self, places: NDArray[Any]) -> PositionSet:
+        """The messages at these places."""
+        sizes = self.batch_sizes[places]
+        if (sizes == 1).all():
+            return PositionSet.from_arrays(self.ledger_ids[places], self.entry_ids[places])
+        return PositionSet.from_arrays(
+            self.ledger_ids[places], self.entry_ids[places], self.batch_indexes[places], sizes
+        )
+
+
+def _rows(messages: PositionSet, ledger: LedgerInfo) -> Columns:
+    """(entries, batch indexes, batch sizes, rows in the ledger) of the set's messages in it."""
+    parts = messages.partial_entries(ledger.ledger_id)
+    held = messages.whole_entries(ledger.ledger_id)
+    whole = np.array(held.to_array(), np.int64)
+    if ledger.messages == ledger.entries:
+        return whole, np.zeros(len(whole), np.int64), np.ones(len(whole), np.int64), whole
+    all_sizes = ledger.batch_sizes.array()
+    first = np.cumsum(all_sizes) - all_sizes
+    every = np.array((held | BitMap(list(parts))).to_array(), np.int64) if parts else whole
+    sizes = all_sizes[every]
+    entries = np.repeat(every, sizes)
+    indexes = np.arange(len(entries)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    if parts:
+        included = np.ones(len(entries), np.bool_)
+        starts = np.cumsum(sizes) - sizes
+        for entry_id, part in parts.items():
+            start = int(starts[np.searchsorted(every, entry_id)])
+            mask = batch_part.mask(part)
+            included[start : start + len(mask)] = mask
+        entries, indexes = entries[included], indexes[included]
+    return entries, indexes, all_sizes[entries], first[entries] + indexes

@@ -8,6 +8,8 @@ never goes back, and the rest of an entry that was cut is in `replay`. Follows P
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
@@ -18,6 +20,26 @@ from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.subscription import Subscription
 
 SMALLEST_READ = 64
+
+
+def capacities_of(
+    state: BrokerState, subscription: Subscription
+) -> tuple[dict[str, int], int, bool]:
+    """(the room of each consumer that has any, that of all together, whether nothing new is read).
+
+    Notes who is blocked, and whether the subscription is.
+    """
+    capacities, total = {}, 0
+    for name, consumer in subscription.consumers.items():
+        held = subscription.unacked_messages_of(consumer, state.ledgers)
+        total += held
+        capacity = capacity_of(state, subscription, consumer, held)
+        if capacity > 0:
+            capacities[name] = capacity
+    blocked = _is_blocked_on_unacked(state, subscription, total)
+    limit = state.policies.max_unacked_messages_per_subscription
+    room = limit - total if limit > 0 else sum(capacities.values())
+    return capacities, room, blocked
 
 
 def capacity_of(
@@ -35,6 +57,14 @@ def capacity_of(
         consumer.is_blocked = held >= limit or (consumer.is_blocked and held > limit // 2)
         capacity = 0 if consumer.is_blocked else min(capacity, limit - held)
     return max(capacity, 0)
+
+
+def excluded_from_reading(state: BrokerState, subscription: Subscription) -> PositionSet:
+    """Messages not to read: delayed ones, and those that wait to go out again."""
+    excluded = state.delayed.messages
+    if subscription.waiting:
+        excluded = excluded.union(subscription.waiting.messages)
+    return excluded
 
 
 def read_new(
@@ -88,18 +118,20 @@ def grant(
     for attempt, part in list(subscription.tracker.by_next_attempt(messages)):
         consumer.give(attempt, part)
         subscription.tracker = subscription.tracker.granted(attempt, part)
-        for count, counted in subscription.tracker.by_count(part):
-            out.grants.append(
-                Grant(
-                    subscription.name,
-                    consumer.name,
-                    consumer.incarnation,
-                    subscription.epoch,
-                    attempt,
-                    counted,
-                    count,
-                )
-            )
+        _say(subscription, consumer, attempt, part, out)
+
+
+def grant_all(
+    state: BrokerState,
+    subscription: Subscription,
+    granted: Mapping[str, PositionSet],
+    out: ReadyBuilder,
+) -> None:
+    """Grant to several; a consumer that is full now is blocked now, not at the next look."""
+    for name, messages in granted.items():
+        grant(subscription, subscription.consumers[name], messages, out)
+    if granted:
+        capacities_of(state, subscription)
 
 
 def grants_again(subscription: Subscription, consumer: Consumer, out: ReadyBuilder) -> None:
@@ -110,32 +142,10 @@ def grants_again(subscription: Subscription, consumer: Consumer, out: ReadyBuild
             said = said.union(new.messages)
     for attempt, held in sorted(consumer.pending.items()):
         kept = held.difference(said) if said else held
-        for count, part in subscription.tracker.by_count(kept):
-            out.grants.append(
-                Grant(
-                    subscription.name,
-                    consumer.name,
-                    consumer.incarnation,
-                    subscription.epoch,
-                    attempt,
-                    part,
-                    count,
-                    again=True,
-                )
-            )
+        _say(subscription, consumer, attempt, kept, out, again=True)
 
 
-def block_the_full(state: BrokerState, subscription: Subscription) -> None:
-    """Block consumers that a grant has filled now, not at the next look."""
-    total = 0
-    for consumer in subscription.consumers.values():
-        held = subscription.unacked_messages_of(consumer, state.ledgers)
-        capacity_of(state, subscription, consumer, held)
-        total += held
-    is_blocked_on_unacked(state, subscription, total)
-
-
-def is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: int) -> bool:
+def _is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: int) -> bool:
     """Whether the subscription reads nothing new: full, and then until half is acknowledged."""
     limit = state.policies.max_unacked_messages_per_subscription
     if limit <= 0:
@@ -145,3 +155,18 @@ def is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: 
     elif held < max(limit // 2, 1):  # half of 1 is 0, and nobody holds fewer
         subscription.is_blocked = False
     return subscription.is_blocked
+
+
+def _say(
+    subscription: Subscription,
+    consumer: Consumer,
+    attempt: int,
+    messages: PositionSet,
+    out: ReadyBuilder,
+    *,
+    again: bool = False,
+) -> None:
+    """One Grant for each redelivery count."""
+    name, who = subscription.name, (consumer.name, consumer.incarnation)
+    for count, part in subscription.tracker.by_count(messages):
+        out.grants.append(Grant(name, *who, subscription.epoch, attempt, part, count, again))

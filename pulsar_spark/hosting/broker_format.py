@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from itertools import compress
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
@@ -38,12 +39,14 @@ from pulsar_spark.protocol.policies import (
     TopicPolicies,
 )
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
-from pulsar_spark.selectors.auto_split_selector import AutoSplitSelector
-from pulsar_spark.selectors.consistent_hashing_selector import ConsistentHashingSelector
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
-from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
-from pulsar_spark.selectors.sticky_range_selector import StickyRangeSelector
+from pulsar_spark.selectors.sticky_key_selector import (
+    AutoSplitSelector,
+    ConsistentHashingSelector,
+    StickyKeySelector,
+    StickyRangeSelector,
+)
 from pulsar_spark.subscriptions.broker_state import BrokerState, Compaction, LedgerColumns
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.delayed_messages import (
@@ -64,10 +67,6 @@ _SELECTORS: Final[dict[str, Any]] = {
     "consistent_hashing": ConsistentHashingSelector,
     "sticky_range": StickyRangeSelector,
 }
-_LEDGER_FIELDS: Final = (
-    "ledger_id", "partition", "file", "first_row", "batch_sizes", "size_bytes",
-    "min_publish_time_ms", "max_publish_time_ms", "max_deliver_at_ms",
-)  # fmt: skip
 _COLUMNS: Final = ("sticky_key_hashes", "publish_times_ms")
 
 
@@ -181,18 +180,17 @@ def _read_cursor(reader: ShardReader, key: str, value: list[Any]) -> Cursor:
 def _write_ledgers(writer: ShardWriter, state: BrokerState) -> list[int]:
     """The numbers of the blocks in which the ledgers lie."""
     blocks: dict[int, list[Any]] = {}
-    present: dict[str, list[bool]] = {}
+    present: dict[str, tuple[bool, bool]] = {}
     for ledger in state.ledgers:
         columns = state.columns[ledger.ledger_id]
         value = [*_ledger_value(ledger), columns.published_at_ms]
         blocks.setdefault(ledger.ledger_id // LEDGERS_A_BLOCK, []).append(value)
-        held = {name: getattr(columns, name) for name in _COLUMNS}
-        for name, values in held.items():
-            if values is not None:
-                if name not in columns.packed:
-                    columns.packed[name] = packed_array(values)
-                writer.put_bytes(f"columns/{ledger.ledger_id}/{name}", columns.packed[name])
-                present[str(ledger.ledger_id)] = [each is not None for each in held.values()]
+        is_there = (columns.sticky_key_hashes is not None, columns.publish_times_ms is not None)
+        for name in compress(_COLUMNS, is_there):
+            if name not in columns.packed:
+                columns.packed[name] = packed_array(getattr(columns, name))
+            writer.put_bytes(f"columns/{ledger.ledger_id}/{name}", columns.packed[name])
+            present[str(ledger.ledger_id)] = is_there
     for block, values in blocks.items():
         writer.put_value(f"ledgers/{block}", values)
     writer.put_value("columns", present)
@@ -204,8 +202,8 @@ def _read_ledgers(reader: ShardReader, state: BrokerState, blocks: list[int]) ->
     ledgers = [each for block in blocks for each in reader.value(f"ledgers/{block}")]
     state.ledgers = LedgerList(_ledger(value) for *value, _ in ledgers)
     for ledger_id, *_, published_at_ms in ledgers:
-        there = zip(_COLUMNS, present.get(str(ledger_id), ()), strict=False)
-        keys = {name: f"columns/{ledger_id}/{name}" for name, is_there in there if is_there}
+        there = compress(_COLUMNS, present.get(str(ledger_id), ()))
+        keys = {name: f"columns/{ledger_id}/{name}" for name in there}
         state.columns[ledger_id] = LedgerColumns(
             published_at_ms,
             **{name: reader.array(key) for name, key in keys.items()},
@@ -214,13 +212,16 @@ def _read_ledgers(reader: ShardReader, state: BrokerState, blocks: list[int]) ->
 
 
 def _ledger_value(ledger: LedgerInfo) -> list[Any]:
-    held = [getattr(ledger, name) for name in _LEDGER_FIELDS]
-    return [each.to_json() if isinstance(each, BatchSizes) else each for each in held]
+    return [
+        ledger.ledger_id, ledger.partition, ledger.file, ledger.first_row,
+        ledger.batch_sizes.to_json(), ledger.size_bytes, ledger.min_publish_time_ms,
+        ledger.max_publish_time_ms, ledger.max_deliver_at_ms,
+    ]  # fmt: skip
 
 
 def _ledger(value: list[Any]) -> LedgerInfo:
-    held = dict(zip(_LEDGER_FIELDS, value, strict=True))
-    return LedgerInfo(**held | {"batch_sizes": BatchSizes.from_json(held["batch_sizes"])})
+    ledger_id, partition, file, first_row, sizes, *rest = value
+    return LedgerInfo(ledger_id, partition, file, first_row, BatchSizes.from_json(sizes), *rest)
 
 
 # -- delayed messages ----------------------------------------------------------------------------

@@ -122,11 +122,8 @@ class ShardReader:
                 "individually_deleted": value,
             }
             return cursor_format.from_json_value(whole)[1]
-        result = PositionSet()
-        for name in value:
-            piece = cursor_format.from_bytes(self._one(f"{key}@{name}"))[1]
-            result = result.union(piece)
-        return result
+        pieces = [self._one(f"{key}@{name}") for name in value]
+        return PositionSet.union_of(cursor_format.from_bytes(piece)[1] for piece in pieces)
 
     def _bytes(self, key: str) -> bytes:
         data = self._one(f"{key}#0")

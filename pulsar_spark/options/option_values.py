@@ -17,8 +17,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.records.stored_data import parse_json
-from pulsar_spark.selectors.hash_assignments import HashRange
-from pulsar_spark.selectors.sticky_range_selector import check_sticky_ranges
+from pulsar_spark.selectors.sticky_key_selector import HashRange, check_sticky_ranges
 from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name
 
 MOST_COUNT: Final = (1 << 63) - 1

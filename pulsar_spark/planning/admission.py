@@ -188,23 +188,17 @@ def fair_shares(wanted: Mapping[Key, int], most: int) -> dict[Key, int]:
     >>> fair_shares({"a": 2, "b": 100, "c": 100}, 13)
     {'a': 2, 'b': 6, 'c': 5}
     """
-    level, left = 0, most
-    unmet = sorted(count for count in wanted.values() if count)
-    # Raise the water level over the wants, from the smallest on, as far as `most` goes.
-    for place, count in enumerate(unmet):
-        still = len(unmet) - place
-        if (count - level) * still > left:
-            level, left = level + left // still, left % still
-            break
-        left -= (count - level) * still
-        level = count
-    else:
-        return dict(wanted)
-    shares = {key: min(count, level) for key, count in wanted.items()}
-    for key, count in wanted.items():
-        if left and count > level:
-            shares[key] += 1
-            left -= 1
+    shares, left = dict.fromkeys(wanted, 0), most
+    unmet = sorted(wanted, key=lambda key: wanted[key], reverse=True)
+    # Whoever wants no more than an equal part gets it all; the others share what is left then.
+    while unmet and wanted[unmet[-1]] * len(unmet) <= left:
+        key = unmet.pop()
+        shares[key] = wanted[key]
+        left -= wanted[key]
+    level, more = divmod(left, len(unmet) or 1)
+    still = set(unmet)
+    for place, key in enumerate(key for key in wanted if key in still):
+        shares[key] = level + (place < more)
     return shares
 
 

@@ -71,10 +71,13 @@ class PartitionConsumer:
         elif isinstance(item, Reply | Grant | OpenGrant | Revoke):
             if item.consumer != self.command.consumer:
                 return
-            if item.incarnation == self.command.incarnation:
-                self._hear_mine(item)
+            is_mine = item.incarnation == self.command.incarnation
+            if isinstance(item, Reply) and is_mine:
+                self._hear_reply(item)
             elif isinstance(item, Reply) and item.incarnation > self.command.incarnation:
                 self._hear_of_newer(item)
+            elif is_mine and self.connected and item.epoch == self.epoch:
+                self._take_in(item)
 
     def done(self, committed: PartitionOffset | None) -> Cursor | None:
         """The messages that it has finished, as far as it knows; None if it never had a place.
@@ -85,13 +88,8 @@ class PartitionConsumer:
             return self.origin.floor(self.floor)
         if committed is None:
             return None
-        done = committed.origin.floor(self.floor)
-        if committed.floor is not None:
-            done = done.floor(committed.floor)
-        if self.automatic:
-            for cursor in committed.attempts.values():
-                done = done.union(cursor)
-        return done
+        done = committed.origin.floor(max(self.floor, committed.floor or EARLIEST))
+        return _union(done, committed.attempts) if self.automatic else done
 
     def subscribe_again(self, command: Subscribe) -> None:
         """Subscribe as another run, or after missed records: the broker repeats everything."""
@@ -99,19 +97,22 @@ class PartitionConsumer:
         self.connected, self.refusal = False, None
         self._forget_grants()
 
-    def _hear_mine(self, item: Reply | Grant | OpenGrant | Revoke) -> None:
-        if isinstance(item, Reply):
-            self._hear_reply(item)
-        elif item.epoch != self.epoch or not self.connected:
-            return
-        elif isinstance(item, Grant):
-            self._granted(item)
+    def _take_in(self, item: Any) -> None:
+        """A grant, or what takes grants back."""
+        if isinstance(item, Grant):
+            newer = self.grants.at_least(item.attempt + 1)
+            self.grants = self.grants.put(item.attempt, item.messages.difference(newer))
+            self._count(item.redelivery_count, item.messages)
         elif isinstance(item, OpenGrant):
             self.open_attempt, self.open_after = item.attempt, item.after
             for count, messages in item.redelivery_counts.items():
                 self._count(count, messages)
-        else:
-            self._obey(item)
+        elif isinstance(item, Revoke):
+            if item.messages is None:
+                self.grants, self.open_attempt = PositionMap(), NO_OPEN_GRANT
+            else:
+                self.grants = self.grants.without(item.messages)
+            self.revision = max(self.revision, item.revision)
 
     def _hear_of_newer(self, reply: Reply) -> None:
         """Another run was let in under this name."""
@@ -142,18 +143,6 @@ class PartitionConsumer:
         self.grants, self.counts, self.open_attempt = PositionMap(), PositionMap(), NO_OPEN_GRANT
         self.revision = 0
 
-    def _granted(self, grant: Grant) -> None:
-        newer = self.grants.at_least(grant.attempt + 1)
-        self.grants = self.grants.put(grant.attempt, grant.messages.difference(newer))
-        self._count(grant.redelivery_count, grant.messages)
-
-    def _obey(self, revoke: Revoke) -> None:
-        if revoke.messages is None:
-            self.grants, self.open_attempt = PositionMap(), NO_OPEN_GRANT
-        else:
-            self.grants = self.grants.without(revoke.messages)
-        self.revision = max(self.revision, revoke.revision)
-
     def _count(self, count: int, messages: PositionSet) -> None:
         counts = self.counts
         self.counts = counts.put(count, messages) if count else counts.without(messages)
@@ -180,8 +169,7 @@ class PartitionConsumer:
         attempts = self._attempts(start)
         done = self.origin.floor(self.floor)
         if self.automatic:
-            for cursor in attempts.values():
-                done = done.union(cursor)
+            done = _union(done, attempts)
         done = done.acknowledge(hidden).acknowledge(removed)
         explicit: dict[int, PositionSet] = {}
         for attempt, granted in self.grants.items():
@@ -201,13 +189,8 @@ class PartitionConsumer:
 
     def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
         """Messages that the open grant does not offer: planned by it, or granted explicitly."""
-        after = done.union(self.open_after)
-        for attempt, cursor in attempts.items():
-            if attempt >= self.open_attempt:
-                after = after.union(cursor)
-        for granted in self.grants.values():
-            after = after.acknowledge(granted)
-        return after
+        planned = {a: cursor for a, cursor in attempts.items() if a >= self.open_attempt}
+        return _union(done.union(self.open_after), planned).acknowledge(self.grants.messages)
 
     def plan(
         self, start: PartitionOffset | None, taken: Mapping[int, PositionSet], ledgers: LedgerList
@@ -279,9 +262,7 @@ class PartitionConsumer:
         """
         acknowledged = Cursor()
         if self.automatic:
-            acknowledged = self.origin
-            for cursor in self._attempts(committed).values():
-                acknowledged = acknowledged.union(cursor)
+            acknowledged = _union(self.origin, self._attempts(committed))
         if self.lost_up_to > EARLIEST:
             acknowledged = acknowledged.floor(self.lost_up_to)
         if removed:
@@ -307,8 +288,7 @@ class PartitionConsumer:
     ) -> PositionSet:
         """The removed messages before the first that is still to be planned."""
         done = self.origin.floor(self.floor).acknowledge(removed)
-        for cursor in self._attempts(planned).values():
-            done = done.union(cursor)
+        done = _union(done, self._attempts(planned))
         return removed.after(self.floor).up_to(done.advance(ledgers).mark_delete_position)
 
 
@@ -338,3 +318,9 @@ class Offered:
         if taken and self.open_attempt != NO_OPEN_GRANT:
             found[self.open_attempt] = found.get(self.open_attempt, NOTHING).union(taken)
         return found
+
+
+def _union(cursor: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
+    for each in attempts.values():
+        cursor = cursor.union(each)
+    return cursor

@@ -11,6 +11,7 @@ of a batch were acknowledged, so here it is Pulsar's cursor.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,7 +21,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.records.stored_record import StoredFormat, canonical_json
 from pulsar_spark.topic_name import TopicPartition
 
 OFFSET_FORMAT: Final = StoredFormat(
@@ -151,17 +152,18 @@ class StreamOffset:
         topics: dict[str, dict[str, Any]] = {}
         for (topic, partition), offset in self.items():
             topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
-        if not self.subscription:
-            return {"topics": _sorted(topics), "version": READERS_VERSION}
-        value = {
-            "ack_mode": self.ack_mode,
-            "consumer": self.consumer,
-            "incarnation": self.incarnation,
-            "subscription": self.subscription,
-            "topics": _sorted(topics),
-            "version": OFFSET_FORMAT.version,
-        }
-        return {"suspects": self.suspects, **value} if self.suspects else value
+        value: dict[str, Any] = {"topics": topics, "version": READERS_VERSION}
+        if self.subscription:
+            value |= {
+                "ack_mode": self.ack_mode,
+                "consumer": self.consumer,
+                "incarnation": self.incarnation,
+                "subscription": self.subscription,
+                "version": OFFSET_FORMAT.version,
+            }
+        if self.suspects:
+            value["suspects"] = self.suspects
+        return dict(json.loads(canonical_json(value)))
 
     @staticmethod
     def from_json_value(value: Any) -> StreamOffset:
@@ -192,13 +194,6 @@ class StreamOffset:
             KeyError, ValueError, TypeError, AttributeError, OverflowError, CorruptFileError,
         ) as error:  # fmt: skip
             raise OFFSET_FORMAT.damaged("", repr(error)) from error
-
-
-def _sorted(value: Any) -> Any:
-    """The value with the keys of all its objects in order."""
-    if not isinstance(value, dict):
-        return value
-    return {key: _sorted(each) for key, each in sorted(value.items())}
 
 
 def _cursor_value(cursor: Cursor) -> Any:

@@ -116,10 +116,6 @@ class Cursor:
             position, batch_index
         )
 
-    def count(self, ledgers: LedgerList) -> int:
-        """How many of the messages in `ledgers` it holds."""
-        return sum(ledger.messages for ledger in ledgers) - self.backlog(ledgers)
-
     def backlog(self, ledgers: LedgerList) -> int:
         """How many of the messages in `ledgers` it does not hold; costs the ledgers after it."""
         return self.unread(ledgers).count(ledgers)
@@ -128,9 +124,7 @@ class Cursor:
         """The messages in `ledgers` that it does not hold."""
         if not len(ledgers):
             return PositionSet()
-        last = ledgers[-1]
-        end = Position(last.ledger_id, last.entries - 1)
-        rest = PositionSet.between(ledgers, self.mark_delete_position, end)
+        rest = PositionSet.between(ledgers, self.mark_delete_position, ledgers[-1].last)
         return rest.difference(self.individually_deleted)
 
     def check(self) -> None:
@@ -140,7 +134,7 @@ class Cursor:
         assert below.is_empty, "something lies at or before the mark-delete position"
         assert not self.individually_deleted.contains(self.mark_delete_position.next), "can move"
 
-    # -- as bytes and text -------------------------------------------------------------------
+    # -- as bytes and JSON -------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
         """Its stored form; see `cursor_format`."""
@@ -151,22 +145,13 @@ class Cursor:
         """Read `to_bytes`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
         return Cursor(*cursor_format.from_bytes(data))
 
-    def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces."""
-        return cursor_format.to_json(self.mark_delete_position, self.individually_deleted)
-
-    @staticmethod
-    def from_json(text: str) -> Cursor:
-        """Read `to_json`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
-        return Cursor(*cursor_format.from_json(text))
-
     def to_json_value(self) -> dict[str, Any]:
-        """The value that `to_json` writes, for a place inside other JSON."""
+        """Its JSON, for a place inside other JSON."""
         return cursor_format.to_json_value(self.mark_delete_position, self.individually_deleted)
 
     @staticmethod
     def from_json_value(value: object) -> Cursor:
-        """Read `to_json_value`; errors as `from_json`."""
+        """Read `to_json_value`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
         return Cursor(*cursor_format.from_json_value(value))
 
     def __str__(self) -> str:
@@ -206,21 +191,14 @@ def _advance_in_ledger(position: Position, deleted: PositionSet) -> tuple[Positi
 
 def _last_entry_before(position: Position, ledgers: LedgerList) -> Position:
     """The position; if it is before a ledger's first entry, the last entry before that."""
-    if position.entry_id < 0:
-        earlier = ledgers.last_before(position.ledger_id)
-        while earlier is not None:
-            if earlier.entries:
-                return Position(earlier.ledger_id, earlier.entries - 1)
-            earlier = ledgers.last_before(earlier.ledger_id)
-    return position
+    earlier = ledgers.last_before(position.ledger_id) if position.entry_id < 0 else None
+    return position if earlier is None else earlier.last
 
 
 def _first_entry_after(position: Position, ledgers: LedgerList) -> Position | None:
     """The next entry that exists."""
     ledger = ledgers.get(position.ledger_id)
-    if ledger is not None and position.entry_id + 1 < ledger.entries:
+    if ledger is not None and position < ledger.last:
         return position.next
     following = ledgers.first_after(position.ledger_id)
-    while following is not None and not following.entries:
-        following = ledgers.first_after(following.ledger_id)
     return None if following is None else Position(following.ledger_id, 0)

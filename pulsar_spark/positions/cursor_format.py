@@ -9,7 +9,6 @@ they are many. Stands for `PositionInfo` and `ManagedCursorInfo` in Pulsar's
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from pyroaring import BitMap
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import MAX_ENTRY_ID, PositionSet, ranges_text
 from pulsar_spark.records import base85
-from pulsar_spark.records.stored_data import inflate, parse_json
+from pulsar_spark.records.stored_data import inflate
 from pulsar_spark.records.stored_record import StoredFormat
 
 CURSOR_FORMAT: Final = StoredFormat(
@@ -76,21 +75,6 @@ def from_bytes(data: bytes) -> State:
     except (struct.error, ValueError, OverflowError) as error:
         raise CURSOR_FORMAT.damaged("", f"{error}") from error
     return position, PositionSet(whole, parts)
-
-
-def to_json(position: Position, deleted: PositionSet) -> str:
-    """Canonical JSON of `to_json_value`: sorted keys, no spaces, ASCII."""
-    value = to_json_value(position, deleted)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def from_json(text: str) -> State:
-    """Read `to_json`. CorruptFileError, or FutureVersionError."""
-    try:
-        value = parse_json(text)
-    except ValueError as error:
-        raise CURSOR_FORMAT.damaged("", f"it is no JSON ({error})") from error
-    return from_json_value(value)
 
 
 def to_json_value(position: Position, deleted: PositionSet) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """A ledger as the log knows it: where its rows lie, and how they form entries.
 
-Invariants: a ledger is immutable; entry ids run from 0 to `entries - 1`; the messages of entry
-`e` are the rows `batch_sizes.first_message(e)` onwards, in batch-index order; the ledgers of one
-partition have ascending ids. Follows Pulsar's `ManagedLedgerInfo.LedgerInfo`.
+Invariants: a ledger is immutable, and has an entry; entry ids run from 0 to `entries - 1`; the
+messages of entry `e` are the rows `batch_sizes.first_message(e)` onwards, in batch-index order; the
+ledgers of one partition have ascending ids. Follows Pulsar's `ManagedLedgerInfo.LedgerInfo`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,13 +73,16 @@ class BatchSizes:
         sizes, counts = zip(*self.runs, strict=True) if self.runs else ((), ())
         return np.repeat(np.array(sizes, np.int64), np.array(counts, np.int64))
 
-    def entries_of(self, messages: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The entry of each of these messages of the ledger, counted from 0.
+    def places(self, messages: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(entry ids, batch indexes) of these messages of the ledger, counted from 0.
 
-        >>> BatchSizes.of([2, 1]).entries_of(np.array([0, 1, 2])).tolist()
-        [0, 0, 1]
+        >>> [each.tolist() for each in BatchSizes.of([2, 1]).places(np.array([0, 1, 2]))]
+        [[0, 0, 1], [0, 1, 0]]
         """
-        return np.searchsorted(np.cumsum(self.array()), messages, side="right").astype(np.int64)
+        sizes = self.array()
+        ends = np.cumsum(sizes)
+        entries = np.searchsorted(ends, messages, side="right").astype(np.int64)
+        return entries, messages - (ends - sizes)[entries]
 
     def to_json(self) -> list[list[int]]:
         return [list(run) for run in self.runs]
@@ -132,6 +135,11 @@ class LedgerInfo:
     @property
     def messages(self) -> int:
         return self.batch_sizes.messages
+
+    @property
+    def last(self) -> Position:
+        """Its last entry."""
+        return Position(self.ledger_id, self.batch_sizes.entries - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +202,11 @@ class LedgerList(Sequence[LedgerInfo]):
     def __iter__(self) -> Iterator[LedgerInfo]:
         return (self._column.at(index) for index in range(self._start, self._stop))
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> LedgerInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[LedgerInfo]: ...
+    def __getitem__(self, index: int | slice) -> LedgerInfo | Sequence[LedgerInfo]:
         if isinstance(index, slice):
             places = range(self._start, self._stop)[index]
             return [self._column.at(place) for place in places]
@@ -279,22 +291,11 @@ class LedgerColumn:
         )
 
 
-def last_position(ledgers: LedgerList) -> Position:
-    """The last entry; before the first ledger's first if there is none."""
-    for ledger in reversed(ledgers):
-        if ledger.entries:
-            return Position(ledger.ledger_id, ledger.entries - 1)
-    return Position(ledgers[0].ledger_id, -1)
-
-
 def previous_position(ledgers: LedgerList, position: Position) -> Position:
     """The entry before; before a partition's first entry, entry -1 of a ledger."""
     if position.entry_id > 0:
-        return Position(position.ledger_id, position.entry_id - 1)
-    ledger = ledgers.last_before(position.ledger_id)
-    while ledger is not None:
-        if ledger.entries:
-            return Position(ledger.ledger_id, ledger.entries - 1)
-        ledger = ledgers.last_before(ledger.ledger_id)
-    earliest = ledgers[0].ledger_id
-    return Position(min(earliest, position.ledger_id), -1)
+        return position.previous
+    earlier = ledgers.last_before(position.ledger_id)
+    if earlier is not None:
+        return earlier.last
+    return Position(min(ledgers[0].ledger_id, position.ledger_id), -1)

@@ -6,10 +6,7 @@ Follows Pulsar's `Position` and `PositionFactory`.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, NewType
-
-LedgerId = NewType("LedgerId", int)
-EntryId = NewType("EntryId", int)
+from typing import Final, NamedTuple
 
 MAX_LONG: Final = 2**63 - 1
 

@@ -31,9 +31,11 @@ class PositionMap(Mapping[int, PositionSet]):
         sets: Mapping[int, PositionSet] | None = None,
         messages: PositionSet | None = None,
     ) -> None:
-        """From disjoint sets, of which empty ones are left out, and their union, if it is known."""
-        self._sets = {number: held for number, held in (sets or {}).items() if held}
+        """From disjoint sets; where their union is given too, none of them is empty."""
+        self._sets = dict(sets or {})
         self._messages = messages
+        if messages is None:
+            self._sets = {number: held for number, held in self._sets.items() if held}
 
     # -- as a Mapping ----------------------------------------------------------------------------
 
@@ -60,9 +62,9 @@ class PositionMap(Mapping[int, PositionSet]):
         """The map with that number for these messages, whatever they had before."""
         if not messages:
             return self
-        others = self.without(messages) if self.messages.intersection(messages) else self
-        sets = dict(others.items())
-        sets[number] = sets.get(number, NOTHING).union(messages)
+        if self.messages.intersection(messages):
+            return self.without(messages).put(number, messages)
+        sets = self._sets | {number: self._sets.get(number, NOTHING).union(messages)}
         return PositionMap(sets, self.messages.union(messages))
 
     def raised(self, messages: PositionSet) -> PositionMap:

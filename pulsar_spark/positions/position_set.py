@@ -8,7 +8,7 @@ and never empty. Entry ids are below 2**32. Pulsar keeps this as `individualDele
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -95,6 +95,13 @@ class PositionSet:
         return PositionSet(whole).union(_parts_of(*columns))
 
     @staticmethod
+    def of_messages(ledger: LedgerInfo, numbers: NDArray[np.int64]) -> PositionSet:
+        """These messages of a ledger, counted from 0; shape (n,)."""
+        entries, indexes = ledger.batch_sizes.places(numbers)
+        ids = np.full(len(numbers), ledger.ledger_id, np.int64)
+        return PositionSet.from_arrays(ids, entries, indexes, ledger.batch_sizes.array()[entries])
+
+    @staticmethod
     def between(ledgers: LedgerList, after: Position, up_to: Position) -> PositionSet:
         """All entries of `ledgers` after one position, up to and including another."""
         whole: dict[int, BitMap] = {}
@@ -120,7 +127,7 @@ class PositionSet:
             for ledger_id in each.ledger_ids:
                 whole.setdefault(ledger_id, []).append(each.whole_entries(ledger_id))
                 if entries := each.partial_entries(ledger_id):
-                    parts[ledger_id] = _merge(parts.get(ledger_id, {}), entries, batch_part.union)
+                    parts[ledger_id] = _joined(parts.get(ledger_id, {}), entries)
         joined = {ledger_id: BitMap.union(*bitmaps) for ledger_id, bitmaps in whole.items()}
         return PositionSet(joined, parts)
 
@@ -164,20 +171,6 @@ class PositionSet:
             for entry_id in self.whole_entries(ledger_id) | BitMap(sorted(parts)):
                 yield Position(ledger_id, entry_id), parts.get(entry_id)
 
-    def messages(self, ledgers: LedgerList) -> Iterator[tuple[Position, int]]:
-        """(position, batch index) of each message, in order."""
-        for position, part in self.entries():
-            if part is None:
-                ledger = _ledger(ledgers, position.ledger_id)
-                size = ledger.batch_sizes.size_of(position.entry_id)
-                bits = (1 << size) - 1
-            else:
-                bits = batch_part.bits(part)
-            while bits:
-                lowest = bits & -bits
-                yield position, lowest.bit_length() - 1
-                bits ^= lowest
-
     def row_mask(self, ledger: LedgerInfo) -> NDArray[np.bool_]:
         """For each message of the ledger, in order, whether it is in; shape (messages,)."""
         sizes = ledger.batch_sizes.array()
@@ -206,7 +199,7 @@ class PositionSet:
             if mine_parts is None or their_parts is None:
                 result._put_parts(ledger_id, mine_parts or their_parts or {})
             else:
-                result._put_parts(ledger_id, _merge(mine_parts, their_parts, batch_part.union))
+                result._put_parts(ledger_id, _joined(mine_parts, their_parts))
         return result
 
     def intersection(self, other: PositionSet) -> PositionSet:
@@ -258,15 +251,23 @@ class PositionSet:
 
     def after(self, position: Position) -> PositionSet:
         """The messages after a position."""
-        return self._restrict(
-            lambda ledger_id: ledger_id >= position.ledger_id, position, keep_above=True
-        )
+        edge, entry_id = position
+        result = PositionSet()
+        result._whole = {k: v for k, v in self._whole.items() if k >= edge}
+        result._parts = {k: v for k, v in self._parts.items() if k >= edge}
+        if held := result._whole.pop(edge, None):
+            left = held - BitMap(range(min(max(entry_id, -1), MAX_ENTRY_ID) + 1))
+            if left:
+                result._whole[edge] = left
+        if parts := result._parts.pop(edge, None):
+            behind = {e: part for e, part in parts.items() if e > entry_id}
+            if behind:
+                result._parts[edge] = behind
+        return result
 
     def up_to(self, position: Position) -> PositionSet:
         """The messages at or before a position."""
-        return self._restrict(
-            lambda ledger_id: ledger_id <= position.ledger_id, position, keep_above=False
-        )
+        return self.difference(self.after(position))
 
     def prefix(self, messages: int, ledgers: LedgerList) -> PositionSet:
         """Its first messages, in order; all of it if there are fewer. May end inside an entry."""
@@ -343,26 +344,6 @@ class PositionSet:
         if left:
             self._parts[ledger_id] = left
 
-    def _restrict(
-        self, keeps: Callable[[int], bool], position: Position, *, keep_above: bool
-    ) -> PositionSet:
-        edge, entry_id = position
-        result = PositionSet()
-        result._whole = {k: v for k, v in self._whole.items() if keeps(k)}
-        result._parts = {k: v for k, v in self._parts.items() if keeps(k)}
-        if edge in result._whole:
-            bound = BitMap(range(min(max(entry_id, -1), MAX_ENTRY_ID) + 1))
-            held = result._whole.pop(edge)
-            held = held - bound if keep_above else held & bound
-            if held:
-                result._whole[edge] = held
-        if edge in result._parts:
-            parts = result._parts.pop(edge)
-            parts = {e: v for e, v in parts.items() if (e > entry_id) == keep_above}
-            if parts:
-                result._parts[edge] = parts
-        return result
-
     def _count_of(self, ledger: LedgerInfo) -> int:
         parts = self.partial_entries(ledger.ledger_id)
         total = sum(batch_part.bits(part).bit_count() for part in parts.values())
@@ -437,13 +418,9 @@ def _array(entries: BitMap) -> NDArray[np.int64]:
     return np.array(entries.to_array(), dtype=np.int64)
 
 
-def _merge(
-    one: Mapping[int, int], other: Mapping[int, int], join: Callable[[int, int, int], int]
-) -> dict[int, int]:
-    result = {**one, **other}
-    for entry_id in one.keys() & other.keys():
-        result[entry_id] = join(one[entry_id], other[entry_id], entry_id)
-    return result
+def _joined(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    both = one.keys() & other.keys()
+    return {**one, **other, **{e: batch_part.union(one[e], other[e], e) for e in both}}
 
 
 def _check_entry_ids(entry_ids: NDArray[Any]) -> None:

@@ -258,3 +258,6 @@ Command = (
     | Report
     | RedeliverUnacknowledgedMessages
 )
+
+Request = CreateSubscription | CloseConsumer | Unsubscribe | Seek | Report
+"""Commands that are answered, if they ask for it."""

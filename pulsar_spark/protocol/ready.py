@@ -138,18 +138,3 @@ class Ready:
     deleted_subscriptions: tuple[str, ...] = ()
     trim: tuple[int, ...] = ()
     next_due_ms: int | None = None
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the host has nothing to do but to wait."""
-        return not (
-            self.letters
-            or self.epochs
-            or self.replies
-            or self.revokes
-            or self.acknowledged
-            or self.grants
-            or self.open_grants
-            or self.deleted_subscriptions
-            or self.trim
-        )

@@ -5,9 +5,12 @@ Invariants: lives for one step; items keep their order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from pulsar_spark.protocol.commands import Subscribe
+from pulsar_spark.errors import ServerError
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.protocol.commands import Request, Subscribe
 from pulsar_spark.protocol.ready import (
     Acknowledged,
     BacklogQuotaExceeded,
@@ -44,17 +47,37 @@ class ReadyBuilder:
         if instant_ms is not None and (self.next_due_ms is None or instant_ms < self.next_due_ms):
             self.next_due_ms = instant_ms
 
-    def build(self) -> Ready:
-        return Ready(
-            tuple(self.letters),
-            tuple(self.epochs),
-            tuple(self.replies),
-            tuple(self.revokes),
-            tuple(self.acknowledged),
-            tuple(self.grants),
-            tuple(self.open_grants),
-            self.backlog_quota,
-            tuple(self.deleted_subscriptions),
-            self.trim,
-            self.next_due_ms,
+    def reply(
+        self,
+        command: object,
+        error: ServerError | None = None,
+        message: str = "",
+        *,
+        epoch: int = 0,
+        origin: Cursor | None = None,
+        newest: int = -1,
+    ) -> None:
+        """Answer a command, with what of a Reply it names itself."""
+        self.replies.append(
+            Reply(
+                getattr(command, "consumer", ""),
+                getattr(command, "subscription", ""),
+                getattr(command, "incarnation", 0),
+                getattr(command, "request_id", None),
+                error,
+                message,
+                epoch,
+                origin,
+                newest,
+            )
         )
+
+    def confirm(self, command: Request, *, epoch: int = 0) -> None:
+        """Answer that it was done, if somebody waits for that."""
+        if command.request_id is not None:
+            self.reply(command, epoch=epoch)
+
+    def build(self) -> Ready:
+        held = ((each.name, getattr(self, each.name)) for each in fields(Ready))
+        made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in held}
+        return Ready(**made)

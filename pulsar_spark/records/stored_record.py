@@ -14,12 +14,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pulsar_spark.errors import CorruptFileError, FutureVersionError, UnreadableRecordError
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
+    PulsarliteError,
+    UnreadableRecordError,
+)
 from pulsar_spark.records.stored_data import parse_json
 
 CHECKSUM_FIELD: Final = "~crc32"
 """Sorts behind every other field."""
 
+_UNREADABLE: Final = (
+    CorruptFileError, FutureVersionError, ArithmeticError, LookupError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
 _BEFORE_CHECKSUM: Final = f',"{CHECKSUM_FIELD}":"'.encode()
 _TAIL_BYTES: Final = len(_BEFORE_CHECKSUM) + len('01234567"}')
 
@@ -121,15 +130,11 @@ def readable(write: Callable[[], bytes], read: Callable[[bytes, str], object], n
     try:
         data = write()
         read(data, name)
-    except (CorruptFileError, FutureVersionError) as error:
-        raise _unreadable(name, error.message) from error
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise _unreadable(name, repr(error)) from error
+    except _UNREADABLE as error:
+        why = error.message if isinstance(error, PulsarliteError) else repr(error)
+        raise UnreadableRecordError(
+            f"File {name} was not written, for nobody could read it again: {why} Nothing was "
+            "stored. Some value that it was made of is out of its bounds: correct that, and try "
+            "again."
+        ) from error
     return data
-
-
-def _unreadable(name: str, why: str) -> UnreadableRecordError:
-    return UnreadableRecordError(
-        f"File {name} was not written, for nobody could read it again: {why} Nothing was stored. "
-        "Some value that it was made of is out of its bounds: correct that, and try again."
-    )

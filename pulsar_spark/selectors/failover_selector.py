@@ -8,8 +8,9 @@ active; there is an active one as long as there is any. Follows Pulsar's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError
@@ -27,7 +28,7 @@ class FailoverConsumer(NamedTuple):
     priority_level: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FailoverSelector:
     """The consumers of one subscription on one topic partition."""
 
@@ -39,7 +40,17 @@ class FailoverSelector:
     """Pulsar's `activeConsumerFailoverConsistentHashing`; without partitions it is always so."""
     exclusive: bool = False
     consumers: tuple[FailoverConsumer, ...] = ()
-    active: str | None = None
+
+    @cached_property
+    def active(self) -> str | None:
+        """The active consumer; None if there is none at all."""
+        if not self.consumers:
+            return None
+        level = self.consumers[0].priority_level
+        best = [each for each in self.consumers if each.priority_level == level]
+        if self.partition_index >= 0 and not self.consistent_hashing:
+            return best[self.partition_index % len(best)].consumer
+        return _on_ring(best, self.topic).consumer
 
     def add(self, consumer: str, name: str, priority_level: int = 0) -> FailoverSelector:
         """The selector with one consumer more, who may be active at once.
@@ -52,52 +63,32 @@ class FailoverSelector:
         if any(each.consumer == consumer for each in self.consumers):
             raise ValueError(f"consumer {consumer!r} is there already: ids must differ")
         joined = (*self.consumers, FailoverConsumer(consumer, name, priority_level))
-        return self._pick(sorted(joined, key=_order))
+        return replace(self, consumers=tuple(sorted(joined, key=_order)))
 
     def remove(self, consumer: str) -> FailoverSelector:
         """The selector without a consumer. ConsumerNotConnectedError if it is not there."""
-        left = [each for each in self.consumers if each.consumer != consumer]
+        left = tuple(each for each in self.consumers if each.consumer != consumer)
         if len(left) == len(self.consumers):
             raise ConsumerNotConnectedError("Consumer was not connected")
-        return self._pick(left)
+        return replace(self, consumers=left)
 
     def can_unsubscribe(self, consumer: str) -> bool:
         """Whether it is the only consumer, and the active one."""
         return len(self.consumers) == 1 and consumer == self.active
 
     def to_json_value(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "partition_index": self.partition_index,
-            "consistent_hashing": self.consistent_hashing,
-            "exclusive": self.exclusive,
-            "consumers": [list(each) for each in self.consumers],
-        }
+        """The state in values that are plain, or become so in JSON."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> FailoverSelector:
-        consumers = [FailoverConsumer(*each) for each in value["consumers"]]
-        empty = FailoverSelector(**{**value, "consumers": ()})
-        return replace(empty, consumers=tuple(consumers), active=empty.active_of(consumers))
+        consumers = tuple(FailoverConsumer(*each) for each in value["consumers"])
+        return FailoverSelector(**{**value, "consumers": consumers})
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         assert list(self.consumers) == sorted(self.consumers, key=_order), "out of order"
-        assert (self.active is None) == (not self.consumers), "nobody is active, or one who left"
         assert not self.exclusive or len(self.consumers) <= 1, "an Exclusive subscription shared"
-
-    def _pick(self, consumers: Sequence[FailoverConsumer]) -> FailoverSelector:
-        return replace(self, consumers=tuple(consumers), active=self.active_of(consumers))
-
-    def active_of(self, consumers: Sequence[FailoverConsumer]) -> str | None:
-        """The active one of these, given in order; None of nobody."""
-        if not consumers:
-            return None
-        level = consumers[0].priority_level
-        best = [each for each in consumers if each.priority_level == level]
-        if self.partition_index >= 0 and not self.consistent_hashing:
-            return best[self.partition_index % len(best)].consumer
-        return _on_ring(best, self.topic).consumer
 
 
 def _order(each: FailoverConsumer) -> tuple[int, bytes]:

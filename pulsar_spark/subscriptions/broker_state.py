@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from pulsar_spark.positions import batch_part
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList, last_position
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import LedgerAdded
@@ -196,7 +196,7 @@ class BrokerState:
     @property
     def last_position(self) -> Position:
         """The last entry; EARLIEST while there is no ledger."""
-        return last_position(self.ledgers) if len(self.ledgers) else EARLIEST
+        return self.ledgers[-1].last if len(self.ledgers) else EARLIEST
 
     def known(self, messages: PositionSet) -> tuple[PositionSet, bool]:
         """(those that were published and not trimmed, whether others lie beyond the end).

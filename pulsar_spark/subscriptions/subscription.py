@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerList, last_position
+from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
@@ -177,4 +177,4 @@ class Subscription:
             assert not consumer.has_open_grant or consumer.name == self.active, "two open grants"
         assert not self.active or self.consumers[self.active].has_open_grant, "active without grant"
         if len(ledgers):
-            assert not seen.after(last_position(ledgers)), "held, and not published"
+            assert not seen.after(ledgers[-1].last), "held, and not published"

@@ -11,7 +11,7 @@ Pulsar takes the time at which they reach a consumer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -164,11 +164,6 @@ class ChunkedMessages:
         """Every chunk that ends no message: an entry that no reader hands on."""
         return PositionSet(self._uncounted)
 
-    def pending(self) -> Mapping[str, Position]:
-        """Incomplete messages, oldest first, each with the position of its first chunk."""
-        begun = {uuid: _begin(held) for uuid, held in self._pending.items()}
-        return dict(sorted(begun.items(), key=lambda each: each[1]))
-
     def first_pending(self, since_ms: int) -> Position | None:
         """The first position of an incomplete message that was begun at that time or later."""
         begun = (_begin(held) for held in self._pending.values() if held.since_ms >= since_ms)
@@ -183,22 +178,13 @@ class ChunkedMessages:
 
     def chunks_of(self, positions: PositionSet) -> PositionSet:
         """Every chunk of the messages that stand at these positions."""
-        found: dict[int, BitMap] = {}
-        for message in self.messages_in(positions):
-            for part in message.parts:
-                entries = range(part.entry_id, part.entry_id + part.count)
-                found.setdefault(part.ledger_id, BitMap()).update(entries)
-        return PositionSet(found)
+        return _entries_of(part for each in self.messages_in(positions) for part in each.parts)
 
     def abandoned(self, begun_before_ms: int) -> PositionSet:
         """Every chunk of messages that were given up, or begun before then and are incomplete."""
-        used: dict[int, BitMap] = {}
-        recent = (e.parts for e in self._pending.values() if e.since_ms >= begun_before_ms)
-        for parts in (*recent, *(message.parts for message in self._messages.values())):
-            for part in parts:
-                entries = range(part.entry_id, part.entry_id + part.count)
-                used.setdefault(part.ledger_id, BitMap()).update(entries)
-        return self.chunks.difference(PositionSet(used))
+        used = [each.parts for each in self._pending.values() if each.since_ms >= begun_before_ms]
+        used += [message.parts for message in self._messages.values()]
+        return self.chunks.difference(_entries_of(part for parts in used for part in parts))
 
     def needed(self, gone: Collection[int], begun_since_ms: int = 0) -> frozenset[int]:
         """The ledgers among `gone` that have chunks of a message which stays.
@@ -269,6 +255,14 @@ class ChunkedMessages:
 
 def _begin(held: _Pending) -> Position:
     return Position(held.parts[0].ledger_id, held.parts[0].entry_id)
+
+
+def _entries_of(parts: Iterable[ChunkPart]) -> PositionSet:
+    found: dict[int, BitMap] = {}
+    for part in parts:
+        entries = range(part.entry_id, part.entry_id + part.count)
+        found.setdefault(part.ledger_id, BitMap()).update(entries)
+    return PositionSet(found)
 
 
 def chunks_to_json(chunks: Mapping[int, Sequence[ChunkRun]]) -> dict[str, Any] | None:

@@ -64,7 +64,7 @@ class CompactedLedgers:
         last = self.with_log(ledgers).last_before(ledger_id)
         if last is None:
             return None
-        horizon = Position(last.ledger_id, last.entries - 1)
+        horizon = last.last
         held = LedgerList(each for each in self.ledgers if each.ledger_id < ledger_id)
         return CompactedLedgers(horizon, held, self.kept.up_to(horizon))
 

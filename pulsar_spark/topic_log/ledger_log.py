@@ -10,7 +10,7 @@ Follows Pulsar's `ManagedLedgerImpl`, without its input and output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -96,10 +96,6 @@ class TopicState:
     def chunks(self, partition: int) -> Mapping[int, tuple[ChunkRun, ...]]:
         """The chunks of each ledger of the partition that has some, by ascending id."""
         return self._partitions[partition].chunks
-
-    def last_ledger_with_chunks(self, partition: int) -> int:
-        """The highest id in `chunks`; -1 if there are none."""
-        return next(reversed(self._partitions[partition].chunks), -1)
 
     def ledgers_left(self, partition: int) -> LedgerList:
         """The partition's ledgers, and trimmed ones of which compaction has kept messages."""
@@ -353,7 +349,7 @@ class TopicState:
                 part.size_bytes -= ledger.size_bytes
                 if part.published is not None:
                     part.removed = part.removed.plus(ledger)
-                last = Position(ledger.ledger_id, ledger.entries - 1)
+                last = ledger.last
                 part.trimmed_up_to = max(part.trimmed_up_to, last)
                 part.chunks.pop(ledger.ledger_id, None)
                 part.sequences.trim(ledger.ledger_id)
@@ -422,7 +418,7 @@ class TopicState:
 
     def to_snapshot(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
         """(columns with one value a ledger, the small rest as JSON)."""
-        ledgers = list(self._all_ledgers())
+        ledgers = [ledger for part in self._partitions for ledger in part.view()]
         columns: dict[str, list[Any]] = {
             name: [getattr(each, name) for each in ledgers] for name in SNAPSHOT_COLUMNS
         }
@@ -491,7 +487,3 @@ class TopicState:
         if first != len(ids):
             raise ValueError(f"{len(ids)} ledgers for partitions of {first}")
         return state
-
-    def _all_ledgers(self) -> Iterator[LedgerInfo]:
-        for part in self._partitions:
-            yield from part.view()

@@ -78,8 +78,7 @@ class Publication:
     """Whether the producer leaves the topic with this publication."""
     is_brokers: bool = False
     """Whether it is the broker's own: no producer excludes it."""
-    _read: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
-    _published: dict[int, Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
+    _read: dict[tuple[str, int], Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
     def commit_on(
         self, state: TopicState, commit_id: str, now_ms: int
@@ -99,36 +98,39 @@ class Publication:
         records = deduplicate or state.records_sequences
         duplicates = self._duplicates(state) if deduplicate else {}
         kept = [
-            (index, ledger)
+            index
             for index, ledger in enumerate(self.ledgers)
             if len(duplicates.get(index, ())) < ledger.batch_sizes.messages
         ]
-        numbered = list(enumerate(kept, state.next_ledger_id))
+        ids = range(state.next_ledger_id, state.next_ledger_id + len(kept))
+        ledgers = tuple(self.ledgers[n].numbered(i) for i, n in zip(ids, kept, strict=True))
         higher_term = self.term is not None and self.term > state.term
-        if not (numbered or self.application or higher_term or producers):
+        if not (ledgers or self.application or higher_term or producers):
             return AlreadyCommitted(state.number, None)
-        hidden: dict[int, list[tuple[int, BatchSizes, Rows]]] = {}
-        for ledger_id, (index, ledger) in numbered:
+        hidden: dict[int, list[PositionSet]] = {}
+        for ledger, index in zip(ledgers, kept, strict=True):
             if index in duplicates:
-                part = (ledger_id, ledger.batch_sizes, duplicates[index])
-                hidden.setdefault(ledger.partition, []).append(part)
+                repeated = PositionSet.of_messages(ledger, duplicates[index])
+                hidden.setdefault(ledger.partition, []).append(repeated)
+        chunks = {i: self.ledgers[n].chunks for i, n in zip(ids, kept, strict=True)}
         return Commit(
             number=state.number + 1,
             commit_id=commit_id,
             timestamp_ms=now_ms,
             term=self.term,
             application=self.application,
-            ledgers=tuple(ledger.numbered(ledger_id) for ledger_id, (_, ledger) in numbered),
-            hidden={partition: positions_of(parts) for partition, parts in hidden.items()},
+            ledgers=ledgers,
+            hidden={
+                partition: cursor_format.to_json_value(EARLIEST, PositionSet.union_of(sets))
+                for partition, sets in hidden.items()
+            },
             sequence_ids=self._new_highest(state) if records else {},
             sequence_ranges={
-                ledger_id: ranges
-                for ledger_id, (index, _) in numbered
-                if records and (ranges := self._ranges_without(index, duplicates.get(index)))
+                i: ranges
+                for i, n in zip(ids, kept, strict=True)
+                if records and (ranges := self._ranges_without(n, duplicates.get(n)))
             },
-            chunks={
-                ledger_id: ledger.chunks for ledger_id, (_, ledger) in numbered if ledger.chunks
-            },
+            chunks={i: runs for i, runs in chunks.items() if runs},
             producers=producers,
         )
 
@@ -189,7 +191,7 @@ class Publication:
         self, state: TopicState, partition: int, producer: str, indexes: list[int]
     ) -> Iterable[tuple[int, Rows]]:
         """Ledger -> rows with a sequence id that was published, or is in an earlier row."""
-        read = [self._sequences(index)[producer] for index in indexes]
+        read = [self._sequences(self.ledgers[index].numbered(0))[producer] for index in indexes]
         ids = np.concatenate([sequence_ids for _, sequence_ids in read])
         repeated = np.ones(len(ids), bool)
         repeated[np.unique(ids, return_index=True)[1]] = False
@@ -197,7 +199,7 @@ class Publication:
         if known is not None and (late := ids <= known).any():
             ledgers = state.ledgers(partition)
             repeated[late] |= state.sequences(partition).published(
-                producer, ids[late], lambda ledger_id: self._stored(ledgers, ledger_id)
+                producer, ids[late], lambda ledger_id: self._sequences(_there(ledgers, ledger_id))
             )
         first = 0
         for index, (rows, _) in zip(indexes, read, strict=True):
@@ -217,25 +219,18 @@ class Publication:
             return self._ranges(index)
         left = {
             producer: ids[~np.isin(rows, duplicates)]
-            for producer, (rows, ids) in self._sequences(index).items()
+            for producer, (rows, ids) in self._sequences(self.ledgers[index].numbered(0)).items()
         }
         return {producer: SequenceRange.of(ids) for producer, ids in left.items() if len(ids)}
 
-    def _stored(self, ledgers: LedgerList, ledger_id: int) -> Mapping[str, tuple[Rows, Rows]]:
-        """The ids in a published ledger; read once, since a ledger does not change."""
-        if ledger_id not in self._published:
-            ledger = ledgers.get(ledger_id)
-            assert ledger is not None
-            assert self.read_sequences is not None
-            self._published[ledger_id] = self.read_sequences(ledger)
-        return self._published[ledger_id]
-
-    def _sequences(self, index: int) -> Mapping[str, tuple[Rows, Rows]]:
-        if index not in self._read:
+    def _sequences(self, ledger: LedgerInfo) -> Mapping[str, tuple[Rows, Rows]]:
+        """The ids in a ledger, by producer; read once, since a ledger does not change."""
+        place = (ledger.file, ledger.first_row)
+        if place not in self._read:
             if self.read_sequences is None:
                 raise ValueError("duplicates can't be told without a reader of sequence ids")
-            self._read[index] = self.read_sequences(self.ledgers[index].numbered(0))
-        return self._read[index]
+            self._read[place] = self.read_sequences(ledger)
+        return self._read[place]
 
     def _new_highest(self, state: TopicState) -> dict[int, dict[str, int]]:
         highest: dict[int, dict[str, int]] = {}
@@ -250,6 +245,12 @@ class Publication:
         return highest
 
 
+def _there(ledgers: LedgerList, ledger_id: int) -> LedgerInfo:
+    ledger = ledgers.get(ledger_id)
+    assert ledger is not None
+    return ledger
+
+
 def check_term(state: TopicState, term: int | None) -> None:
     """FencedError if the topic has seen a term above `term`."""
     if term is not None and term < state.term:
@@ -257,23 +258,3 @@ def check_term(state: TopicState, term: int | None) -> None:
             f"Term {term} of topic {state.topic} is over: term {state.term} has committed. "
             "Another owner has taken over; stop this one."
         )
-
-
-def positions_of(parts: Iterable[tuple[int, BatchSizes, Rows]]) -> Any:
-    """The JSON of a cursor that holds those rows of those ledgers: (id, entries, rows)."""
-    ledger_ids, entry_ids, batch_indexes, batch_sizes = [], [], [], []
-    for ledger_id, entries, rows in parts:
-        sizes = entries.array()
-        ends = np.cumsum(sizes)
-        of_entry = np.searchsorted(ends, rows, side="right")
-        ledger_ids.append(np.full(len(rows), ledger_id, np.int64))
-        entry_ids.append(of_entry)
-        batch_indexes.append(rows - (ends - sizes)[of_entry])
-        batch_sizes.append(sizes[of_entry])
-    hidden = PositionSet.from_arrays(
-        np.concatenate(ledger_ids),
-        np.concatenate(entry_ids),
-        np.concatenate(batch_indexes),
-        np.concatenate(batch_sizes),
-    )
-    return cursor_format.to_json_value(EARLIEST, hidden)

@@ -18,15 +18,11 @@ from tests.vectors.check import KINDS
 
 DOORS = ("pulsar_spark", "pulsar_spark.__main__", "pyspark_pulsarlite")
 """What users and Spark import: the package, the command, the format."""
-TWIN_NAMES = {
-    "hash_assignments.HashAssignments": "who is impacted only the vectors ask",
-}
-"""Classes of which only a part runs: their names are not looked at."""
 CHECKS = {"check", "check_invariants"}
 """What every structure offers to tests."""
 FROM_PULSAR = {
-    "schema_info", "consistent_hashing_selector",
-    "failover_selector", "sticky_range_selector", "auto_split_selector",
+    "schema_info",
+    "failover_selector", "sticky_key_selector",
 }  # fmt: skip
 """Modules whose names are Pulsar's own calls, each held by recorded vectors."""
 
@@ -136,7 +132,7 @@ def test_every_public_name_is_said_by_the_product_or_told_to_users(
         if module in DOORS or home in FROM_PULSAR:
             continue
         for whole, name, node in defined(tree):
-            if f"{home}.{whole.partition('.')[0]}" in TWIN_NAMES or name in told:
+            if name in told:
                 continue
             if name not in CHECKS and everywhere[name] <= said(node).get(name, 0):
                 unused.append(f"{module}: {whole}")
@@ -147,7 +143,7 @@ def test_the_table_of_vectors_says_what_is_driven_and_whether_users_run_it(
     trees: dict[str, ast.Module],
 ) -> None:
     table = (REPOSITORY / "tests" / "vectors" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (yes|in part)", table, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (yes|no)", table, re.MULTILINE)
     assert [kind for kind, _, _ in rows] == sorted(KINDS)
     driven: set[str] = set()
     for tree in _checkers():
@@ -163,9 +159,7 @@ def test_the_table_of_vectors_says_what_is_driven_and_whether_users_run_it(
             assert len(homes) == 1, f"{kind}: there is no module {module}"
             (home,) = homes
             assert name in {each for _, each, _ in defined(trees[home])}, f"{kind}: no {whole}"
-            assert (f"{module.rpartition('.')[2]}.{name}" in TWIN_NAMES) == (runs != "yes"), (
-                f"{kind}: {whole} is listed as the contrary"
-            )
+            assert runs == "yes", f"{kind}: {whole} is listed as the contrary"
 
 
 def _checkers() -> Iterator[ast.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,11 @@ def report(name: str, acked: PositionSet | None = None, **options: Any) -> Repor
 def by_sink(acknowledged: Cursor, **options: Any) -> Report:
     """What a sink adds, whoever has the messages."""
     return Report("s", epoch=None, acknowledged=acknowledged, **options)
+
+
+def is_quiet(ready: Ready) -> bool:
+    """Whether the host has nothing to do but to wait."""
+    return replace(ready, next_due_ms=None, backlog_quota=None) == Ready()
 
 
 def entries(ledger_id: int, *entry_ids: int) -> PositionSet:

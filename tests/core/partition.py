@@ -14,8 +14,8 @@ from pulsar_spark.positions.position_set import PositionSet
 
 Message = tuple[int, int, int]
 
-SIZES = {2: [1, 3, 1, 2, 5, 1], 5: [4, 1, 1], 6: [], 9: [1, 1, 1, 1, 70, 1, 2]}
-"""Batch sizes by ledger; ids with gaps, and a ledger that is still empty."""
+SIZES = {2: [1, 3, 1, 2, 5, 1], 5: [4, 1, 1], 6: [1], 9: [1, 1, 1, 1, 70, 1, 2]}
+"""Batch sizes by ledger; ids with gaps, and a ledger of one message."""
 
 ENTRIES = [Position(k, e) for k, sizes in SIZES.items() for e in range(len(sizes))]
 MESSAGES: list[Message] = [(*p, b) for p in ENTRIES for b in range(SIZES[p.ledger_id][p.entry_id])]
@@ -40,7 +40,20 @@ def made(messages: Iterable[Message]) -> PositionSet:
 
 
 def listed(positions: PositionSet) -> list[Message]:
-    return [(*position, index) for position, index in positions.messages(LEDGERS)]
+    return messages_of(positions, LEDGERS)
+
+
+def messages_of(positions: PositionSet, ledgers: LedgerList) -> list[Message]:
+    """(ledger, entry, batch index) of each message, in order."""
+    found = []
+    for ledger_id in positions.ledger_ids:
+        ledger = ledgers.get(ledger_id)
+        assert ledger is not None
+        rows = np.flatnonzero(positions.row_mask(ledger))
+        entries, indexes = ledger.batch_sizes.places(rows)
+        places = zip(entries.tolist(), indexes.tolist(), strict=True)
+        found += [(ledger_id, entry_id, index) for entry_id, index in places]
+    return found
 
 
 _single = st.frozensets(st.sampled_from(MESSAGES))

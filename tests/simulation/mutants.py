@@ -129,10 +129,11 @@ def grants_one_too_many(patch: Any) -> None:
     """More than a consumer said that it may hold."""
 
     def capacities_of(state: Any, subscription: Any) -> Any:
-        capacities, held = original(state, subscription)
-        return {name: count + 1 for name, count in capacities.items()}, held
+        capacities, room, blocked = original(state, subscription)
+        more = {name: count + 1 for name, count in capacities.items()}
+        return more, room + len(more), blocked
 
-    original = dispatcher_multiple_consumers.capacities_of
+    original = granting.capacities_of
     patch.setattr(dispatcher_multiple_consumers, "capacities_of", capacities_of)
     patch.setattr(dispatcher_sticky_key, "capacities_of", capacities_of)
 

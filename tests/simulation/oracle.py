@@ -26,6 +26,7 @@ from pulsar_spark.protocol.ready import Grant, OpenGrant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.subscription import Subscription
+from tests.core.broker_samples import is_quiet
 from tests.simulation.deliveries import NO_EPOCH, Deliveries
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Oracle:
         for now_ms in (after.now_ms, due_ms - 1):
             if after.now_ms <= now_ms < due_ms:
                 _, idle = step(after, [], now_ms)
-                if not idle.is_quiet:
+                if not is_quiet(idle):
                     self.fail(f"at {now_ms}, before {due_ms}, there was to do: {idle}")
 
     def finished(self) -> None:

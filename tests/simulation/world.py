@@ -31,6 +31,8 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.policies import KeySharedMode
 from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from tests.core.broker_samples import is_quiet
+from tests.core.partition import messages_of
 from tests.simulation.lots import Lots
 from tests.simulation.oracle import Oracle
 from tests.simulation.setting import THIRDS, drawn_setting
@@ -109,7 +111,7 @@ class World(Lots):
         return result
 
     def plain(self, messages: PositionSet) -> list[Message]:
-        return [(*position, index) for position, index in messages.messages(self.all_ledgers)]
+        return messages_of(messages, self.all_ledgers)
 
     def publish(self) -> None:
         """One commit of the log, with one ledger for this partition."""
@@ -343,11 +345,11 @@ class World(Lots):
             for source in self.sources:
                 self.do_well(source, turn)
             ready = self.step()
-            if turn > 0 and ready.is_quiet and self.oracle.is_done():
+            if turn > 0 and is_quiet(ready) and self.oracle.is_done():
                 self.oracle.finished()
                 self.restarted(self.state)
                 return
-            if ready.next_due_ms is not None and ready.is_quiet:
+            if ready.next_due_ms is not None and is_quiet(ready):
                 self.now_ms = max(self.now_ms, ready.next_due_ms)
         raise ViolationError(f"never done: {self.oracle.missing()} are not acknowledged")
 

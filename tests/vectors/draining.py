@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from pulsar_spark.broker.step import step
-from pulsar_spark.dispatchers.sticky_key_run import StickyKeyRun
+from pulsar_spark.dispatchers.dispatcher_sticky_key import StickyKeyRun
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo

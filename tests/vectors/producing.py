@@ -22,7 +22,8 @@ def check_chunking(case: Case) -> None:
     most = most if most > 0 else None
     case.expect("payload_chunk_size", payload_chunk_size(room, most))
     values = pa.chunked_array([pa.array([bytes(payload)], pa.binary())])
-    messages = pa.table({"value": values, "producer_name": ["producer-1"], "sequence_id": [7]})
+    names = {"producer_name": ["producer-1"], "sequence_id": [7]}
+    messages = pa.table({"value": values, "payload_size": [payload], **names})
     options = {"maxMessageSize": str(room)} | ({"chunkMaxMessageSize": str(most)} if most else {})
     chunks = in_chunks(messages, Options.parse({**CHUNKING, **options}))
     case.expect("num_chunks", len(chunks))

@@ -20,7 +20,7 @@ from pulsar_spark.connector.broker.broker_query import (
     standalone,
 )
 from pulsar_spark.connector.broker.broker_sink import claim_term
-from pulsar_spark.connector.command_line import standalone_command
+from pulsar_spark.connector.command_line.standalone_command import watch
 from pulsar_spark.connector.system.subscription_admin import ask, request_id
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerFencedError
@@ -166,9 +166,8 @@ def test_a_session_without_the_brokers_settings_gets_a_broker_and_keeps_its_own(
 
 
 def test_what_ended_a_broker_is_raised_where_it_is_waited_for(
-    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, root: Path
 ) -> None:
-    monkeypatch.setattr(standalone_command, "CHECK_EVERY_S", 0.05)
     send(root, "t", ["a"])
     with standalone(spark, str(root)) as broker:
         assert not broker.await_termination(0.01)
@@ -182,5 +181,5 @@ def test_what_ended_a_broker_is_raised_where_it_is_waited_for(
         with pytest.raises(StreamingQueryException, match="has taken over"):
             broker.await_termination(1)
         with pytest.raises(BrokerFencedError, match=r"Another broker has taken over .*root"):
-            standalone_command._serve(broker, threading.Event())
+            watch(broker, threading.Event(), every_s=0.05)
     assert not broker.status()["is_active"]

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector.broker import broker_query
 from pulsar_spark.connector.broker.broker_query import Broker, standalone
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
-from pulsar_spark.connector.command_line import standalone_command
+from pulsar_spark.connector.command_line.standalone_command import watch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError, StaleCheckpointError, StorageError
 from tests.connector.reading import Run
@@ -60,22 +59,15 @@ class Queries:
         return self.begun[-1]
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_query, "FIRST_RESTART_S", 0.001)
-    monkeypatch.setattr(broker_query, "CHECK_S", 0.01)
-    monkeypatch.setattr(standalone_command, "CHECK_EVERY_S", 0.01)
-
-
-def served(root: Path, queries: Queries) -> Broker:
+def served(root: Path, queries: Queries, first_restart_s: float = 0.001) -> Broker:
     place = Root(str(root), {})
     sign = SignOfLife(place)
     sign.begin()
     sign.keep()
-    return Broker(object(), place, 1, sign, queries)  # type: ignore[arg-type]
+    spark: Any = object()
+    return Broker(spark, place, 1, sign, queries, check_s=0.01, first_restart_s=first_restart_s)
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_query_that_fails_is_begun_again_and_counted(root: Path) -> None:
     gone = StorageError("the network is away")
     queries = Queries(None, OSError("Spark is busy"), gone, None)
@@ -96,7 +88,6 @@ def test_a_query_that_fails_is_begun_again_and_counted(root: Path) -> None:
     assert not (root / "_broker" / "alive.json").exists()
 
 
-@pytest.mark.usefixtures("hasty")
 def test_what_can_t_pass_ends_it_for_all_who_wait(root: Path) -> None:
     queries = Queries()
     with served(root, queries) as broker:
@@ -108,30 +99,22 @@ def test_what_can_t_pass_ends_it_for_all_who_wait(root: Path) -> None:
         assert "another has served since" in status["error"]
         assert not (root / "_broker" / "alive.json").exists(), "another may begin at once"
         with pytest.raises(PulsarliteError, match=r"The broker ended: .*STALE_CHECKPOINT"):
-            standalone_command._serve(broker, threading.Event())
+            watch(broker, threading.Event(), every_s=0.01)
 
 
-def test_a_broker_is_stopped_while_it_waits_to_begin_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_query, "FIRST_RESTART_S", 3600.0)
-    monkeypatch.setattr(broker_query, "LONGEST_RESTART_S", 3600.0)
+def test_a_broker_is_stopped_while_it_waits_to_begin_again(root: Path) -> None:
     queries = Queries()
-    with served(root, queries) as broker:
+    with served(root, queries, 3600.0) as broker:
         queries.begun[0].fail(RuntimeError("it is busy"))
         eventually(lambda: broker.restart_error)
     assert len(queries.begun) == 1
     assert broker.await_termination(1)
 
 
-@pytest.mark.usefixtures("hasty")
-def test_the_command_says_that_the_query_began_again_and_what_is_set_aside(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_that_the_query_began_again_and_what_is_set_aside(root: Path) -> None:
     queries, lines, stop = Queries(), list[str](), threading.Event()
-    monkeypatch.setattr(standalone_command, "_say", lines.append)
     with served(root, queries) as broker:
-        said = threading.Thread(target=standalone_command._serve, args=(broker, stop))
+        said = threading.Thread(target=watch, args=(broker, stop, lines.append, 0.01))
         said.start()
         queries.begun[0].fail(RuntimeError("Python worker failed to connect back.\nat a.scala"))
         eventually(lambda: lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import pytest
 
 from pulsar_spark.broker.step import step
-from pulsar_spark.connector.broker import broker_sink, broker_source
+from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
+from pulsar_spark.connector.broker.broker_query import LASTING
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import StorageError
 from pulsar_spark.hosting import hosted_broker
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.positions.position_set import PositionSet
@@ -267,6 +270,40 @@ def test_letters_that_cant_be_written_set_their_topic_aside_until_they_can(
     brokers = last_shards(dispatch, dispatch.refresh())[1]
     assert brokers[BAD] == loop.brokers[BAD].shards
     assert from_shards(brokers[BAD]).subscriptions["s"].consumers
+
+
+def test_a_letter_topic_damaged_before_the_commit_ends_no_broker_for_good(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(place.service_url, "letters", ["older"])
+    loop = EmbeddedBroker(place, "_broker/c")
+    subscribe(place, options=ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1, "letters")))
+    loop.until_quiet()
+    folder = Path(place.service_url) / ledger_of(place.service_url, "letters").folder
+    file = max((folder / "_log").glob("*.*"))
+    whole = file.read_bytes()
+
+    def commit_when_damaged(*given: Any) -> None:
+        file.write_bytes(b"")
+        broker_sink.commit_batch(*given)
+
+    buried = Rejection(0, PositionSet.of([(0, 0)]), bury=True)
+    report = Report("s", "c", 1, delivered={0: buried.messages}, rejected=(buried,))
+    SystemTopic(place, COMMANDS).append([Record.of(BAD, "s", report)])
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded_broker, "commit_batch", commit_when_damaged)
+        with pytest.raises(StorageError, match="letters, and not published") as caught:
+            loop.until_quiet()
+    trace = "".join(traceback.format_exception(caught.value))
+    assert not any(f"[{each.condition}]" in trace for each in LASTING), "standalone restarts"
+    send(place.service_url, GOOD.topic, ["b"])
+    loop.until_quiet()
+    assert aside(loop) == [BAD]
+    assert grants(place, GOOD) == 2
+    file.write_bytes(whole)
+    tried_again(loop, clock)
+    assert not aside(loop)
+    assert [each["value"] for each in messages(place.service_url, "letters")] == [b"older", b"a"]
 
 
 def test_a_state_from_before_there_were_such_offsets_is_taken_up(

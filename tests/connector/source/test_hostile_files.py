@@ -23,7 +23,6 @@ from pulsar_spark.connector.topic_log.namespace_policies import NamespacePolicie
 from pulsar_spark.connector.topic_log.transaction_decisions import Decision
 from pulsar_spark.errors import CorruptFileError, PulsarliteError
 from pulsar_spark.hosting.shards import ShardReader, ShardWriter
-from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.records import base85
 from pulsar_spark.records.stored_data import MOST_INFLATED_BYTES, inflate
@@ -147,7 +146,6 @@ READERS: dict[str, Callable[[bytes], Any]] = {
     "decision": lambda data: Decision.from_json(data, "file"),
     "broker's offset": BrokerOffset.from_json,
     "message of a system topic": wire_format.decode,
-    "cursor": lambda data: Cursor.from_json(data.decode()),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
-from pulsar_spark.connector.subscription import delivery_times
+from pulsar_spark.connector.subscription import consumer_run
 from pulsar_spark.connector.topic_log import ledger_columns
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -137,7 +137,7 @@ def test_of_many_delayed_messages_times_are_read_once(
         reads.append(given[1].ledger_id)
         return real(*given)
 
-    monkeypatch.setattr(delivery_times, "delivery_times_of", counted)
+    monkeypatch.setattr(consumer_run, "delivery_times_of", counted)
     run = run_of(root)
     assert delivered(run, loop) == ["now"]
     assert len(str(run.offset)) < 10_000

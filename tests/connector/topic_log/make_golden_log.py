@@ -38,9 +38,10 @@ def main() -> None:
         ledger.append(write(ledger, {2: messages(["c0"])}))
         ledger.append(write(ledger, {2: messages(["c1"])}))
         write(ledger, {0: messages(["orphan"])})
-        keeper.reclaim_orphans(older_than_ms=0, now_ms=clock() * 2)
+        clock.now_ms *= 2
+        keeper.reclaim_orphans(older_than_ms=0)
         keeper.merge_small_files()
-        keeper.sweep(now_ms=clock() * 2)
+        keeper.sweep()
 
 
 if __name__ == "__main__":

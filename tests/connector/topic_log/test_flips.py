@@ -35,9 +35,7 @@ HEADER_BIT = 40
 
 SHORT_READS: dict[str, Callable[[Path], Any]] = {
     "source": lambda root: messages(root, "orders"),
-    "merge": lambda root: LedgerStore(ledger_of(root, "orders")).merge_small_files(
-        small_bytes=1 << 20
-    ),
+    "merge": lambda root: LedgerStore(ledger_of(root, "orders")).merge_small_files(),
     "compaction": lambda root: compact(ledger_of(root, "orders")),
     "letters": lambda root: write_letters(Root.of(options_of(root)), ORDERS, [LETTER]),
 }

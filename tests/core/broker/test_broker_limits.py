@@ -46,6 +46,7 @@ from tests.core.broker_samples import (
     TOPIC,
     entries,
     granted_to,
+    is_quiet,
     ledger,
     report,
     run,
@@ -326,7 +327,7 @@ def test_what_is_trimmed_under_a_key_shared_consumer_does_not_hinder_who_joins_o
         state, _ = run([held])
         state, _ = step(state, [LedgersTrimmed((0,)), joins], 5)
         assert not any(each.held.up_to(Position(0, 9)) for each in _consumers(state))
-        assert step(state, [], 6)[1].is_quiet
+        assert is_quiet(step(state, [], 6)[1])
 
 
 def _consumers(state: BrokerState) -> list[Consumer]:

@@ -26,6 +26,7 @@ from pulsar_spark.protocol.commands import (
     Seek,
 )
 from pulsar_spark.protocol.policies import TopicPolicies
+from pulsar_spark.records.stored_record import canonical_json
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from tests.core.broker_samples import (
@@ -131,7 +132,9 @@ def test_the_state_survives_its_shards() -> None:
 
 
 def test_a_row_carries_a_compaction() -> None:
-    data = b'{"horizon": "2:0", "kept": %s, "ledgers": []}' % Cursor().to_json().encode()
+    data = b'{"horizon": "2:0", "kept": %s, "ledgers": []}' % canonical_json(
+        Cursor().to_json_value()
+    )
     row = InputRow("t", 0, Phase.LOG, 1, 0, COMPACTED, 0, data=data)
     command = command_of(row)
     assert isinstance(command, Compacted)

@@ -20,6 +20,7 @@ from pulsar_spark.planning.suspect_messages import (
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_name import TopicPartition
+from tests.core.partition import messages_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ONE, TWO = TopicPartition("persistent://public/default/t", 0), TopicPartition("u", 1)
@@ -40,9 +41,9 @@ def batch(sizes: list[int]) -> Messages:
 
 def names(group: SuspectGroup, known: Ledgers) -> list[tuple[TopicPartition, int, int]]:
     return [
-        (about, position.entry_id, index)
+        (about, entry_id, index)
         for (about, _), part in sorted(group.messages.items())
-        for position, index in part.messages(known[about])
+        for _, entry_id, index in messages_of(part, known[about])
     ]
 
 
@@ -78,8 +79,8 @@ def test_all_but_the_killers_are_delivered_once_and_in_order(
     state = SuspectMessages().failed(messages, 3, most, known)
     delivered, restarts, state = lived_through(state, known, killers, most)
     assert delivered == [each for each in every if each not in killers]
-    buried = {(a, *m) for a, part in state.buried.items() for m in part.messages(known[a])}
-    assert {(a, position.entry_id, index) for a, position, index in buried} == killers
+    buried = {(a, *m) for a, part in state.buried.items() for m in messages_of(part, known[a])}
+    assert {(a, entry_id, index) for a, _, entry_id, index in buried} == killers
     assert restarts <= len(killers) * (3 + most + 1)
     for about in (ONE, TWO):
         assert state.not_done(about) == state.buried.get(about, PositionSet())

@@ -125,16 +125,13 @@ def test_advancing_moves_the_mark_delete_and_no_message(cursor: Cursor) -> None:
 @given(cursors)
 def test_the_backlog_is_what_is_not_held(cursor: Cursor) -> None:
     assert cursor.backlog(LEDGERS) == len(MESSAGES) - len(held(cursor))
-    assert cursor.count(LEDGERS) == len(held(cursor))
     assert frozenset(listed(cursor.unread(LEDGERS))) == frozenset(MESSAGES) - held(cursor)
 
 
 @repeatable
 @given(cursors)
 def test_bytes_and_json_bring_a_cursor_back(cursor: Cursor) -> None:
-    assert Cursor.from_bytes(cursor.to_bytes()) == cursor
-    assert Cursor.from_json(cursor.to_json()) == cursor
-    assert Cursor.from_json_value(cursor.to_json_value()) == cursor
+    comes_back(cursor)
     assert pickle.loads(pickle.dumps(cursor)) == cursor
 
 
@@ -145,8 +142,8 @@ def test_mark_delete_stays_at_a_ledgers_end_until_the_next_one_is_consumed() -> 
     assert cursor.mark_delete_position == Position(5, 0)
 
 
-def test_mark_delete_steps_over_ledgers_without_entries_and_ids_of_other_partitions() -> None:
-    whole = PositionSet.of(p for p in ENTRIES if p.ledger_id == 5) | PositionSet.of([(9, 0)])
+def test_mark_delete_steps_over_consumed_ledgers_and_ids_of_other_partitions() -> None:
+    whole = PositionSet.of(p for p in ENTRIES if p.ledger_id in (5, 6)) | PositionSet.of([(9, 0)])
     cursor = Cursor(Position(2, 5)).acknowledge(whole).advance(LEDGERS)
     assert cursor == Cursor(Position(9, 0))
 
@@ -158,7 +155,7 @@ def test_a_trimmed_ledger_above_the_mark_delete_is_not_taken_as_consumed() -> No
 
 
 def test_a_position_before_a_ledger_is_the_end_of_the_one_before() -> None:
-    assert Cursor(Position(9, -1)).advance(LEDGERS) == Cursor(Position(5, 2))
+    assert Cursor(Position(9, -1)).advance(LEDGERS) == Cursor(Position(6, 0))
     assert Cursor(Position(2, -1)).advance(LEDGERS) == Cursor(Position(2, -1))
 
 
@@ -184,10 +181,10 @@ def test_a_new_cursor_holds_nothing() -> None:
 
 def test_the_golden_files_are_read_and_written() -> None:
     text = (GOLDEN / "cursor-v1.json").read_text()
-    assert Cursor.from_json(text) == some_cursor
+    assert Cursor.from_json_value(json.loads(text)) == some_cursor
     assert Cursor.from_bytes((GOLDEN / "cursor-v1.bin").read_bytes()) == some_cursor
     # Packed forms may differ by a byte with another zlib: their readable rest may not.
-    written, golden = json.loads(some_cursor.to_json()), json.loads(text)
+    written, golden = some_cursor.to_json_value(), json.loads(text)
     assert written.keys() == golden.keys()
     assert written["individually_deleted"]["3"] == golden["individually_deleted"]["3"] == "7-9"
     assert written["mark_delete_position"] == golden["mark_delete_position"]
@@ -195,7 +192,7 @@ def test_the_golden_files_are_read_and_written() -> None:
 
 def test_a_cursor_of_a_future_version_is_refused() -> None:
     with pytest.raises(FutureVersionError, match="version 2"):
-        Cursor.from_json((GOLDEN / "cursor-v2.json").read_text())
+        Cursor.from_json_value(json.loads((GOLDEN / "cursor-v2.json").read_text()))
     with pytest.raises(FutureVersionError, match="version 2"):
         Cursor.from_bytes((GOLDEN / "cursor-v2.bin").read_bytes())
 
@@ -203,9 +200,7 @@ def test_a_cursor_of_a_future_version_is_refused() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "[]",
-        "nonsense",
         "{}",
         '{"version":0}',
         '{"version":1}',
@@ -226,7 +221,7 @@ def test_a_cursor_of_a_future_version_is_refused() -> None:
 )
 def test_damaged_json_is_refused(text: str) -> None:
     with pytest.raises(CorruptFileError):
-        Cursor.from_json(text)
+        Cursor.from_json_value(json.loads(text))
 
 
 def test_damaged_bytes_are_refused_wherever_they_are_cut_or_changed() -> None:
@@ -265,10 +260,14 @@ def test_a_million_holes_take_less_than_300_kb() -> None:
         (by_entry, _one_ledger(2_000_000, 1)),
         (by_index, _one_ledger(2_000, 1_000)),
     ):
-        assert cursor.count(ledgers) == cursor.backlog(ledgers) == 1_000_000
+        assert cursor.backlog(ledgers) == 1_000_000
         assert len(cursor.to_bytes()) < 300_000
-        assert len(cursor.to_json()) < 300_000
-        assert Cursor.from_json(cursor.to_json()) == Cursor.from_bytes(cursor.to_bytes()) == cursor
+        assert len(json.dumps(cursor.to_json_value())) < 300_000
+        assert (
+            Cursor.from_json_value(cursor.to_json_value())
+            == Cursor.from_bytes(cursor.to_bytes())
+            == cursor
+        )
 
 
 @pytest.mark.parametrize("share", [0.02, 0.25, 1 / 3, 0.5, 0.9])
@@ -279,7 +278,11 @@ def test_random_shares_of_batches_come_back_and_take_no_more_than_their_bits(sha
             np.zeros(len(rows), np.int64), rows // 1_000, rows % 1_000, np.full(len(rows), 1_000)
         )
     )
-    assert Cursor.from_bytes(cursor.to_bytes()) == Cursor.from_json(cursor.to_json()) == cursor
+    assert (
+        Cursor.from_bytes(cursor.to_bytes())
+        == Cursor.from_json_value(cursor.to_json_value())
+        == cursor
+    )
     assert len(cursor.to_bytes()) < 500 * 126 + 5_000
     entropy = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
     assert len(cursor.to_bytes()) < 500_000 / 8 * entropy * 1.25 + 5_000
@@ -290,7 +293,16 @@ def test_a_cursor_over_thousands_of_ledgers_is_read_back() -> None:
     cursor = Cursor().acknowledge(
         PositionSet.from_arrays(ledgers, np.tile(np.array([1, 3]), 5_000))
     )
-    assert Cursor.from_bytes(cursor.to_bytes()) == Cursor.from_json(cursor.to_json()) == cursor
+    assert (
+        Cursor.from_bytes(cursor.to_bytes())
+        == Cursor.from_json_value(cursor.to_json_value())
+        == cursor
+    )
+
+
+def comes_back(cursor: Cursor) -> None:
+    assert Cursor.from_bytes(cursor.to_bytes()) == cursor
+    assert Cursor.from_json_value(json.loads(json.dumps(cursor.to_json_value()))) == cursor
 
 
 def _one_ledger(entries: int, batch_size: int) -> LedgerList:
