@@ -64,27 +64,21 @@ def write_messages(
     """
     writers: dict[str, _TopicWriter] = {}
     encode = encoder(schema.info) if schema and not schema.encoded else None
-    try:
-        for batch in batches:
-            if batch.num_rows:
-                if enforced:
-                    check_rows(batch)
-                values = encode_values(batch, encode) if encode else batch
-                for topic, rows in _by_topic(values, options["topic"]):
-                    name = TopicName.parse(topic)
-                    whole = str(name.partitioned_topic)
-                    messages = as_messages(rows, options, whole, root.clock.wall_ms())
-                    if whole not in writers:
-                        parsed = name.partitioned_topic
-                        writer = _TopicWriter(parsed, options, root, schema, enforced=enforced)
-                        writers[whole] = writer
-                    writers[whole].add(messages, name.partition_index)
-        written = [writer.close() for writer in writers.values()]
-    except BaseException:
-        for writer in writers.values():
-            writer.abort()
-        raise
-    return written
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if enforced:
+            check_rows(batch)
+        values = encode_values(batch, encode) if encode else batch
+        for topic, rows in _by_topic(values, options["topic"]):
+            name = TopicName.parse(topic)
+            whole = str(name.partitioned_topic)
+            messages = as_messages(rows, options, whole, root.clock.wall_ms())
+            if whole not in writers:
+                parsed = name.partitioned_topic
+                writers[whole] = _TopicWriter(parsed, options, root, schema, enforced=enforced)
+            writers[whole].add(messages, name.partition_index)
+    return [writer.close() for writer in writers.values()]
 
 
 def check_messages_fit(batch: pa.RecordBatch, options: Options, root: Root) -> None:
@@ -141,10 +135,6 @@ class _TopicWriter:
         if self._buffers:
             self._flush()
         return WrittenTopic(str(self._topic), tuple(self._written), self._deduplicate)
-
-    def abort(self) -> None:
-        """Leave written files to the clean-up of orphans: a commit may name them yet."""
-        self._buffers.clear()
 
     def _flush(self) -> None:
         tables = _with_same_columns(self._buffers)

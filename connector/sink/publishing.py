@@ -110,21 +110,12 @@ def _parts(
     *,
     leaves: bool,
 ) -> Iterator[_TopicPart]:
-    for name, (ledgers, deduplicate) in sorted(_by_topic(written).items()):
-        ledger = root.open(TopicName.parse(name))
-        yield _TopicPart(ledger, ledgers, deduplicate, application, producer, leaves)
-
-
-def _by_topic(written: Iterable[WrittenTopic]) -> dict[str, tuple[list[NewLedger], bool]]:
-    """(ledgers, whether duplicates are dropped) of each topic that gets something."""
     topics: dict[str, list[WrittenTopic]] = {}
     for topic in written:
         if topic.ledgers:
             topics.setdefault(topic.topic, []).append(topic)
-    return {
-        name: (
-            [ledger for part in parts for ledger in part.ledgers],
-            any(part.deduplicate for part in parts),
-        )
-        for name, parts in topics.items()
-    }
+    for name, tasks in sorted(topics.items()):
+        ledger = root.open(TopicName.parse(name))
+        new = [each for task in tasks for each in task.ledgers]
+        deduplicate = any(task.deduplicate for task in tasks)
+        yield _TopicPart(ledger, new, deduplicate, application, producer, leaves)

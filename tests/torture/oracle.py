@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position import LATEST
+from pulsar_spark.protocol.commands import Seek
 from pulsar_spark.subscriptions.dead_letter import ORIGIN_MESSAGE_ID, REAL_TOPIC
 from pulsar_spark.topic_name import TopicName
 from tests.connector.reading import Message, Run
@@ -41,6 +43,7 @@ class Stored:
     id: Id
     value: str
     key: str | None
+    publish_ms: int
     deliver_at_ms: int | None
     origin: tuple[str, str] | None
     at: int
@@ -67,9 +70,22 @@ class Asked:
     commands: int = FOREVER
     """Where `__commands` ended behind it; not known of what was killed on the way."""
     done: int = FOREVER
+    not_before_ms: int = 0
+    """Of a rejection: when the delay that it asked for is over, by whatever clock is ahead."""
+    seek: Seek | None = None
+    partitions: frozenset[tuple[str, int]] = frozenset()
+    """Of a seek: those that were told."""
 
     def overlaps(self, since: int, until: int) -> bool:
         return self.at <= until and self.done >= since
+
+    def passes(self, each: Stored, last_earlier: Id | None) -> bool:
+        """Whether a seek leaves a message behind that was there when it was done."""
+        if self.seek is None or each.id[:2] not in self.partitions:
+            return False
+        if self.seek.timestamp_ms is None:
+            return self.seek.position == LATEST
+        return last_earlier is not None and each.id <= last_earlier
 
 
 @dataclass
@@ -87,7 +103,8 @@ class Followed:
     """Failover: who becomes active begins behind what is acknowledged."""
     changed: list[int] = field(default_factory=list)
     """When consumers came or went."""
-    skipped: bool = False
+    passed: set[Id] = field(default_factory=set)
+    """What a seek may have left behind."""
     deliveries: dict[Id, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
     claimed: set[Id] = field(default_factory=set)
     rejected: dict[Id, list[Asked]] = field(default_factory=lambda: defaultdict(list))
@@ -146,7 +163,6 @@ class Oracle:
         if published != self._looked_at:
             with self.world.clock.acting(ADMIN):
                 self._look()
-                self._check_trimmed()
         self._looked_at = published
 
     def _look(self) -> None:
@@ -169,6 +185,7 @@ class Oracle:
         at = row["deliver_at"]
         stored = Stored(
             id_of(row), row["value"].decode(), row["key"],
+            int(row["publish_time"].timestamp() * 1000),
             None if at is None else int(at.timestamp() * 1000), origin, self.now(),
         )  # fmt: skip
         self.stored[stored.id] = stored
@@ -221,15 +238,19 @@ class Oracle:
                         self.batches.get((consumer.checkpoint.query_id, number), ())
                     )
 
-    def acknowledging(self, subscription: str, rows: Rows) -> Asked:
-        """From now on these may be taken in, whether or not that is confirmed."""
-        followed, asked = self.followed[subscription], Asked(self.now())
+    def acknowledging(self, subscription: str, rows: Rows) -> list[Asked]:
+        """From now on these may be taken in, whether or not that is confirmed; the rejections."""
+        followed, at = self.followed[subscription], self.now()
+        asked = []
         for row in rows:
             which = id_of(row)
             if row["ack_type"] in ("Individual", "ReconsumeLater"):
                 followed.claimed.add(which)
             if row["ack_type"] != "Individual":
-                followed.rejected[which].append(asked)
+                due_ms = self.world.clock.elapsed_ms + (row.get("delay_ms") or 0)
+                rejected = Asked(at, not_before_ms=due_ms - self.world.most_ahead_ms)
+                followed.rejected[which].append(rejected)
+                asked.append(rejected)
                 followed.ordered = False
         return asked
 
@@ -247,11 +268,13 @@ class Oracle:
         self.reports_lost[consumer.subscription] += 1
         self.unlogged_ms[consumer.name].append(self.world.clock.elapsed_ms)
 
-    def sought(self, subscription: str, commands: int, *, forward: bool) -> None:
+    def sought(
+        self, subscription: str, commands: int, seek: Seek, partitions: Iterable[tuple[str, int]]
+    ) -> None:
         followed = self.followed[subscription]
-        followed.sought.append(Asked(self.now(), commands))
+        asked = Asked(self.now(), commands, seek=seek, partitions=frozenset(partitions))
+        followed.sought.append(asked)
         followed.ordered = False
-        followed.skipped |= forward
 
     def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message], run: Run) -> None:
         """A sink gets a micro-batch; one that it has had it leaves alone."""
@@ -316,7 +339,8 @@ class Oracle:
         if followed.rewinds and any(since <= at <= later.at for at in followed.changed):
             return True
         asked = [*followed.rejected[which], *followed.sought]
-        if any(each.overlaps(since, later.at) for each in asked):
+        if any(each.overlaps(since, later.at) and each.not_before_ms <= later.at_ms
+               for each in asked):  # fmt: skip
             return True
         # A timeout runs from when a delivery was announced, also by who died before it was made.
         announced_ms = [self._planned_ms(earlier), *self.unlogged_ms[earlier.consumer]]
@@ -355,12 +379,28 @@ class Oracle:
         """The broker has made a batch."""
         self._check_states(broker)
         self._follow_consumers(broker)
+        self.look()
         for followed in self.followed.values():
             rejected = [each for asked in followed.rejected.values() for each in asked]
             for each in (*followed.sought, *rejected):
                 if each.done == FOREVER and broker.offset.commands >= each.commands:
                     each.done = self.now()
-        self.look()
+                    self._pass(followed, each)
+        self._check_trimmed()
+
+    def _pass(self, followed: Followed, asked: Asked) -> None:
+        """A seek is done: what was there before may be left behind, and nothing else."""
+        if asked.seek is None:
+            return
+        last_earlier: dict[tuple[str, int], Id] = {}
+        for each in self.stored.values():
+            if each.publish_ms < (asked.seek.timestamp_ms or 0):
+                place = each.id[:2]
+                last_earlier[place] = max(each.id, last_earlier.get(place, each.id))
+        followed.passed |= {
+            each.id for each in self.stored.values()
+            if asked.passes(each, last_earlier.get(each.id[:2]))
+        }  # fmt: skip
 
     def _check_states(self, broker: EmbeddedBroker) -> None:
         for key, hosted in broker.brokers.items():
@@ -414,9 +454,9 @@ class Oracle:
                     continue
                 each.trimmed = True
                 for followed in self.followed.values():
-                    if topic not in followed.topics or followed.skipped:
+                    if topic not in followed.topics:
                         continue
-                    if each.id not in followed.claimed:
+                    if each.id not in followed.claimed | followed.passed:
                         self.fail(f"{each} was trimmed, and {followed.name} is not done with it")
 
     # -- the end ---------------------------------------------------------------------------------
@@ -432,7 +472,7 @@ class Oracle:
                 )
                 done = each.id in followed.claimed
                 seen = bool(followed.deliveries[each.id]) or each.id in followed.letters
-                if mine and not (done and seen) and not followed.skipped:
+                if mine and not (done and seen) and each.id not in followed.passed:
                     found.append((followed.name, each))
         return found
 

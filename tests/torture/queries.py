@@ -166,12 +166,15 @@ class Consumer(Query):
         self.subscription = subscription
         self.given = given | {"subscriptionName": subscription, "consumerName": name}
         self.given["includeProperties"] = True
-        self.manual = given.get("ackMode") == "manual"
         self.available_now = False
         self.copies: list[Checkpoint] = []
         self.lost = 0
         self.planned_at: dict[int, int] = {}
         self.planning = False
+
+    @property
+    def manual(self) -> bool:
+        return self.given.get("ackMode") == "manual"
 
     def _steps(self) -> Iterator[str]:
         checkpoint, oracle = self.checkpoint, self.world.oracle
@@ -251,5 +254,7 @@ def acknowledge(
     yield "folded"
     asked = world.oracle.acknowledging(subscription, rows)
     writer.commit([replace(folded, query_id=application[0])], application[1])
-    asked.commands = world.commands_end()
+    end = world.commands_end()
+    for each in asked:
+        each.commands = end
     yield "acknowledged"

@@ -40,15 +40,24 @@ class Setting:
     chunks: bool
     rivals: bool
     """A broker may have a rival, or an old copy of its checkpoint."""
+    grows_unseen: bool
+    """Consumers subscribe at Latest, then topics grow, then the broker looks for the first time."""
 
     def consumer_options(self, number: int) -> dict[str, Any]:
         """`number` tells them apart."""
-        return self.options | {"subscriptionType": self.kind, "priorityLevel": number % 2}
+        return self.options | {
+            "subscriptionType": self.kind, "priorityLevel": number % 2,
+            "subscriptionInitialPosition": self.initial_position,
+        }  # fmt: skip
+
+    @property
+    def initial_position(self) -> str:
+        return "Latest" if self.grows_unseen else "Earliest"
 
     def witness_options(self) -> dict[str, Any]:
         return {
             "subscriptionType": "Failover", "leaseTimeout": self.lease_ms,
-            "maxMessagesPerTrigger": 7,
+            "maxMessagesPerTrigger": 7, "subscriptionInitialPosition": self.initial_position,
         }  # fmt: skip
 
     def publisher_options(self, lots: Lots) -> dict[str, Any]:
@@ -63,7 +72,6 @@ def drawn_setting(lots: Lots) -> Setting:
     lease_ms = lots.draw_from((5_000, 10_000, 30_000))
     options: dict[str, Any] = {
         "leaseTimeout": lease_ms,
-        "subscriptionInitialPosition": "Earliest",
         "drainTimeout": 5_000,
     }
     verdicts: tuple[str, ...] = ("Individual",)
@@ -86,11 +94,13 @@ def drawn_setting(lots: Lots) -> Setting:
         options["receiverQueueSize"] = lots.draw_from((2, 5, 20))
     if kind == "Key_Shared" and lots.one_in(6):
         options["allowOutOfOrderDelivery"] = "true"
+    grows_unseen = lots.one_in(4)
     return Setting(
         kind, ("t", "u") if lots.one_in(3) else ("t",), lots.draw_from((1, 1, 2, 3)),
         1 if kind == "Exclusive" and not lots.one_in(3) else lots.draw(1, 3),
         lots.one_in(3), calm, manual, verdicts, lots.one_in(2), options,
         _policies(lots, chunks), lease_ms, lots.one_in(2), chunks, lots.one_in(4),
+        grows_unseen,
     )  # fmt: skip
 
 

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.broker import retention
+from pulsar_spark.broker import retention, topic_subscriptions
+from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
 from pulsar_spark.connector.sink import publishing, stream_writer
 from pulsar_spark.connector.subscription import subscription_client
+from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
 from pulsar_spark.connector.system.lease import LeaseWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.dispatchers import dispatcher_sticky_key
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
-from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position import LATEST, Position
+from pulsar_spark.positions.position_map import PositionMap
 from tests.torture.oracle import ViolationError
 from tests.torture.world import run_schedule
 
@@ -68,7 +71,33 @@ def grants_keys_that_drain(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dispatcher_sticky_key, "_draining_slots", lambda *_: None)
 
 
+def subscribes_nobody_to_new_partitions(patch: pytest.MonkeyPatch) -> None:
+    original = BrokerStreamReader._grown
+
+    def grown(*arguments: Any) -> Any:
+        return original(*arguments)[0], {}
+
+    patch.setattr(BrokerStreamReader, "_grown", grown)
+
+
+def goes_on_with_another_ack_mode(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SubscriptionStreamReader, "_check_checkpoint", lambda *_: None)
+
+
+def seeks_to_the_end_whatever_the_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(topic_subscriptions, "position_at_time", lambda *_: LATEST)
+
+
+def redelivers_before_the_delay_is_over(patch: pytest.MonkeyPatch) -> None:
+    original = PositionMap.split
+    patch.setattr(PositionMap, "split", lambda self, now_ms: original(self, now_ms + 60_000))
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    subscribes_nobody_to_new_partitions,
+    goes_on_with_another_ack_mode,
+    seeks_to_the_end_whatever_the_time,
+    redelivers_before_the_delay_is_over,
     publishes_a_repeated_batch_again,
     gives_consumers_up_who_live,
     forgets_that_a_consumer_comes_back,

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.protocol.commands import Seek
 from pulsar_spark.topic_name import TopicName, TopicPartition
+from tests.connector.reading import Run
 from tests.torture.queries import Checkpoint
 
 if TYPE_CHECKING:
@@ -74,11 +76,31 @@ def much_time_passes(world: World) -> None:
 def a_checkpoint_is_lost(world: World) -> None:
     consumer = _any(world)
     world.kill(consumer)
-    world.oracle.gone(consumer)
-    consumer.lost += 1
-    consumer.checkpoint = Checkpoint(f"{consumer.name}-query-{consumer.lost}")
-    consumer.copies = []
-    world.note(f"{consumer.name} loses its checkpoint")
+    _lose_checkpoint(world, consumer)
+
+
+def it_acknowledges_otherwise(world: World) -> None:
+    """Its ackMode is changed: its checkpoint is refused, and it begins with a new one."""
+    consumer = _any(world)
+    changed = {name: value for name, value in consumer.given.items() if name not in _MANUAL}
+    if not consumer.manual:
+        changed["ackMode"] = "manual"
+    world.kill(consumer)
+    last = consumer.checkpoint.offsets.get(consumer.checkpoint.last)
+    if last is not None:
+        run = Run(world.root.service_url, start=last, **changed)
+        try:
+            run.planned()
+        except InvalidOptionError as error:
+            world.note(f"{consumer.name} is refused: {error}")
+        else:
+            world.oracle.fail(f"{consumer.name} changed its ackMode and kept its checkpoint")
+    consumer.given = changed
+    world.oracle.followed[consumer.subscription].ordered = False
+    _lose_checkpoint(world, consumer)
+
+
+_MANUAL = ("ackMode", "negativeAckRedeliveryDelay", "ackTimeout")
 
 
 def an_old_copy_is_restored(world: World) -> None:
@@ -125,7 +147,10 @@ def a_rival_begins(world: World) -> None:
 
 
 def a_topic_grows(world: World) -> None:
-    topic = world.lots.draw_from(world.topics)
+    grow(world, world.lots.draw_from(world.topics))
+
+
+def grow(world: World, topic: str) -> None:
     ledger = world.root.open(TopicName.parse(topic))
     if ledger.state.partitions < 5:
         ledger.grow(ledger.state.partitions + 1)
@@ -134,17 +159,16 @@ def a_topic_grows(world: World) -> None:
 
 def an_admin_seeks(world: World) -> None:
     """Back to the beginning, mostly."""
-    forward = world.lots.one_in(8)
-    seek = Seek("s", LATEST if forward else EARLIEST)
-    if world.lots.one_in(8):
+    seek = Seek("s", world.lots.draw_from((EARLIEST, EARLIEST, LATEST)))
+    if world.lots.one_in(3):
         seek = Seek("s", timestamp_ms=world.clock.wall_ms() - world.lots.draw(0, 20_000))
-        forward = True
     commands = {
         (TopicPartition(topic, number), "s"): seek
         for topic in world.topics
         for number in range(world.root.open(TopicName.parse(topic)).state.partitions)
     }
-    world.oracle.sought("s", world.say(commands), forward=forward)
+    told = ((about.topic, about.partition) for about, _ in commands)
+    world.oracle.sought("s", world.say(commands), seek, told)
     world.note(f"{seek}")
 
 
@@ -184,6 +208,14 @@ def the_disk_is_full(world: World) -> None:
     world.note("the disk is full")
 
 
+def _lose_checkpoint(world: World, consumer: Consumer) -> None:
+    world.oracle.gone(consumer)
+    consumer.lost += 1
+    consumer.checkpoint = Checkpoint(f"{consumer.name}-query-{consumer.lost}")
+    consumer.copies = []
+    world.note(f"{consumer.name} loses its checkpoint")
+
+
 def _any(world: World) -> Consumer:
     return world.lots.draw_from(list(world.consumers.values()))
 
@@ -200,6 +232,7 @@ TROUBLES: tuple[Trouble, ...] = (
     much_time_passes,
     much_time_passes,
     a_checkpoint_is_lost,
+    it_acknowledges_otherwise,
     an_old_copy_is_restored,
     it_runs_available_now,
     the_broker_is_killed,

@@ -34,7 +34,7 @@ from tests.torture.oracle import Followed, Oracle, ViolationError, id_of, is_dea
 from tests.torture.place import ADMIN, InjectedError, Killed, SharedClock, TroubledStore
 from tests.torture.queries import Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
 from tests.torture.setting import Setting, drawn_setting
-from tests.torture.troubles import GENTLE, TROUBLES
+from tests.torture.troubles import GENTLE, TROUBLES, grow
 
 STARTED_MS = 1_700_000_000_000
 CHECKPOINT = "_broker/broker"
@@ -136,21 +136,34 @@ class World:
             settings = {"policies": setting.policies} if setting.policies else None
             self.root.create(name, setting.partitions, settings)
         names = ["s", "w"] if setting.has_witness else ["s"]
-        self.say({
-            (TopicPartition(topic, number), name): CreateSubscription(name)
-            for topic in self.topics for number in range(setting.partitions) for name in names
-        })  # fmt: skip
+        if not setting.grows_unseen:
+            self.say({
+                (TopicPartition(topic, number), name): CreateSubscription(name)
+                for topic in self.topics for number in range(setting.partitions) for name in names
+            })  # fmt: skip
         for number in range(setting.consumers):
             self._join(f"c{number}", "s", setting.consumer_options(number))
         if setting.has_witness:
             self._join("w0", "w", setting.witness_options())
+        if setting.grows_unseen:
+            self._subscribe_before_anybody_looks()
         for number in range(2 if self.lots.one_in(3) else 1):
             publisher = f"p{number}"
             self.publishers[publisher] = Publisher(
                 self, publisher, setting.publisher_options(self.lots)
             )
-        while self.turn():  # from here on the broker knows how many partitions there are
+        while self.turn():
             pass
+
+    def _subscribe_before_anybody_looks(self) -> None:
+        """All consumers subscribe, at Latest; the topics grow before the broker's first look."""
+        for consumer in self.consumers.values():
+            self.start(consumer)
+            for _ in range(12):
+                if consumer.is_running and consumer.stage != "idle":
+                    self.step(consumer)
+        for topic in self.topics:
+            grow(self, topic)
 
     def _join(self, name: str, subscription: str, given: dict[str, Any]) -> None:
         given = {"topics": ",".join(self.setting.topics)} | given
