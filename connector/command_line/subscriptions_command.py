@@ -24,6 +24,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition, Seek, Unsubscribe
 from pulsar_spark.topic_name import TopicPartition, check_subscription_name
 
@@ -116,7 +117,7 @@ def _seek_of(about: TopicPartition, arguments: Namespace) -> Seek | None:
         at_ms = time_ms("--to-time", arguments.to_time)
         return Seek(name, timestamp_ms=at_ms, request_id=number)
     if arguments.to in ("earliest", "latest"):
-        seek = Seek.to_earliest(name) if arguments.to == "earliest" else Seek.to_latest(name)
+        seek = Seek(name, EARLIEST if arguments.to == "earliest" else LATEST)
         return Seek(name, seek.position, request_id=number)
     try:
         message_id = MessageId.parse(arguments.to)

@@ -17,11 +17,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import previous_position
 from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
-from pulsar_spark.protocol.commands import (
-    RedeliverUnacknowledgedMessages,
-    Report,
-    SubscriptionType,
-)
+from pulsar_spark.protocol.commands import RedeliverUnacknowledgedMessages, Report, SubscriptionType
 from pulsar_spark.protocol.ready import Ready, RefusedError
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
@@ -203,11 +199,7 @@ def _published(state: BrokerState, subscription: Subscription, cursor: Cursor) -
 
 
 def _take_state(
-    state: BrokerState,
-    subscription: Subscription,
-    consumer: Consumer,
-    command: Report,
-    out: Ready,
+    state: BrokerState, subscription: Subscription, consumer: Consumer, command: Report, out: Ready
 ) -> None:
     if command.sequence > consumer.sequence:
         consumer.sequence = command.sequence
@@ -257,11 +249,7 @@ def _take_delivered(
 
 
 def _take_rejections(
-    state: BrokerState,
-    subscription: Subscription,
-    consumer: Consumer,
-    command: Report,
-    out: Ready,
+    state: BrokerState, subscription: Subscription, consumer: Consumer, command: Report, out: Ready
 ) -> None:
     for rejection in command.rejected:
         delay = negative_ack_delay(consumer.options, rejection.delay_ms)

@@ -165,10 +165,7 @@ def seek(state: BrokerState, command: Seek, out: Ready) -> None:
 
 
 def _check(
-    state: BrokerState,
-    subscription: Subscription | None,
-    held: Consumer | None,
-    command: Subscribe,
+    state: BrokerState, subscription: Subscription | None, held: Consumer | None, command: Subscribe
 ) -> None:
     """RefusedError if the consumer can't come in, in the order in which Pulsar looks."""
     _check_request(state, command)

@@ -121,10 +121,7 @@ def grant(
 
 
 def grant_all(
-    state: BrokerState,
-    subscription: Subscription,
-    granted: Mapping[str, PositionSet],
-    out: Ready,
+    state: BrokerState, subscription: Subscription, granted: Mapping[str, PositionSet], out: Ready
 ) -> None:
     """Grant to several; a consumer that is full now is blocked now, not at the next look."""
     for name, messages in granted.items():

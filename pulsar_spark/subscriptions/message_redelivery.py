@@ -30,19 +30,16 @@ LEAST_NEGATIVE_ACK_DELAY_MS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Burial:
-    """What becomes of messages that come back once too often.
+    """Messages that come back once too often become dead letters, with these properties.
 
-    `allowed`: they may become dead letters, which get these properties. `now`: they do so however
-    seldom they were delivered.
+    `now`: however seldom they were delivered.
     """
 
-    allowed: bool = True
     now: bool = False
     properties: tuple[tuple[str, str], ...] = ()
 
 
 BURY: Final = Burial()
-DONT_BURY: Final = Burial(allowed=False)
 
 
 def at_once(_count: int) -> int:
@@ -69,7 +66,7 @@ def give_back(
     *,
     seen: bool,
     delay: Delay = at_once,
-    burial: Burial = BURY,
+    burial: Burial | None = BURY,
 ) -> None:
     """Nobody holds these any more, which were granted at that attempt.
 
@@ -81,7 +78,7 @@ def give_back(
         return
     tracker = subscription.tracker
     policy = options.dead_letter_policy
-    if seen and burial.allowed and policy is not None:
+    if seen and burial is not None and policy is not None:
         least = 0 if burial.now else policy.max_redeliver_count
         dead = tracker.count_of(messages, least)
         if dead:
@@ -153,22 +150,17 @@ def take_from(
 
 
 def give_back_all(
-    state: BrokerState,
-    subscription: Subscription,
-    out: Ready,
-    consumer: Consumer,
-    *,
-    bury: bool,
+    state: BrokerState, subscription: Subscription, out: Ready, consumer: Consumer, *, bury: bool
 ) -> None:
     """The consumer holds nothing any more; what it may have delivered is counted as seen."""
     options = consumer.options
-    burial = BURY if bury else DONT_BURY
+    burial = BURY if bury else None
     if consumer.has_open_grant:
         attempt = consumer.open_attempt
         seen = consumer.delivered.difference(consumer.held)
         if not consumer.says_delivered:
             seen = _may_have_read(state, subscription, consumer)
-            burial = DONT_BURY
+            burial = None
         consumer.open_attempt = -1
         give_back(state, subscription, out, options, attempt, seen, seen=True, burial=burial)
     for attempt, held in list(consumer.pending.items()):
