@@ -244,7 +244,7 @@ def _fold_partition(rows: _Rows, about: TopicPartition, state: TopicState) -> Ac
         there = chosen[sizes[chosen] > 0]
         if len(there):
             _add_group(found, rows, sizes, there)
-    chunks = state.chunks(about.partition)
+    chunks = state.partition(about.partition).chunks
     for attempt, messages in found.individual.items() if chunks else ():
         rest = ChunkedMessages.of(chunks).chunks_of(messages)  # an id names the last chunk
         found.individual[attempt] = messages.union(rest)
@@ -283,8 +283,8 @@ def _batch_sizes(rows: _Rows, about: TopicPartition, state: TopicState) -> Numbe
     numbers = rows.numbers
     ledger_ids, entries = numbers["ledger_id"], numbers["entry_id"]
     sizes = np.zeros(len(ledger_ids), np.int64)
-    known = state.ledgers_left(about.partition)
-    trimmed = state.trimmed_up_to(about.partition)
+    known = state.partition(about.partition).ledgers_left()
+    trimmed = state.partition(about.partition).trimmed_up_to
     for chosen in _groups([ledger_ids]):
         ledger_id = int(ledger_ids[chosen[0]])
         ledger = known.get(ledger_id)

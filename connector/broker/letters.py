@@ -85,7 +85,7 @@ def _by_schema(
 
 def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.RecordBatch]:
     topic = root.open(TopicName.parse(about.topic))
-    ledgers = topic.state.ledgers_left(about.partition)
+    ledgers = topic.state.partition(about.partition).ledgers_left()
     rows = tuple(rows_left(letter.messages, topic, about.partition))
     partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
     for batch in read_messages(partition, _SCHEMA):
