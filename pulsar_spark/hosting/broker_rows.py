@@ -16,9 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
-from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import Command, Compacted, LedgerAdded
@@ -102,7 +101,7 @@ def ledger_data(ledger: LedgerInfo, published_at_ms: int, hidden: Any = None) ->
 
 def messages_json(messages: PositionSet) -> Any:
     """The JSON of a position set in a commit."""
-    return cursor_format.to_json_value(EARLIEST, messages)
+    return Cursor(individually_deleted=messages).to_json_value()
 
 
 def command_of(row: InputRow) -> Command:
@@ -120,7 +119,7 @@ def command_of(row: InputRow) -> Command:
         _array(row.sticky_key_hashes, np.int32),
         _array(row.deliver_at_ms, np.int64),
         _array(row.publish_times_ms, np.int64),
-        PositionSet() if hidden is None else cursor_format.from_json_value(hidden)[1],
+        PositionSet() if hidden is None else Cursor.from_json_value(hidden).individually_deleted,
     )
 
 
