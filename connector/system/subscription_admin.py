@@ -87,7 +87,9 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
     """
     dispatch = SystemTopic(root, DISPATCH)
     heard = dispatch.refresh()
-    missing = {_requests.getrandbits(62): each for each in commands.items()}
+    missing: dict[int | None, tuple[TopicPartition, Any]] = {
+        _requests.getrandbits(62): each for each in commands.items()
+    }
     SystemTopic(root, COMMANDS).append(
         Record.of(about, command.subscription, replace(command, request_id=number))
         for number, (about, command) in missing.items()
