@@ -87,9 +87,7 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
     """
     dispatch = SystemTopic(root, DISPATCH)
     heard = dispatch.refresh()
-    missing: dict[int | None, tuple[TopicPartition, Any]] = {
-        _requests.getrandbits(62): each for each in commands.items()
-    }
+    missing = {_requests.getrandbits(62): each for each in commands.items()}
     SystemTopic(root, COMMANDS).append(
         Record.of(about, command.subscription, replace(command, request_id=number))
         for number, (about, command) in missing.items()
@@ -104,10 +102,12 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
         stop = dispatch.refresh()
         for stored in dispatch.read(heard, stop, keep=may_answer):
             item = stored.record.item()
-            if isinstance(item, Reply) and missing.pop(item.request_id, None) and item.error:
-                raise BrokerRefusedError(
-                    item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
-                )
+            if isinstance(item, Reply) and item.request_id in missing:
+                del missing[item.request_id]
+                if item.error is not None:
+                    raise BrokerRefusedError(
+                        item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
+                    )
         if not missing:
             return
         heard = max(heard, stop)
