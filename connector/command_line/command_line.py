@@ -25,7 +25,9 @@ COMMANDS: Final = {
     "subscriptions": "list, create, move and delete subscriptions (no Spark is started)",
     "namespaces": "what holds for all topics of a namespace (no Spark is started)",
 }
-"""Name -> summary; `add_to` of the module `NAME_command` declares the rest."""
+"""Name -> summary. The rest is declared by `add_to` of the name's own module:
+`pulsar_spark.connector.command_line.topics_command`, say.
+"""
 
 _EPILOG = """\
 examples:
