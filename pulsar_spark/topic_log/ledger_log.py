@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerInfo, LedgerList
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
@@ -246,8 +246,10 @@ class TopicState:
 
     def _check_hidden(self, commit: Commit) -> dict[int, PositionSet]:
         try:
-            read = cursor_format.from_json_value
-            hidden = {partition: read(value)[1] for partition, value in commit.hidden.items()}
+            hidden = {
+                partition: Cursor.from_json_value(value).individually_deleted
+                for partition, value in commit.hidden.items()
+            }
         except CorruptFileError as error:
             raise self._refuse(commit, f"what it hides is malformed: {error.message}") from error
         added = {(each.partition, each.ledger_id) for each in commit.ledgers}

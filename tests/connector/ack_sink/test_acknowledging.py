@@ -45,9 +45,8 @@ from pulsar_spark.protocol.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.ready import Grant
+from pulsar_spark.protocol.ready import Grant, Stepped
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, options_of, send, trim

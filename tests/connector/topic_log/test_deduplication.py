@@ -14,7 +14,7 @@ import pytest
 from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges, sequences_of
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.publication import AlreadyCommitted
 from pulsar_spark.topic_log.sequence_ranges import PublishedSequences, SequenceRange
@@ -174,13 +174,13 @@ def test_a_duplicate_in_each_commit_costs_the_last_no_more_than_the_first(
 ) -> None:
     reader = other(topic)
     parsed: list[Any] = []
-    real = cursor_format.from_json_value
+    real = Cursor.from_json_value
 
     def counted(value: Any) -> Any:
         parsed.append(value)
         return real(value)
 
-    monkeypatch.setattr(cursor_format, "from_json_value", counted)
+    monkeypatch.setattr(Cursor, "from_json_value", staticmethod(counted))
     costs = []
     for new in range(1, 60):
         send_ids(topic, [new, new // 2])
