@@ -23,8 +23,8 @@ from pulsar_spark.connector.command_line.noun import (
     argument,
     one_of,
     opened,
+    parsed,
     table,
-    time_ms,
 )
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
@@ -35,7 +35,7 @@ from pulsar_spark.connector.topic_log.namespace_policies import enforces_schemas
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.option_values import parse_duration_ms
+from pulsar_spark.options.option_values import DURATION, TIME
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import (
@@ -251,9 +251,9 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
     for name in _SHOWN:
         content = message[name]
         if content is not None:
-            text = _moment(content) if name in _TIMES else _text(content, LONGEST_VALUE)
+            text = _moment(content) if name in _TIMES else _text(content)
             parts.append(f"{name} {text}")
-    value = "(null)" if message["value"] is None else _text(message["value"], LONGEST_VALUE)
+    value = "(null)" if message["value"] is None else _text(message["value"])
     return f"{'  '.join(parts)}\n    {value}"
 
 
@@ -310,7 +310,7 @@ def _before_id(ledger: ManagedLedger, text: str) -> dict[int, int]:
 
 
 def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
-    oldest_ms = time_ms("--before-time", text)
+    oldest_ms = parsed("--before-time", text, TIME)
     before = {}
     for partition in range(ledger.state.partitions):
         for each in ledger.ledgers(partition):
@@ -366,9 +366,9 @@ def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
     ),
 )  # fmt: skip
 def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
-    grace_ms = _duration("--grace", arguments.grace)
-    orphan_ms = _duration("--orphan-age", arguments.orphan_age)
-    inactive_ms = _duration("--inactive-age", arguments.inactive_age)
+    grace_ms = parsed("--grace", arguments.grace, DURATION)
+    orphan_ms = parsed("--orphan-age", arguments.orphan_age, DURATION)
+    inactive_ms = parsed("--inactive-age", arguments.inactive_age, DURATION)
     ledger = opened(root, arguments)
     ledger.settle()
     store = LedgerStore(ledger, grace_ms=grace_ms)
@@ -389,15 +389,6 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
 
 
-def _duration(name: str, text: str) -> int:
-    try:
-        return parse_duration_ms(text)
-    except ValueError:
-        raise InvalidOptionError(
-            f"{name} {text}: it takes a duration, such as 500ms, 30s, 5m, 1h or 2d."
-        ) from None
-
-
 def _bytes(count: int) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
@@ -409,11 +400,12 @@ def _moment(moment: dt.datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _text(value: Any, longest: int) -> str:
+def _text(value: Any) -> str:
     """Printable, on one line, and not too long: a message must not play with the terminal."""
     text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
-    cut = text[:longest] + (f"... ({len(text):,} characters)" if len(text) > longest else "")
-    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in cut)
+    cut = f"... ({len(text):,} characters)" if len(text) > LONGEST_VALUE else ""
+    shown = text[:LONGEST_VALUE] + cut
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
 
 
 register_topic_policies(TOPICS)

@@ -68,13 +68,6 @@ class InputRow(NamedTuple):
     publish_times_ms: bytes | None = None
 
 
-INPUT_DDL: Final = (
-    "topic string, partition int, phase int, place long, row int, kind string, now_ms long, "
-    "text string, data binary, sticky_key_hashes binary, deliver_at_ms binary, "
-    "publish_times_ms binary"
-)
-
-
 class OutputRow(NamedTuple):
     """One row of a step's effects. `text` is a subscription, or a shard's key.
 
@@ -91,11 +84,10 @@ class OutputRow(NamedTuple):
 OUTPUT_DDL: Final = "topic string, partition int, kind string, text string, data binary"
 
 
-def ledger_data(ledger: LedgerInfo, published_at_ms: int, hidden: Any = None) -> bytes:
+def ledger_data(ledger: LedgerInfo, hidden: Any) -> bytes:
     """`data` of a LEDGER row; `hidden` is the JSON of a commit's position set."""
-    value = {
-        "ledger": ledger_to_json(ledger), "published_at_ms": published_at_ms, "hidden": hidden
-    }  # fmt: skip
+    published_ms = ledger.max_publish_time_ms
+    value = {"ledger": ledger_to_json(ledger), "published_at_ms": published_ms, "hidden": hidden}
     return json.dumps(value).encode()
 
 

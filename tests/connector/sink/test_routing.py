@@ -122,7 +122,7 @@ def test_a_router_that_is_not_there_is_refused_when_the_sink_is_made(
 ) -> None:
     options = options_of(root, Scope.WRITE, {"topic": "t", "messageRouter": path})
     with pytest.raises(InvalidOptionError, match=said):
-        MessageSink(options, Root.of(options), VALUE, overwrite=False)
+        MessageSink(options, Root.of(options), VALUE)
 
 
 def test_a_topic_that_grows_is_filled_and_read_in_its_new_partitions(root: Path) -> None:

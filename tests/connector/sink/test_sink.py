@@ -47,7 +47,7 @@ def test_a_system_topic_is_refused_before_anything_is_stored(root: Path, topic: 
         send(root, topic, ["a"])
     options = options_of(root, Scope.WRITE, {"topic": topic})
     with pytest.raises(InvalidTopicNameError, match="is a system topic"):
-        MessageSink(options, Root.of(options), VALUE, overwrite=False)
+        MessageSink(options, Root.of(options), VALUE)
     assert not files_below(root)
 
 
