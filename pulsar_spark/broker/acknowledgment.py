@@ -100,12 +100,6 @@ def redeliver_unacknowledged(
         out.revokes.append(dispatcher_single_active.revoke_all(subscription, consumer))
 
 
-def hear_of_ledgers(state: BrokerState, subscription: Subscription) -> None:
-    """Let acknowledgements count that came before the log told of their ledgers."""
-    if subscription.unheard is not None:
-        acknowledge_cursor(state, subscription, subscription.unheard)
-
-
 def time_out(
     state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready
 ) -> None:
@@ -113,10 +107,8 @@ def time_out(
     due, consumer.timeouts = consumer.timeouts.split(state.now_ms)
     if not due:
         return
-    for attempt in list(consumer.pending):
+    for attempt in _attempts(consumer, None):
         reject(state, subscription, out, consumer, attempt, due, at_once)
-    if consumer.has_open_grant:
-        reject(state, subscription, out, consumer, consumer.open_attempt, due, at_once)
 
 
 def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:

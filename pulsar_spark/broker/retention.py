@@ -52,7 +52,7 @@ def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
 def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
     """The instant at which time alone releases the next ledger; None if it needs more."""
     keep_ms = kept_ms(state.topic, state.policies)
-    ledgers = state.ledgers_that_stay
+    ledgers = state.ledgers_that_stay()
     if keep_ms == INFINITE or len(ledgers) < 2:
         return None
     ledger = ledgers[0]

@@ -67,7 +67,8 @@ def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
                 subscription.acknowledge(Cursor().acknowledge(command.hidden), state.ledgers)
     if added:
         for subscription in state.subscriptions.values():
-            acknowledgment.hear_of_ledgers(state, subscription)
+            if subscription.unheard is not None:  # these acknowledgements came before
+                acknowledgment.acknowledge_cursor(state, subscription, subscription.unheard)
 
 
 def _advance_time(
@@ -98,8 +99,7 @@ def _dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> Non
     """Decide once what is granted; then report the subscription's place and its next instant."""
     subscription.drop_acknowledged()
     DISPATCHERS[subscription.subscription_type](state, subscription, out)
-    if out.welcomes:
-        topic_subscriptions.welcome(subscription, out)
+    topic_subscriptions.welcome(subscription, out)
     position = subscription.cursor.mark_delete_position
     if position != subscription.announced:
         subscription.announced = position

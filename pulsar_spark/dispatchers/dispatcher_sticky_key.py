@@ -174,11 +174,9 @@ def _draining_slots(
     state: BrokerState, subscription: Subscription, selector: StickyKeySelector
 ) -> NDArray[np.int64] | None:
     """The slots that are granted to nobody now; None if there are none."""
-    messages = NOTHING
-    for consumer in subscription.consumers.values():
-        if consumer.draining or consumer.revoked:
-            messages = messages.union(consumer.draining).union(consumer.revoked)
-    messages = messages.difference(subscription.partial_acks)
+    consumers = subscription.consumers.values()
+    going = [*(each.draining for each in consumers), *(each.revoked for each in consumers)]
+    messages = PositionSet.union_of(going).difference(subscription.partial_acks)
     if not messages:
         return None
     return np.unique(StickyKeyRun.of(messages, state, selector).slots)

@@ -135,14 +135,12 @@ def _actions(about: tuple[str, int], ready: Ready) -> Iterator[OutputRow]:
 
 
 def _stepped(state: BrokerState, ready: Ready) -> Stepped:
-    backlogs = tuple(
-        (each.name, each.unacknowledged(state.ledgers).count(state.ledgers))
-        for each in state.subscriptions.values()
-    )
-    durable = tuple(each.name for each in state.subscriptions.values() if each.durable)
+    subscriptions = state.subscriptions.values()
+    backlogs = tuple((each.name, each.cursor.backlog(state.ledgers)) for each in subscriptions)
+    durable = tuple(each.name for each in subscriptions if each.durable)
     consumers = tuple(
         (each.name, consumer.name, consumer.incarnation)
-        for each in state.subscriptions.values()
+        for each in subscriptions
         for consumer in each.consumers.values()
     )
     return Stepped(

@@ -134,7 +134,7 @@ def take_from(
     messages = subscription.cursor.not_acknowledged(messages)
     whole = not state.policies.batch_index_acknowledgment
     if whole:  # but what it has not delivered yet stays: it may be about to
-        entries = _entries_of(messages)
+        entries = PositionSet.of(position for position, _ in messages.entries())
         if consumer.says_delivered:
             entries = entries.intersection(consumer.delivered)
         messages = messages.union(entries)
@@ -204,12 +204,7 @@ def _may_have_read(
     state: BrokerState, subscription: Subscription, consumer: Consumer
 ) -> PositionSet:
     """By its open grant, of a consumer that never said: as much as it may hold at most."""
-    everything = subscription.held_openly(subscription.unacknowledged(state.ledgers))
+    everything = subscription.held_openly(subscription.cursor.unread(state.ledgers))
     if consumer.permits > 0:
         return everything.prefix(consumer.permits, state.ledgers)
     return everything
-
-
-def _entries_of(messages: PositionSet) -> PositionSet:
-    """The whole entries of which the set has something."""
-    return PositionSet.of(position for position, _ in messages.entries())
