@@ -83,7 +83,7 @@ def _decisions(store: ObjectStore) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for application in store.folders(TRANSACTIONS_FOLDER):
         for item in store.files(join(TRANSACTIONS_FOLDER, application)):
-            version = item.path.rsplit("/", 1)[-1].partition(".")[0]
+            version, _, _ = item.name.partition(".")
             if version.isdecimal():
                 found.setdefault(f"{application}/{version}", []).append(item.path)
     return found
@@ -96,7 +96,7 @@ def _named(root: Root) -> Iterator[str]:
         folder = topic.storage_path
         removed = PointerFile(store, folder).read().removed
         for item in store.files(join(folder, LOG_FOLDER)):
-            name, _, kind = item.path.rsplit("/", 1)[-1].partition(".")
+            name, _, kind = item.name.partition(".")
             if kind != "json" or not name.isdecimal() or int(name) <= removed:
                 continue
             data = store.get(item.path)
