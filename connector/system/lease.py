@@ -10,7 +10,7 @@ Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
@@ -53,12 +53,8 @@ class Lease:
         return join(LEASES, f"{name}~{self.incarnation}")
 
     def to_json(self) -> bytes:
-        value = {
-            "subscription": self.subscription,
-            "consumer": self.consumer,
-            "incarnation": self.incarnation,
-            "lease_ms": self.lease_ms,
-        }
+        value = asdict(self)
+        del value["partitions"]
         return LEASE_FORMAT.encode(value)
 
     @staticmethod

@@ -317,7 +317,8 @@ class ManagedLedger:
         known, self._undecided = self._undecided, None
         while True:
             found = self._tail(self._state.number + 1)
-            if not found and not self._pointer_due():
+            quiet_s = self.store.clock.monotonic_s() - self._pointer_looked_s
+            if not found and quiet_s < IDLE_POINTER_LOOK_S:
                 return
             if self._pointer().removed > self._state.number:
                 self._load()
@@ -442,9 +443,6 @@ class ManagedLedger:
             self.write_snapshot()
         except (PulsarliteError, OSError, ArithmeticError, LookupError, ValueError) as error:
             _log.warning("No snapshot of topic %s at %s: %s", self.topic, self._state.number, error)
-
-    def _pointer_due(self) -> bool:
-        return self.store.clock.monotonic_s() - self._pointer_looked_s >= IDLE_POINTER_LOOK_S
 
     def _pointer(self) -> LogPointer:
         self._pointer_looked_s = self.store.clock.monotonic_s()
