@@ -6,6 +6,7 @@ needs no log unless a file was moved meanwhile. Spark pickles it to the worker.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,11 @@ from pyspark.sql.datasource import InputPartition
 
 from pulsar_spark.connector.ledger_files.ledger_file import ROW_GROUP_ROWS
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import DataLossError
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position_set import PositionSet
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,13 @@ class MessageInputPartition(InputPartition):
     root: Root
     topics: tuple[TopicRows, ...]
     fail_on_data_loss: bool = True
+
+
+def lose(lost: str, *, fail: bool, otherwise: str = "go on, or keep messages longer") -> None:
+    """DataLossError says what is lost; with `failOnDataLoss` false it is a warning."""
+    if fail:
+        raise DataLossError(f"{lost}. Set failOnDataLoss to false to {otherwise}.")
+    _log.warning("%s; failOnDataLoss is false, so the query goes on without", lost)
 
 
 def row_ranges(messages: PositionSet, ledgers: LedgerList) -> Iterator[RowRange]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,13 +47,14 @@ Ranges = Mapping[tuple[str, str], list[RowRange]]
 """The rows of each (topic, folder), in order."""
 
 
-def admission(options: Options) -> Admission:
+def admission(options: Options, now_s: float) -> Admission:
     """The limits of a source's micro-batches."""
     return Admission(
         options["maxMessagesPerTrigger"],
         options["maxBytesPerTrigger"],
         options["minMessagesPerTrigger"],
         options["maxTriggerDelay"],
+        now_s,
     )
 
 
@@ -203,18 +205,16 @@ def _split(ledger: ManagedLedger, rows: RowRange, tasks: int) -> Iterator[tuple[
 
 def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
     """The spread hash of each row's key; a row without key has its row number."""
-    columns = ("sticky_key_hash",)
-    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    try:
-        table = reader.read_table(rows.ledger, columns, rows.first_row, rows.rows)
-    except ObjectNotFoundError:  # merged into another file since the log was looked at
-        ledger.refresh()
-        found = ledger.ledgers(rows.ledger.partition).get(rows.ledger.ledger_id)
-        if found is None or found == rows.ledger:
-            raise
-        table = reader.read_table(found, columns, rows.first_row, rows.rows)
-    finally:
-        reader.close()
+    span = ("sticky_key_hash",), rows.first_row, rows.rows
+    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+        try:
+            table = reader.read_table(rows.ledger, *span)
+        except ObjectNotFoundError:  # merged into another file since the log was looked at
+            ledger.refresh()
+            found = ledger.ledgers(rows.ledger.partition).get(rows.ledger.ledger_id)
+            if found is None or found == rows.ledger:
+                raise
+            table = reader.read_table(found, *span)
     hashes = pc.fill_null(table[0], -1).to_numpy().astype(np.int64)
     missing = np.flatnonzero(hashes < 0)
     hashes[missing] = missing

@@ -11,7 +11,6 @@ and the `failOnDataLoss` of Spark's Kafka source.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -19,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.source.chunk_reading import PartitionChunks
-from pulsar_spark.connector.source.input_partition import RowRange
+from pulsar_spark.connector.source.input_partition import RowRange, lose
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.errors import DataLossError
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
@@ -33,8 +31,6 @@ from pulsar_spark.topic_name import TopicPartition, is_persistent
 
 Numbers = Mapping[str, Mapping[int, PositionSet]]
 """Column -> number -> the messages that have it; others have 0."""
-
-_log = logging.getLogger(__name__)
 
 
 class PartitionView:
@@ -115,12 +111,13 @@ class PartitionView:
         if done >= trimmed:
             return cursor
         if is_persistent(self.about.topic):  # else nothing was promised
-            self._lose(
+            lose(
                 f"Messages after {done} up to {trimmed} of {self.about} were trimmed away before "
                 "they were read: the query was stopped for longer than the topic keeps messages, "
                 "or its checkpoint, or the message id to start from, is old",
-                f"go on from {self.first_position}, or start with a new checkpoint; to keep "
-                "messages longer, trim later",
+                fail=self._fail,
+                otherwise=f"go on from {self.first_position}, or start with a new checkpoint; to "
+                "keep messages longer, trim later",
             )
         return cursor.union(Cursor(trimmed))
 
@@ -154,21 +151,16 @@ class PartitionView:
         """Whether messages of a ledger, removed since they were planned, can't be read any more."""
         if self.ledger.ledgers(self.about.partition).get(ledger_id) is not None:
             return False
-        self._lose(
+        lose(
             f"Messages of ledger {ledger_id} of {self.about.topic}, partition "
             f"{self.about.partition}, that belong to a micro-batch which is repeated were removed "
             "by a compaction since, and what they were made of had been trimmed before",
-            "go on without them: each has a newer message of its key",
+            fail=self._fail,
+            otherwise="go on without them: each has a newer message of its key",
         )
         return True
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _lose(self, lost: str, otherwise: str) -> None:
-        """DataLossError, or a warning if the user wants to go on."""
-        if self._fail:
-            raise DataLossError(f"{lost}. Set failOnDataLoss to false to {otherwise}.")
-        _log.warning("%s; failOnDataLoss is false, so the query goes on", lost)
 
     @property
     def _compacted(self) -> CompactedLedgers | None:

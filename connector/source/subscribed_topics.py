@@ -17,6 +17,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
 from pulsar_spark.options.consumer_options import retry_topic
 from pulsar_spark.options.options import Options
+from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 
@@ -30,6 +31,7 @@ class SubscribedTopics:
         self._looked_s: float | None = None
         self._ledgers: dict[str, ManagedLedger] = {}
         self._views: dict[TopicPartition, PartitionView] = {}
+        self._ends_at: dict[TopicPartition, Position] | None = None
 
     @cached_property
     def _names(self) -> list[TopicName]:
@@ -119,6 +121,23 @@ class SubscribedTopics:
                     f"there is no partition {min(missing)}. Name another, or the whole topic."
                 )
         return {about: self.view(about) for about in found}
+
+    def end_here(self) -> None:
+        """Let reading end behind what is there now."""
+        self.refresh()
+        self._ends_at = {
+            about: view.last_position if len(view.ledgers) else EARLIEST
+            for about, view in self.partitions().items()
+        }
+
+    @property
+    def ends(self) -> bool:
+        """Whether reading ends: `end_here` was called."""
+        return self._ends_at is not None
+
+    def end_of(self, about: TopicPartition) -> Position | None:
+        """The last position of the partition to read; None if reading goes on for ever."""
+        return None if self._ends_at is None else self._ends_at.get(about, EARLIEST)
 
     def _discover(self) -> None:
         if self._pattern is None:

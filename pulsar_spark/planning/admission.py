@@ -127,32 +127,40 @@ class Waiting:
             ledger = self.ledgers.first_after(ledger.ledger_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admission:
-    """The limits of one source; None means no limit."""
+    """The limits of one source (None means no limit), and its latest micro-batch."""
 
     max_messages: int | None = None
     max_bytes: int | None = None
     min_messages: int | None = None
     max_delay_ms: int = 15 * 60_000
+    last_batch_s: float = 0.0
+    """The time of the latest micro-batch, or of the source's start."""
+    turn: int = 0
+    """The partition that is served first when there is not one message each."""
 
     def admit(
-        self, waiting: Mapping[Key, Waiting], *, waited_ms: int | None = None, turn: int = 0
+        self, waiting: Mapping[Key, Waiting], now_s: float | None = None
     ) -> dict[Key, PositionSet]:
         """The messages of each partition for the next micro-batch; without any it is left out.
 
-        `waited_ms` is the time since the last micro-batch; None admits any number, however small.
-        `turn` says which partition is served first when there is not one message each.
+        Without a time any number is admitted, however small.
         """
-        if self.min_messages is not None and waited_ms is not None:
-            enough = waited_ms >= self.max_delay_ms or self._reaches_minimum(waiting)
-            if not enough:
+        if self.min_messages is not None and now_s is not None:
+            late = (now_s - self.last_batch_s) * 1000 >= self.max_delay_ms
+            if not (late or self._reaches_minimum(waiting)):
                 return {}
         shares: Mapping[Key, int | None] = dict.fromkeys(waiting)
         if self.max_messages is not None or self.max_bytes is not None:
-            shares = self._shares(waiting, turn)
+            shares = self._shares(waiting)
         taken = {key: waiting[key].take(share) for key, share in shares.items()}
         return {key: messages for key, messages in taken.items() if messages}
+
+    def planned(self, now_s: float) -> None:
+        """Take in that a micro-batch was planned."""
+        self.last_batch_s = now_s
+        self.turn += 1
 
     def _reaches_minimum(self, waiting: Mapping[Key, Waiting]) -> bool:
         missing = self.min_messages or 0
@@ -162,12 +170,12 @@ class Admission:
                 return True
         return False
 
-    def _shares(self, waiting: Mapping[Key, Waiting], turn: int) -> dict[Key, int]:
+    def _shares(self, waiting: Mapping[Key, Waiting]) -> dict[Key, int]:
         """The number of messages of each partition that gets some."""
         keys = [key for key, each in waiting.items() if each.count(1)]
         if not keys:
             return {}
-        first = turn % len(keys)
+        first = self.turn % len(keys)
         keys = keys[first:] + keys[:first]
         if self.max_bytes is None:
             wanted = {key: waiting[key].count(self.max_messages) for key in keys}
