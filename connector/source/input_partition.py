@@ -70,7 +70,7 @@ class RowRange:
         )
         part = replace(self, first_row=first, rows=stop - first, mask=None, numbers=numbers)
         selected = self.selected()
-        return part if selected is None else replace(part, mask=_packed(selected[inside]))
+        return part if selected is None else replace(part, mask=packed(selected[inside]))
 
     def selection(self, chosen: NDArray[np.bool_]) -> RowRange | None:
         """The part from the first to the last of the chosen rows, and only those; None if none."""
@@ -79,7 +79,7 @@ class RowRange:
             return None
         first, stop = int(held[0]), int(held[-1]) + 1
         part = self.part(self.first_row + first, self.first_row + stop)
-        return replace(part, mask=_packed(chosen[first:stop]))
+        return replace(part, mask=packed(chosen[first:stop]))
 
     def selected(self) -> NDArray[np.bool_] | None:
         """The mask as booleans, shape (rows,); None if all rows are chosen."""
@@ -134,6 +134,6 @@ def row_ranges(messages: PositionSet, ledgers: LedgerList) -> Iterator[RowRange]
             yield chosen
 
 
-def _packed(chosen: NDArray[np.bool_]) -> bytes | None:
+def packed(chosen: NDArray[np.bool_]) -> bytes | None:
     """The mask of these rows; None if all are chosen."""
     return None if chosen.all() else np.packbits(chosen).tobytes()

@@ -9,7 +9,7 @@ task, in order; each row has its attempt and its redelivery count.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
@@ -90,7 +90,7 @@ def plan_tasks(
         _check_nothing_lost(topics, view, since, offset)
         add(view, offset.attempts_since(since, view.ledgers), offset.redelivery_counts)
     if topics.options["subscriptionType"] == "Key_Shared":
-        return list(_by_key(topics, ranges))
+        return _by_key(topics, ranges)
     return _deal(topics, ranges)
 
 
@@ -175,32 +175,26 @@ def _tasks_by_key(ranges: Ranges, asked: int | None) -> int:
     )
 
 
-def _by_key(topics: SubscribedTopics, ranges: Ranges) -> Iterator[MessageInputPartition]:
+def _by_key(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartition]:
     """The ranges again for each task, with a mask of the keys that are dealt to it.
 
     A key's task follows from its hash alone, whatever the topic and partition.
     """
     tasks = _tasks_by_key(ranges, topics.options["minPartitions"])
+    if tasks == 1:
+        return [_task(topics, ranges)] if any(ranges.values()) else []
     dealt: list[dict[tuple[str, str], list[RowRange]]] = [{} for _ in range(tasks)]
     for topic, rows in ranges.items():
         for each in rows:
             view = topics.view(TopicPartition(topic[0], each.ledger.partition))
-            for number, part in _split(view.ledger, each, tasks):
-                dealt[number].setdefault(topic, []).append(part)
-    yield from (_task(topics, share) for share in dealt if share)
-
-
-def _split(ledger: ManagedLedger, rows: RowRange, tasks: int) -> Iterator[tuple[int, RowRange]]:
-    if tasks == 1:
-        yield 0, rows
-        return
-    owner = _hashes(ledger, rows) % tasks
-    selected = rows.selected()
-    for number in range(tasks):
-        mine = owner == number
-        part = rows.selection(mine if selected is None else mine & selected)
-        if part is not None:
-            yield number, part
+            owner = _hashes(view.ledger, each) % tasks
+            selected = each.selected()
+            for number, share in enumerate(dealt):
+                mine = owner == number
+                part = each.selection(mine if selected is None else mine & selected)
+                if part is not None:
+                    share.setdefault(topic, []).append(part)
+    return [_task(topics, share) for share in dealt if share]
 
 
 def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.source.chunk_reading import PartitionChunks
-from pulsar_spark.connector.source.input_partition import RowRange, lose
+from pulsar_spark.connector.source.input_partition import RowRange, lose, packed
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.cursor import Cursor
@@ -95,9 +95,7 @@ class PartitionView:
     def last_position(self) -> Position:
         """The last entry that exists; `trimmed` if none does."""
         ledgers = self.ledgers
-        if not len(ledgers):
-            return self.trimmed
-        return ledgers[-1].last
+        return ledgers[-1].last if len(ledgers) else self.trimmed
 
     @property
     def trimmed(self) -> Position:
@@ -217,9 +215,8 @@ def _kept_ranges(
             ("entry_id", entries.astype(np.int32).tobytes()),
             ("batch_index", indexes.astype(np.int32).tobytes()),
         )
-        mask = None if wanted.all() else np.packbits(wanted).tobytes()
         columns = _columns(numbers, ledger, kept, wanted)
-        yield replace(rows, mask=mask, numbers=(*ids, *columns))
+        yield replace(rows, mask=packed(wanted), numbers=(*ids, *columns))
 
 
 def _columns(

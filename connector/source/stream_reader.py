@@ -88,6 +88,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End the process if Spark has hung up on it. A consumer's lease then lapses in time."""
         leave_if_hung_up()
 
+    def _pause(self, news_s: float) -> None:
+        quiet_s = self._clock.monotonic_s() - news_s
+        self._clock.sleep(pause_s(quiet_s, remote=self._topics.root.store.remote))
+
     def _progress(self, view: PartitionView) -> Any:
         return str(view.last_position)
 
@@ -132,8 +136,7 @@ class PulsarliteStreamReader(StreamReader):
                 return self._offsets.save(planned)
             if self._topics.ends or self._clock.monotonic_s() >= deadline:
                 return start
-            quiet_s = self._clock.monotonic_s() - self._admission.last_batch_s
-            self._clock.sleep(pause_s(quiet_s, remote=self._topics.remote))
+            self._pause(self._admission.last_batch_s)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
         self._check()

@@ -35,11 +35,14 @@ class SubscribedTopics:
 
     @cached_property
     def _names(self) -> list[TopicName]:
-        return named_topics(self.options)
-
-    @property
-    def remote(self) -> bool:
-        return self.root.store.remote
+        """The topics that are named; InvalidOptionError if there are none, and no pattern."""
+        texts = [self.options["topic"]] if self.options["topic"] else self.options["topics"]
+        if not texts and not self._pattern:
+            raise InvalidOptionError(
+                'Which topic? Give one of topic, topics and topicsPattern, as in .option("topic", '
+                '"flights").'
+            )
+        return [TopicName.parse(text) for text in texts]
 
     def refresh(self) -> bool:
         """Take in new commits, new partitions and new topics; False if there were none.
@@ -67,9 +70,7 @@ class SubscribedTopics:
     @cached_property
     def retry_topic(self) -> str | None:
         """The full name of the retry letter topic that is read as well, with enableRetry."""
-        if not self.first_topic:
-            return None
-        retry = retry_topic(self.options, self.first_topic)
+        retry = retry_topic(self.options, self.first_topic) if self.first_topic else None
         return None if retry is None else retry.partitioned_topic_name
 
     def open_retry_topic(self) -> None:
@@ -148,18 +149,6 @@ class SubscribedTopics:
         self._looked_s = now_s
         for topic in self.root.matching(self._pattern):
             name = str(topic)
-            found = None if name in self._ledgers else self.root.open_found(topic)
-            if found is not None:
+            if name not in self._ledgers and (found := self.root.open_found(topic)) is not None:
                 check_reading(name, self.options)
                 self._ledgers[name] = found
-
-
-def named_topics(options: Options) -> list[TopicName]:
-    """The topics that the options name; InvalidOptionError if there are none and no pattern."""
-    texts = [options["topic"]] if options["topic"] else list(options["topics"])
-    if not texts and not options["topicsPattern"]:
-        raise InvalidOptionError(
-            'Which topic? Give one of topic, topics and topicsPattern, as in .option("topic", '
-            '"flights").'
-        )
-    return [TopicName.parse(text) for text in texts]

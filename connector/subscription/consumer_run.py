@@ -248,7 +248,7 @@ class ConsumerRun:
         client = self._connection
         consumers = client.consumers
         if not self._asked and all(each.connected for each in consumers.values()):
-            self._asked = {partition: client.next_request() for partition in consumers}
+            self._asked = dict(zip(consumers, client.requests, strict=False))
             self._say(self._reports(begun, begun, self._asked))
         if all(self._is_heard_out(partition, client) for partition in consumers):
             return True

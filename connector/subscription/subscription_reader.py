@@ -19,7 +19,6 @@ from pulsar_spark.connector.source.input_partition import MessageInputPartition
 from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.stream_reader import StreamReader
-from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_remains
@@ -77,8 +76,7 @@ class SubscriptionStreamReader(StreamReader):
                     return start
             elif self._clock.monotonic_s() >= deadline:
                 return start
-            quiet_s = self._clock.monotonic_s() - run.news_s
-            self._clock.sleep(pause_s(quiet_s, remote=self._topics.remote))
+            self._pause(run.news_s)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last position of each partition, and the subscription's backlog before it."""

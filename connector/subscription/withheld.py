@@ -168,9 +168,7 @@ def _batch(begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers) -> Messag
 def _tell(
     ended: StreamOffset, before: SuspectMessages, after: SuspectMessages, failures: int
 ) -> None:
-    given_up = sum(len(each.ledger_ids) for each in after.buried.values()) > sum(
-        len(each.ledger_ids) for each in before.buried.values()
-    )
+    given_up = after.buried != before.buried
     what = "the message is given up" if given_up else f"{len(after.groups)} parts are tried apart"
     _log.warning(
         "A micro-batch of consumer %s of subscription %s was begun %s times and never ended: its "
