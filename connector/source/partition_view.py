@@ -49,20 +49,19 @@ class PartitionView:
         self._reads_compacted = compacted
         self._is_consumers = options.has("subscriptionName")
         self._fail = bool(options["failOnDataLoss"])
-        self._seen: tuple[int, LedgerList, PositionSet] = (-1, LedgerList(), NOTHING)
+        self._seen = -1, (LedgerList(), NOTHING)
 
     # -- what there is -----------------------------------------------------------------------
 
     @property
     def ledgers(self) -> LedgerList:
         """The ledgers that there are to read, by ascending id."""
-        compacted = self._compacted
-        return self.ledger.ledgers(self.about.partition) if compacted is None else self._see()[1]
+        return self._see()[0]
 
     @property
     def removed(self) -> PositionSet:
         """The messages of `ledgers` that compaction has removed."""
-        return NOTHING if self._compacted is None else self._see()[2]
+        return self._see()[1]
 
     @property
     def uncounted(self) -> PositionSet:
@@ -166,17 +165,20 @@ class PartitionView:
             return None
         return self.ledger.state.compacted(self.about.partition)
 
-    def _see(self) -> tuple[int, LedgerList, PositionSet]:
-        """(number of the log's state, ledgers, removed) of a compacted partition."""
-        compacted, number = self._compacted, self.ledger.state.number
-        if self._seen[0] != number and compacted is not None:
-            ledgers = self.ledger.ledgers(self.about.partition)
+    def _see(self) -> tuple[LedgerList, PositionSet]:
+        """(`ledgers`, `removed`); those of a compacted partition once for each state of the log."""
+        compacted, ledgers = self._compacted, self.ledger.ledgers(self.about.partition)
+        if compacted is None:
+            return ledgers, NOTHING
+        number, seen = self._seen
+        if number != self.ledger.state.number:
             if self._is_consumers:
                 ledgers = compacted.with_log(ledgers)
-                self._seen = (number, ledgers, compacted.removed_from(ledgers))
+                seen = ledgers, compacted.removed_from(ledgers)
             else:
-                self._seen = (number, compacted.view(ledgers), compacted.removed)
-        return self._seen
+                seen = compacted.view(ledgers), compacted.removed
+            self._seen = self.ledger.state.number, seen
+        return seen
 
 
 def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:

@@ -148,8 +148,9 @@ class Admission:
         Without a time any number is admitted, however small.
         """
         if self.min_messages is not None and now_s is not None:
-            late = (now_s - self.last_batch_s) * 1000 >= self.max_delay_ms
-            if not (late or self._reaches_minimum(waiting)):
+            there = sum(each.count(self.min_messages) for each in waiting.values())
+            waited_ms = (now_s - self.last_batch_s) * 1000
+            if there < self.min_messages and waited_ms < self.max_delay_ms:
                 return {}
         shares: Mapping[Key, int | None] = dict.fromkeys(waiting)
         if self.max_messages is not None or self.max_bytes is not None:
@@ -161,14 +162,6 @@ class Admission:
         """Take in that a micro-batch was planned."""
         self.last_batch_s = now_s
         self.turn += 1
-
-    def _reaches_minimum(self, waiting: Mapping[Key, Waiting]) -> bool:
-        missing = self.min_messages or 0
-        for each in waiting.values():
-            missing -= each.count(missing)
-            if missing <= 0:
-                return True
-        return False
 
     def _shares(self, waiting: Mapping[Key, Waiting]) -> dict[Key, int]:
         """The number of messages of each partition that gets some."""
