@@ -80,11 +80,8 @@ def plan_tasks(
 
     if released is not None:
         for about in released.partitions:
-            add(
-                topics.view(about),
-                released.attempts(about),
-                {released.failures: released.of(about)},
-            )
+            counts = {released.failures: released.of(about)}
+            add(topics.view(about), released.attempts(about), counts)
     for about, offset in changed:
         view, since = topics.view(about), begun.get(about)
         _check_nothing_lost(topics, view, since, offset)
@@ -111,10 +108,8 @@ def _check_nothing_lost(
         done = max(begin.mark_delete_position, floor)
         single = end.individually_deleted.difference(begin.individually_deleted).after(done)
         if done < trimmed and (end.mark_delete_position > done or single.up_to(trimmed)):
-            if (
-                not subscription
-                or acknowledged_up_to(topics.root, view.about, subscription) < trimmed
-            ):
+            about = view.about
+            if not subscription or acknowledged_up_to(topics.root, about, subscription) < trimmed:
                 view.check_present(Cursor(done))
             return
 
@@ -170,9 +165,8 @@ def _tasks_by_key(ranges: Ranges, asked: int | None) -> int:
     chosen = sum(each.messages for each in pieces)
     if chosen <= ROWS_WORTH_SPLITTING:
         return 1
-    return asked or max(
-        1, round((os.cpu_count() or 1) * chosen / sum(each.rows for each in pieces))
-    )
+    share = chosen / sum(each.rows for each in pieces)
+    return asked or max(1, round((os.cpu_count() or 1) * share))
 
 
 def _by_key(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartition]:

@@ -61,22 +61,24 @@ class Waiting:
         """About how many payload bytes wait; stops counting at `most`."""
         size = 0
         for ledger, rest in self._rests():
-            size += self._size_of(rest.count(LedgerList([ledger])), ledger)
+            weight, messages = self._spread(ledger)
+            size += -(-rest.count(LedgerList([ledger])) * weight // messages)
             if size >= most:
                 return most
         return size
 
     def within_bytes(self, size_bytes: int) -> int:
         """How many of the next messages have about so many payload bytes."""
-        messages = 0
+        found = 0
         for ledger, rest in self._rests():
             waiting = rest.count(LedgerList([ledger]))
-            fitting = min(waiting, size_bytes * self._messages(ledger) // _weight(ledger))
-            messages += fitting
-            size_bytes -= self._size_of(fitting, ledger)
+            weight, messages = self._spread(ledger)
+            fitting = min(waiting, size_bytes * messages // weight)
+            found += fitting
+            size_bytes -= -(-fitting * weight // messages)
             if fitting < waiting or size_bytes <= 0:
                 break
-        return messages
+        return found
 
     def with_uncounted(self, taken: PositionSet) -> PositionSet:
         """The messages, and the uncounted entries before the last of them."""
@@ -98,16 +100,16 @@ class Waiting:
         rest = PositionSet.of_range(ledger.ledger_id, first, last)
         return rest.difference(self.uncounted).difference(cursor.individually_deleted)
 
-    def _messages(self, ledger: LedgerInfo) -> int:
-        """The number of messages over which the ledger's bytes are spread."""
-        if not self.uncounted:
-            return ledger.messages
-        whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
-        return whole.difference(self.uncounted).count(LedgerList([ledger]))
+    def _spread(self, ledger: LedgerInfo) -> tuple[int, int]:
+        """(payload bytes of the ledger, messages over which they are spread), each 1 at least.
 
-    def _size_of(self, messages: int, ledger: LedgerInfo) -> int:
-        """About how many bytes so many messages of the ledger have, rounded up."""
-        return -(-messages * _weight(ledger) // max(self._messages(ledger), 1))
+        No message counts as less than a byte.
+        """
+        messages = ledger.messages
+        if self.uncounted:
+            whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
+            messages = whole.difference(self.uncounted).count(LedgerList([ledger]))
+        return max(ledger.size_bytes, ledger.messages, 1), max(messages, 1)
 
     def _rests(self) -> Iterator[tuple[LedgerInfo, PositionSet]]:
         """(ledger, its waiting messages), in order; the granted ones first."""
@@ -201,8 +203,3 @@ def fair_shares(wanted: Mapping[Key, int], most: int) -> dict[Key, int]:
     for place, key in enumerate(key for key in wanted if key in still):
         shares[key] = level + (place < more)
     return shares
-
-
-def _weight(ledger: LedgerInfo) -> int:
-    """The ledger's payload bytes, counting no message as less than a byte."""
-    return max(ledger.size_bytes, ledger.messages, 1)

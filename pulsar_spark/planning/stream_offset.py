@@ -88,9 +88,7 @@ class PartitionOffset:
 
     def to_json_value(self) -> dict[str, Any]:
         value: dict[str, Any] = {
-            "attempts": {
-                str(attempt): _cursor_value(cursor) for attempt, cursor in self.attempts.items()
-            },
+            "attempts": {str(n): _cursor_value(cursor) for n, cursor in self.attempts.items()},
             "epoch": self.epoch,
             "origin": _cursor_value(self.origin),
         }
@@ -98,8 +96,8 @@ class PartitionOffset:
             value["floor"] = str(self.floor)
         if self.redelivery_counts:
             value["redelivery_counts"] = {
-                str(count): _cursor_value(Cursor().acknowledge(messages))
-                for count, messages in self.redelivery_counts.items()
+                str(n): _cursor_value(Cursor().acknowledge(messages))
+                for n, messages in self.redelivery_counts.items()
             }
         return value
 

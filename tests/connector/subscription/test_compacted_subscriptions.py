@@ -261,7 +261,7 @@ def test_ledgers_trimmed_under_a_subscription_are_read_from_the_compacted_file(
     assert turns(plain, broker) == []
 
 
-def test_a_grant_of_a_ledger_of_which_compaction_kept_nothing_is_lost_and_the_rest_is_read(
+def test_a_grant_of_a_ledger_of_which_nothing_is_left_is_passed_over(
     consume: Consume, broker: PlainBroker, root: Path
 ) -> None:
     put(root, "a=1", "b=1", batchingMaxMessages=1)
