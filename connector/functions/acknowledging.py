@@ -16,6 +16,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+
+from pulsar_spark.connector.data_source import register
 from pulsar_spark.connector.topic_log.topics import service_url_of
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.options.option_values import parse_duration_ms
@@ -51,8 +55,8 @@ IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> DataFrame | None:
     """Acknowledge the messages of a DataFrame, one by one.
 
-    A column `attempt` is used where there is one, here and by the others: what was delivered before
-    a seek is left alone then.
+    With a column `attempt`, here and for the others, what was delivered before a seek is left
+    alone.
 
     A batch DataFrame, such as `foreachBatch` hands over, is written now; with `batch_id` once. A
     streaming DataFrame is turned into rows, for `writeStream` with the option `subscriptionName`.
@@ -73,17 +77,12 @@ def acknowledge_cumulative(
 
 
 def negative_acknowledge(
-    df: DataFrame,
-    subscription: str,
-    *,
-    delay: Delay | None = None,
-    **how: Unpack[Writing],
+    df: DataFrame, subscription: str, *, delay: Delay | None = None, **how: Unpack[Writing]
 ) -> DataFrame | None:
     """Give the messages back: they come again after the delay, or the consumer's own.
 
-    With a dead letter policy one that came too often becomes a dead letter instead. A column
-    `attempt` is used where there is one: what has gone out again meanwhile is left alone. The
-    rest is as for `acknowledge`.
+    With a dead letter policy one that came too often becomes a dead letter instead. With a column
+    `attempt` what has gone out again meanwhile is left alone. The rest is as for `acknowledge`.
     """
     return _say(df, subscription, "Negative", details_of_negative(delay), how)
 
@@ -106,19 +105,16 @@ def reconsume_later(
 
 def details_of_negative(delay: Delay | None) -> dict[str, Column]:
     """What a row that rejects says besides its message id."""
-    return {} if delay is None else {"delay_ms": _literal(milliseconds_of(delay))}
+    if delay is None:
+        return {}
+    return {"delay_ms": functions.lit(milliseconds_of(delay)).cast("bigint")}
 
 
 def details_of_later(
     df: DataFrame, delay: Delay, properties: Mapping[str, str] | None
 ) -> dict[str, Column]:
     """What a row that reconsumes later says besides its message id."""
-    from pyspark.sql import functions
-
-    details = {
-        "delay_ms": _literal(milliseconds_of(delay)),
-        "reconsume_times": _reconsume_times(df),
-    }
+    details = {**details_of_negative(delay), "reconsume_times": _reconsume_times(df)}
     if properties:
         flat = [functions.lit(text) for pair in properties.items() for text in pair]
         details["properties"] = functions.create_map(*flat)
@@ -126,11 +122,7 @@ def details_of_later(
 
 
 def _say(
-    df: DataFrame,
-    subscription: str,
-    ack_type: str,
-    details: Mapping[str, Column],
-    how: Writing,
+    df: DataFrame, subscription: str, ack_type: str, details: Mapping[str, Column], how: Writing
 ) -> DataFrame | None:
     if unknown := how.keys() - Writing.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
@@ -151,8 +143,6 @@ def _say(
         given |= {"txnAppId": f"{who}/{subscription}/{ack_type}", "txnVersion": str(batch_id)}
     elif application is not None:
         raise InvalidOptionError("application needs batch_id: the number of this write.")
-    from pulsar_spark.connector.data_source import register
-
     register(df.sparkSession)
     rows.write.format("pulsarlite").mode("append").options(**given).save()
     return None
@@ -162,8 +152,6 @@ def rows_that_acknowledge(
     df: DataFrame, ack_type: str, details: Mapping[str, Column], topic: str | None
 ) -> DataFrame:
     """The rows that the sink takes."""
-    from pyspark.sql import functions
-
     named = with_ids(df, topic, IDS[:2])
     columns = [named[name] for name in (*IDS, "topic", "attempt") if name in named.columns]
     columns.append(functions.lit(ack_type).alias("ack_type"))
@@ -173,8 +161,6 @@ def rows_that_acknowledge(
 
 def with_ids(df: DataFrame, topic: str | None, needed: Sequence[str]) -> DataFrame:
     """The DataFrame with a column `topic`. InvalidMessageError if it does not name its messages."""
-    from pyspark.sql import functions
-
     missing = [name for name in needed if name not in df.columns]
     if missing:
         raise InvalidMessageError(
@@ -191,8 +177,6 @@ def with_ids(df: DataFrame, topic: str | None, needed: Sequence[str]) -> DataFra
 
 
 def _reconsume_times(df: DataFrame) -> Column:
-    from pyspark.sql import functions
-
     if "reconsume_times" in df.columns:
         return df["reconsume_times"]
     if "properties" not in df.columns:
@@ -201,12 +185,6 @@ def _reconsume_times(df: DataFrame) -> Column:
             'reconsumed before: read with .option("includeProperties", "true").'
         )
     return functions.try_element_at(df["properties"], functions.lit(RECONSUMETIMES)).try_cast("int")
-
-
-def _literal(value: int) -> Column:
-    from pyspark.sql import functions
-
-    return functions.lit(value).cast("bigint")
 
 
 def milliseconds_of(delay: Delay) -> int:
@@ -230,8 +208,6 @@ def milliseconds_of(delay: Delay) -> int:
 
 def query_of_batch(df: DataFrame) -> str:
     """The query whose micro-batch this thread works on."""
-    from pyspark.errors import PySparkException
-
     try:
         context = df.sparkSession.sparkContext
         query_id = context.getLocalProperty("sql.streaming.queryId")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,14 +35,12 @@ from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
-from pulsar_spark.connector.topic_log.transaction_commit import Prepare, begin, commit_together
+from pulsar_spark.connector.topic_log.transaction_commit import begin, commit_together
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.options.options import Options, Scope
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pyspark.sql import Column, DataFrame
 
 _OF_THE_WHOLE: Final = {
@@ -74,56 +73,47 @@ def transaction(
     given = {**common, "transactional": "true"}
     if transaction_timeout is not None:
         given["transactionTimeout"] = transaction_timeout
-    timeout_ms = Options.parse(given, Scope.BATCH_WRITE)["transactionTimeout"]
-    return BatchTransaction(common, batch_id, application, timeout_ms)
+    parsed = Options.parse(given, Scope.BATCH_WRITE)
+    timeout_ms = parsed["transactionTimeout"]
+    return BatchTransaction(common, Root.of(parsed), batch_id, application, timeout_ms)
 
 
+@dataclass(slots=True, eq=False)
 class BatchTransaction:
-    """What was written and acknowledged so far. Made by `transaction`."""
+    """What was written and acknowledged so far. Made by `transaction`.
 
-    def __init__(
-        self,
-        common: Mapping[str, str],
-        batch_id: int | None,
-        application: str | None,
-        timeout_ms: int,
-    ) -> None:
-        """`common` are the options of the root."""
-        self._common, self._timeout_ms = common, timeout_ms
-        self._root = Root.of(Options.parse(common, Scope.BATCH_WRITE))
-        self._batch_id, self._application = batch_id, application
-        self._written: list[WrittenTopic] = []
-        self._said: dict[str, list[Folded]] = {}
-        self._is_open = False
+    `_common` are the options of the root.
+    """
+
+    _common: Mapping[str, str]
+    _root: Root
+    _batch_id: int | None
+    _application: str | None
+    _timeout_ms: int
+    _written: list[WrittenTopic] = field(default_factory=list)
+    _said: dict[str, list[Folded]] = field(default_factory=dict)
+    _is_open: bool = False
 
     def __enter__(self) -> BatchTransaction:
         self._is_open = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_open = False
-        if kind is None:
-            application = None
-            if self._batch_id is not None and self._application is not None:
-                application = (self._application, self._batch_id)
-            records = [
-                record
-                for subscription, found in sorted(self._said.items())
-                for record in records_of(self._root, subscription, found)
-            ]
-            commit_batch(self._root, self._written, records, application, self._timeout_ms)
+        if kind is not None:
+            return
+        application = None
+        if self._batch_id is not None and self._application is not None:
+            application = (self._application, self._batch_id)
+        records = [
+            record
+            for subscription, found in sorted(self._said.items())
+            for record in records_of(self._root, subscription, found)
+        ]
+        commit_batch(self._root, self._written, records, application, self._timeout_ms)
 
     def write(
-        self,
-        df: DataFrame,
-        *,
-        topic: str | None = None,
-        options: Mapping[str, str] | None = None,
+        self, df: DataFrame, *, topic: str | None = None, options: Mapping[str, str] | None = None
     ) -> None:
         """Publish the rows, with a sink's options and columns, once the transaction commits.
 
@@ -133,15 +123,13 @@ class BatchTransaction:
         given = {**self._common, **(options or {})}
         if topic is not None:
             given["topic"] = topic
-        parsed = Options.parse(given, Scope.BATCH_WRITE)
-        for name in parsed.given:
-            if name in _OF_THE_WHOLE:
-                raise InvalidOptionError(
-                    f"Option {name} has no meaning within a transaction, which says itself how "
-                    "and as what it is committed. Leave it out."
-                )
+        if foreign := _OF_THE_WHOLE & Options.parse(given, Scope.BATCH_WRITE).given.keys():
+            raise InvalidOptionError(
+                f"Option {min(foreign)} has no meaning within a transaction, which says itself how "
+                "and as what it is committed. Leave it out."
+            )
         parsed = Options.parse({**given, "transactional": "true"}, Scope.BATCH_WRITE)
-        sink = MessageSink(parsed, self._root, df.schema, overwrite=False)
+        sink = MessageSink(parsed, self._root, df.schema)
         self._written += chain(*_in_tasks(df, sink.write))
 
     def acknowledge(self, df: DataFrame, subscription: str, *, topic: str | None = None) -> None:
@@ -190,7 +178,7 @@ class BatchTransaction:
         rows = rows_that_acknowledge(df, ack_type, details, topic)
         given = {**self._common, "subscriptionName": subscription}
         parsed = Options.parse(given, Scope.BATCH_WRITE)
-        sink = AcknowledgmentSink(parsed, self._root, rows.schema, overwrite=False)
+        sink = AcknowledgmentSink(parsed, self._root, rows.schema)
         self._said.setdefault(subscription, []).extend(_in_tasks(rows, sink.write))
 
     def _check(self, df: DataFrame) -> None:
@@ -222,10 +210,8 @@ def commit_batch(
     if new:
         # All applications share the log of `__commands`.
         named = application and (f"{application[0]}/transaction", application[1])
-        last: Prepare = lambda txn: commands.open().append(  # noqa: E731
-            new, application=named, transaction=txn
-        )
-        prepares.append(last)
+        append = commands.open().append
+        prepares.append(lambda txn: append(new, application=named, transaction=txn))
     if prepares:
         commit_together(root.store, begin(root.store, application, timeout_ms), prepares)
 

@@ -66,30 +66,17 @@ def register(ledger: ManagedLedger, topic: TopicName, schema: SinkSchema) -> int
     IncompatibleSchemaError if the topic does not let it follow its other schemas.
     """
     policies = schema.policies or schema_policies(ledger, topic)
-    return register_info(ledger, schema.info, policies)
-
-
-def register_info(ledger: ManagedLedger, info: SchemaInfo, policies: SchemaPolicies) -> int:
-    """`register` with known policies."""
-    known = ledger.state.schemas.version_of(info)
-    if known is not None:
-        return known
-    found: list[int] = []
 
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-        _, version = state.schemas.put_if_absent(
-            info, policies.strategy, allow_auto_update=policies.allow_auto_update
-        )
-        found[:] = [version]
+        version = _put_if_absent(ledger, state, schema.info, policies)
         if state.schemas.get(version) is not None:
             return None
-        return Commit(state.number + 1, commit_id, now_ms, schemas={version: info})
+        return Commit(state.number + 1, commit_id, now_ms, schemas={version: schema.info})
 
-    try:
-        ledger.commit(build)
-    except IncompatibleSchemaError as error:
-        raise _told(ledger, error) from error
-    return found[0]
+    ledger.commit(build)
+    version = ledger.state.schemas.version_of(schema.info)
+    assert version is not None
+    return version
 
 
 def check_validation(ledger: ManagedLedger, topic: TopicName) -> None:
@@ -114,19 +101,21 @@ def look_ahead(root: Root, topic: TopicName, schema: SinkSchema | None) -> None:
         ledger = root.open(topic)
         if schema is None:
             check_validation(ledger, topic)
-            return
-        policies = schema_policies(ledger, topic)
-        try:
-            ledger.state.schemas.put_if_absent(
-                schema.info, policies.strategy, allow_auto_update=policies.allow_auto_update
-            )
-        except IncompatibleSchemaError as error:
-            raise _told(ledger, error) from error
+        else:
+            _put_if_absent(ledger, ledger.state, schema.info, schema_policies(ledger, topic))
 
 
-def _told(ledger: ManagedLedger, error: IncompatibleSchemaError) -> IncompatibleSchemaError:
-    return IncompatibleSchemaError(
-        f"{error.message}. Nothing was published to {ledger.topic}. `pulsarlite topics schemas "
-        f"{ledger.topic}` lists its schemas; publish by one of them, or have another strategy with "
-        "`pulsarlite topics set-schema-compatibility-strategy`."
-    )
+def _put_if_absent(
+    ledger: ManagedLedger, state: TopicState, info: SchemaInfo, policies: SchemaPolicies
+) -> int:
+    """The version that the schema has in that state, or would have."""
+    try:
+        return state.schemas.put_if_absent(
+            info, policies.strategy, allow_auto_update=policies.allow_auto_update
+        )[1]
+    except IncompatibleSchemaError as error:
+        raise IncompatibleSchemaError(
+            f"{error.message}. Nothing was published to {ledger.topic}. `pulsarlite topics schemas "
+            f"{ledger.topic}` lists its schemas; publish by one of them, or have another strategy "
+            "with `pulsarlite topics set-schema-compatibility-strategy`."
+        ) from error

@@ -55,7 +55,7 @@ class PartitionChunks:
     def known(self) -> ChunkedMessages | None:
         """The chunked messages as of the ledger's state; None if there never were any."""
         state = self._ledger.state
-        chunks = state.chunks(self._partition)
+        chunks = state.partition(self._partition).chunks
         if not chunks:
             return self._known
         told = list(chunks.items())  # before the ledgers: a refresh may add to both

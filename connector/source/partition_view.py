@@ -75,14 +75,14 @@ class PartitionView:
     @property
     def hidden(self) -> HiddenMessages:
         """Messages that nobody reads: duplicates."""
-        return self.ledger.state.hidden(self.about.partition)
+        return self.ledger.state.partition(self.about.partition).hidden
 
     @property
     def lost_up_to(self) -> Position:
         """The position up to which nothing can be read any more."""
         if self._compacted is not None:
             return EARLIEST
-        return self.ledger.state.trimmed_up_to(self.about.partition)
+        return self.ledger.state.partition(self.about.partition).trimmed_up_to
 
     @property
     def first_position(self) -> Position:
@@ -163,7 +163,7 @@ class PartitionView:
     def _compacted(self) -> CompactedLedgers | None:
         if not self._reads_compacted:
             return None
-        return self.ledger.state.compacted(self.about.partition)
+        return self.ledger.state.partition(self.about.partition).compacted
 
     def _see(self) -> tuple[LedgerList, PositionSet]:
         """(`ledgers`, `removed`); those of a compacted partition once for each state of the log."""
@@ -186,7 +186,7 @@ def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> I
 
     Messages that neither has are left out.
     """
-    ledgers, compacted = ledger.ledgers(partition), ledger.state.compacted(partition)
+    ledgers, compacted = ledger.ledgers(partition), ledger.state.partition(partition).compacted
     there = messages.of_ledgers(each for each in messages.ledger_ids if ledgers.get(each))
     if compacted is not None:
         trimmed = messages.difference(there).intersection(compacted.kept)

@@ -110,7 +110,7 @@ def before_time(view: PartitionView, time_ms: int) -> Position:
     if newest.max_publish_time_ms < time_ms:
         return newest.last
     ledger = view.ledger
-    compacted = ledger.state.compacted(newest.partition)
+    compacted = ledger.state.partition(newest.partition).compacted
     numbers, rows = np.arange(newest.messages), newest
     if compacted is not None and compacted.ledgers.get(newest.ledger_id) == newest:
         numbers, there = kept_rows(compacted, newest)

@@ -304,7 +304,7 @@ class DeliveryTimes:
                     delayed = delayed.add_ledger(info, times, now_ms)
             self._seen[about] = info.ledger_id
         delayed, _ = delayed.scheduled_messages(now_ms, policies.delayed_delivery_tick_ms)
-        trimmed = ledger.state.trimmed_up_to(number).ledger_id
+        trimmed = ledger.state.partition(number).trimmed_up_to.ledger_id
         delayed = delayed.without([each for each in delayed.messages.ledger_ids if each <= trimmed])
         self._delayed[about] = delayed
         return delayed.messages

@@ -28,8 +28,7 @@ from pulsar_spark.options.consumer_options import permits_of, subscribe_command
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
-from pulsar_spark.protocol.dispatch import Stepped
-from pulsar_spark.protocol.ready import Reply
+from pulsar_spark.protocol.ready import Reply, Stepped
 from pulsar_spark.topic_name import TopicPartition
 
 TOLD_AFTER_S = 5.0

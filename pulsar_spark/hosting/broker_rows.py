@@ -16,9 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
-from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import Command, Compacted, LedgerAdded
@@ -69,13 +68,6 @@ class InputRow(NamedTuple):
     publish_times_ms: bytes | None = None
 
 
-INPUT_DDL: Final = (
-    "topic string, partition int, phase int, place long, row int, kind string, now_ms long, "
-    "text string, data binary, sticky_key_hashes binary, deliver_at_ms binary, "
-    "publish_times_ms binary"
-)
-
-
 class OutputRow(NamedTuple):
     """One row of a step's effects. `text` is a subscription, or a shard's key.
 
@@ -92,17 +84,16 @@ class OutputRow(NamedTuple):
 OUTPUT_DDL: Final = "topic string, partition int, kind string, text string, data binary"
 
 
-def ledger_data(ledger: LedgerInfo, published_at_ms: int, hidden: Any = None) -> bytes:
+def ledger_data(ledger: LedgerInfo, hidden: Any) -> bytes:
     """`data` of a LEDGER row; `hidden` is the JSON of a commit's position set."""
-    value = {
-        "ledger": ledger_to_json(ledger), "published_at_ms": published_at_ms, "hidden": hidden
-    }  # fmt: skip
+    published_ms = ledger.max_publish_time_ms
+    value = {"ledger": ledger_to_json(ledger), "published_at_ms": published_ms, "hidden": hidden}
     return json.dumps(value).encode()
 
 
 def messages_json(messages: PositionSet) -> Any:
     """The JSON of a position set in a commit."""
-    return cursor_format.to_json_value(EARLIEST, messages)
+    return Cursor(individually_deleted=messages).to_json_value()
 
 
 def command_of(row: InputRow) -> Command:
@@ -120,7 +111,7 @@ def command_of(row: InputRow) -> Command:
         _array(row.sticky_key_hashes, np.int32),
         _array(row.deliver_at_ms, np.int64),
         _array(row.publish_times_ms, np.int64),
-        PositionSet() if hidden is None else cursor_format.from_json_value(hidden)[1],
+        PositionSet() if hidden is None else Cursor.from_json_value(hidden).individually_deleted,
     )
 
 

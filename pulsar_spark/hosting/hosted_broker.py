@@ -22,8 +22,7 @@ from pulsar_spark.hosting.broker_rows import InputRow, OutputRow, Phase
 from pulsar_spark.hosting.shards import changed
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import Command
-from pulsar_spark.protocol.dispatch import Stepped, told
-from pulsar_spark.protocol.ready import Ready
+from pulsar_spark.protocol.ready import Ready, Stepped, told
 from pulsar_spark.subscriptions.broker_state import BrokerState
 
 OFFSET_KEY: Final = ""

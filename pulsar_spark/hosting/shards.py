@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import CURSOR_FORMAT, Cursor, serialized
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.records.stored_data import inflate, parse_json
@@ -62,7 +62,7 @@ class ShardWriter:
         if messages.is_empty:
             return ""
         if _size(messages) <= INLINE_BYTES:
-            return cursor_format.to_json_value(EARLIEST, messages)["individually_deleted"]
+            return Cursor(individually_deleted=messages).to_json_value()["individually_deleted"]
         pieces: list[str] = []
         self._put_range(key, messages, 0, 1 << 63, pieces)
         return pieces
@@ -81,7 +81,7 @@ class ShardWriter:
             return
         name = f"{start:x}-{span.bit_length() - 1}"
         pieces.append(name)
-        self.shards[f"{key}@{name}"] = _framed(cursor_format.to_bytes(EARLIEST, part))
+        self.shards[f"{key}@{name}"] = _framed(Cursor(individually_deleted=part).to_bytes())
 
 
 class ShardReader:
@@ -118,12 +118,12 @@ class ShardReader:
         if isinstance(value, dict):
             whole = {
                 "mark_delete_position": str(EARLIEST),
-                "version": cursor_format.CURSOR_FORMAT.version,
+                "version": CURSOR_FORMAT.version,
                 "individually_deleted": value,
             }
-            return cursor_format.from_json_value(whole)[1]
-        pieces = [self._one(f"{key}@{name}") for name in value]
-        return PositionSet.union_of(cursor_format.from_bytes(piece)[1] for piece in pieces)
+            return Cursor.from_json_value(whole).individually_deleted
+        pieces = (Cursor.from_bytes(self._one(f"{key}@{name}")) for name in value)
+        return PositionSet.union_of(piece.individually_deleted for piece in pieces)
 
     def _bytes(self, key: str) -> bytes:
         data = self._one(f"{key}#0")
@@ -182,7 +182,7 @@ def _size(messages: PositionSet) -> int:
         whole = messages.whole_entries(ledger_id)
         total += 24
         if whole:
-            total += len(cursor_format.serialized(whole))
+            total += len(serialized(whole))
         parts = messages.partial_entries(ledger_id)
         total += sum(_PART_BYTES + part.bit_length() // 8 for part in parts.values())
     return total

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.selectors.sticky_key_selector import HashRange, check_sticky_ranges
 from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name

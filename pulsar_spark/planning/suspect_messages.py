@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.topic_name import TopicPartition
@@ -206,8 +205,8 @@ def _there(messages: Mapping[Key, PositionSet]) -> dict[Key, PositionSet]:
 
 
 def _value(messages: PositionSet) -> Any:
-    return cursor_format.to_json_value(EARLIEST, messages)
+    return Cursor(individually_deleted=messages).to_json_value()
 
 
 def _messages(value: Any) -> PositionSet:
-    return cursor_format.from_json_value(value)[1]
+    return Cursor.from_json_value(value).individually_deleted

@@ -15,13 +15,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pulsar_spark import errors
-from pulsar_spark.positions import cursor_format
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import commands, policies, ready
-from pulsar_spark.protocol.dispatch import Stepped
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.records.stored_record import StoredFormat
 
 WIRE_FORMAT: Final = StoredFormat(
@@ -82,7 +81,7 @@ def _value(item: Any) -> Any:
     if isinstance(item, Position):
         return {"$position": str(item)}
     if isinstance(item, PositionSet):
-        return {"$messages": _text(cursor_format.to_bytes(EARLIEST, item))}
+        return {"$messages": _text(Cursor(individually_deleted=item).to_bytes())}
     if isinstance(item, Cursor):
         return {"$cursor": _text(item.to_bytes())}
     if isinstance(item, Enum):
@@ -112,7 +111,7 @@ def _item(value: Any) -> Any:
     if kind == "$position":
         return Position.parse(inner)
     if kind == "$messages":
-        return cursor_format.from_bytes(base64.b64decode(inner, validate=True))[1]
+        return Cursor.from_bytes(base64.b64decode(inner, validate=True)).individually_deleted
     if kind == "$cursor":
         return Cursor.from_bytes(base64.b64decode(inner, validate=True))
     if kind == "$enum":

@@ -20,7 +20,10 @@ from pulsar_spark.schema.schema_info import SchemaInfo
 
 
 class SchemaCompatibilityStrategy(Enum):
-    """Which schema may follow which. BACKWARD: the new one reads what the old one wrote."""
+    """Which schema may follow which. BACKWARD: the new one reads what the old one wrote.
+
+    TRANSITIVE: all versions count, not only the newest.
+    """
 
     ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
@@ -30,19 +33,6 @@ class SchemaCompatibilityStrategy(Enum):
     BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
     FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
     FULL_TRANSITIVE = "FULL_TRANSITIVE"
-
-    @property
-    def transitive(self) -> bool:
-        """Whether all versions count, not only the newest."""
-        return self.value.endswith("_TRANSITIVE")
-
-    @property
-    def backward(self) -> bool:
-        return self.value.startswith(("BACKWARD", "FULL"))
-
-    @property
-    def forward(self) -> bool:
-        return self.value.startswith(("FORWARD", "FULL"))
 
 
 DEFAULT_STRATEGY: Final = SchemaCompatibilityStrategy.FULL
@@ -60,11 +50,9 @@ class SchemaRegistry:
         return self.schemas[-1] if self.schemas else None
 
     def version_of(self, schema: SchemaInfo) -> int | None:
-        """The version under which an equal schema is registered."""
         return self.schemas.index(schema) if schema in self.schemas else None
 
     def get(self, version: int) -> SchemaInfo | None:
-        """The schema of that version; None if there is none."""
         return self.schemas[version] if 0 <= version < len(self.schemas) else None
 
     def put_if_absent(
@@ -82,22 +70,17 @@ class SchemaRegistry:
             raise IncompatibleSchemaError(
                 "The schema is not registered, and schema auto update is disabled"
             )
-        self.check(schema, strategy)
-        return SchemaRegistry((*self.schemas, schema)), len(self.schemas)
-
-    def check(self, schema: SchemaInfo, strategy: SchemaCompatibilityStrategy) -> None:
-        """IncompatibleSchemaError if the strategy does not let the schema follow."""
-        if not self.schemas or strategy is SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE:
-            return
-        newest = len(self.schemas) - 1
-        versions = range(newest, -1, -1) if strategy.transitive else (newest,)
-        for version in versions:
-            why = _why_incompatible(self.schemas[version], schema, strategy)
+        versions = list(enumerate(self.schemas))
+        if not strategy.value.endswith("_TRANSITIVE"):
+            versions = versions[-1:]
+        for version, old in reversed(versions):
+            why = _why_incompatible(old, schema, strategy)
             if why is not None:
                 raise IncompatibleSchemaError(
                     f"The schema does not fit version {version} of the topic's, by strategy "
                     f"{strategy.value}: {why}"
                 )
+        return SchemaRegistry((*self.schemas, schema)), len(self.schemas)
 
     def to_json_value(self) -> list[dict[str, Any]]:
         return [schema.to_json_value() for schema in self.schemas]
@@ -111,6 +94,8 @@ class SchemaRegistry:
 def _why_incompatible(
     old: SchemaInfo, new: SchemaInfo, strategy: SchemaCompatibilityStrategy
 ) -> str | None:
+    if strategy is SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE:
+        return None
     if old.type is not new.type:
         return f"exists schema type {old.type.value}, new schema type {new.type.value}"
     if strategy is SchemaCompatibilityStrategy.ALWAYS_INCOMPATIBLE:
@@ -118,8 +103,9 @@ def _why_incompatible(
     if not new.type.has_definition:
         return None
     older, newer = old.avro(), new.avro()
-    if strategy.backward and (why := why_unreadable(newer, older)):
+    direction = strategy.value.removesuffix("_TRANSITIVE")
+    if direction != "FORWARD" and (why := why_unreadable(newer, older)):
         return f"the new schema can't read what the old one wrote: {why}"
-    if strategy.forward and (why := why_unreadable(older, newer)):
+    if direction != "BACKWARD" and (why := why_unreadable(older, newer)):
         return f"the old schema can't read what the new one writes: {why}"
     return None

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
@@ -76,7 +76,7 @@ class CompactedLedgers:
     def to_json_value(self) -> dict[str, Any]:
         return {
             "horizon": str(self.horizon),
-            "kept": cursor_format.to_json_value(EARLIEST, self.kept),
+            "kept": Cursor(individually_deleted=self.kept).to_json_value(),
             "ledgers": [ledger_to_json(each) for each in self.ledgers],
         }
 
@@ -87,7 +87,7 @@ class CompactedLedgers:
         horizon = Position.parse(value["horizon"])
         if any(one.ledger_id >= other.ledger_id for one, other in pairwise(ledgers)):
             raise ValueError("its ledgers are not in order")
-        _, kept = cursor_format.from_json_value(value["kept"])
+        kept = Cursor.from_json_value(value["kept"]).individually_deleted
         if [each.ledger_id for each in ledgers] != list(kept.ledger_ids):
             raise ValueError("its ledgers are not those of which messages are kept")
         if ledgers and ledgers[-1].ledger_id > horizon.ledger_id:

@@ -11,18 +11,22 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any
 
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerList, LedgerSum
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
+from pulsar_spark.topic_log.chunked_messages import (
+    CHUNKS_KEPT_MS,
+    ChunkedMessages,
+    ChunkRun,
+    chunks_from_json,
+    chunks_to_json,
+)
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
-
-TRIMMED_KEPT: Final = 64
-"""Ledger ids are rebuilt when they exceed twice the present ledgers plus this number."""
 
 
 @dataclass(slots=True)
@@ -35,47 +39,33 @@ class HiddenMessages:
     stored: Sequence[Any] = ()
     """Cursors as JSON, from a snapshot; empty once they were read."""
     _by_ledger: dict[int, PositionSet] = field(default_factory=dict)
-    _ledger_ids: list[int] = field(default_factory=list)
-    """Ascending ids, some of trimmed ledgers."""
+    """By ascending ledger id."""
 
     def add(self, messages: PositionSet) -> None:
         """Hide these messages, of ledgers that are new."""
-        self._read()
-        for ledger_id, held in _by_ledger(messages):
-            self._by_ledger[ledger_id] = held
-            self._ledger_ids.append(ledger_id)
+        self._read().update(_by_ledger(messages))
 
     def trim(self, ledger_id: int) -> None:
-        self._read()
-        self._by_ledger.pop(ledger_id, None)
-        if len(self._ledger_ids) > 2 * len(self._by_ledger) + TRIMMED_KEPT:
-            self._ledger_ids = sorted(self._by_ledger)
+        self._read().pop(ledger_id, None)
 
     def of(self, ledger_ids: Iterable[int]) -> PositionSet:
         """The hidden messages in these ledgers."""
-        self._read()
-        if not self._by_ledger:
-            return PositionSet()
-        held = {k: self._by_ledger[k] for k in ledger_ids if k in self._by_ledger}
-        return PositionSet(
-            {ledger_id: each.whole_entries(ledger_id) for ledger_id, each in held.items()},
-            {ledger_id: each.partial_entries(ledger_id) for ledger_id, each in held.items()},
-        )
+        held = self._read()
+        return PositionSet.union_of(held[each] for each in ledger_ids if each in held)
 
     def since(self, ledger_id: int) -> PositionSet:
         """The hidden messages in that ledger and all behind it."""
-        self._read()
-        ledger_ids = self._ledger_ids
+        ledger_ids = tuple(self._read())  # at one instant: another thread may add meanwhile
         return self.of(ledger_ids[bisect_left(ledger_ids, ledger_id) :])
 
-    def _read(self) -> None:
+    def _read(self) -> dict[int, PositionSet]:
         # Two threads may do this at once, with the same result.
-        stored = self.stored
-        if stored:
-            sets = (cursor_format.from_json_value(value)[1] for value in stored)
-            held = dict(chain.from_iterable(map(_by_ledger, sets)))
-            self._by_ledger, self._ledger_ids = held, sorted(held)
+        if stored := self.stored:
+            sets = (Cursor.from_json_value(value).individually_deleted for value in stored)
+            held = chain.from_iterable(map(_by_ledger, sets))
+            self._by_ledger = dict(sorted(held, key=itemgetter(0)))
             self.stored = ()
+        return self._by_ledger
 
 
 @dataclass(slots=True)
@@ -94,10 +84,11 @@ class PartitionState:
     published: LedgerSum | None = field(default_factory=LedgerSum)
     """The sum of all ledgers ever; None if an older snapshot without it is all there is."""
     removed: LedgerSum = field(default_factory=LedgerSum)
-    """The sum of trimmed ledgers: with that of `view` it makes `published`."""
+    """The sum of trimmed ledgers: with that of `ledgers` it makes `published`."""
 
-    def view(self) -> LedgerList:
-        """The partition's ledgers as of now."""
+    @property
+    def ledgers(self) -> LedgerList:
+        """Those of now; later commits don't change the list."""
         return LedgerList.window(self.column, self.start, len(self.column.ids))
 
     @property
@@ -107,20 +98,33 @@ class PartitionState:
 
     def sum_of_ledgers(self) -> LedgerSum:
         """The sum of the present ledgers, by the ledgers themselves."""
-        total = LedgerSum()
-        for ledger in self.view():
-            total = total.plus(ledger)
-        return total
+        return sum(map(LedgerSum.of, self.ledgers), LedgerSum())
 
-    def place(self, ledger_id: int) -> int | None:
-        """The ledger's place in the column."""
-        return self.view().place(ledger_id)
+    def ledgers_left(self) -> LedgerList:
+        """Its ledgers, and trimmed ones of which compaction has kept messages."""
+        ledgers = self.ledgers
+        return ledgers if self.compacted is None else self.compacted.with_log(ledgers)
+
+    def trimmable(self, before: int, now_ms: int) -> tuple[int, ...]:
+        """The ids of the ledgers below `before` that may go.
+
+        In a partition that was ever compacted, ledgers behind the horizon stay; and so does, with
+        all behind it, a ledger with chunks of a message that stays, or is yet to be complete.
+        """
+        ledgers = self.ledgers
+        if self.compacted is not None:
+            before = min(before, self.compacted.horizon.ledger_id + 1)
+        gone = tuple(each.ledger_id for each in ledgers.between(0, before - 1))
+        if self.chunks:
+            known = ChunkedMessages.of(self.chunks, ledgers)
+            before = min(known.needed(gone, now_ms - CHUNKS_KEPT_MS), default=before)
+        return tuple(each for each in gone if each < before)
 
     def to_json_value(self) -> dict[str, Any]:
         """The state without its ledgers. `published` is counted now where it never was."""
         if self.published is None:
             self.published = self.sum_of_ledgers()
-        ledgers = self.view()
+        ledgers = self.ledgers
         hidden = self.hidden.since(ledgers[0].ledger_id) if ledgers else None
         compacted = self.compacted and self.compacted.to_json_value()
         some = {"chunks": chunks_to_json(self.chunks), "compacted": compacted}
@@ -129,7 +133,7 @@ class PartitionState:
             "messages": self.messages,
             "size_bytes": self.size_bytes,
             "trimmed_up_to": str(self.trimmed_up_to),
-            "hidden": [cursor_format.to_json_value(EARLIEST, hidden)] if hidden else [],
+            "hidden": [Cursor(individually_deleted=hidden).to_json_value()] if hidden else [],
             "published": self.published.to_json(),
             "removed": self.removed.to_json(),
             **self.sequences.to_json_value(),

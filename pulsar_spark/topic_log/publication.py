@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark.errors import FencedError, FileReclaimedError
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_log.chunked_messages import ChunkRun
 from pulsar_spark.topic_log.ledger_commit import Application, Commit
@@ -121,7 +120,7 @@ class Publication:
             application=self.application,
             ledgers=ledgers,
             hidden={
-                partition: cursor_format.to_json_value(EARLIEST, PositionSet.union_of(sets))
+                partition: Cursor(individually_deleted=PositionSet.union_of(sets)).to_json_value()
                 for partition, sets in hidden.items()
             },
             sequence_ids=self._new_highest(state) if records else {},
@@ -198,7 +197,7 @@ class Publication:
         known = state.highest_sequence_id(partition, producer)
         if known is not None and (late := ids <= known).any():
             ledgers = state.ledgers(partition)
-            repeated[late] |= state.sequences(partition).published(
+            repeated[late] |= state.partition(partition).sequences.published(
                 producer, ids[late], lambda ledger_id: self._sequences(_there(ledgers, ledger_id))
             )
         first = 0

@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_spark.connector.command_line.command_line import main, pulsarlite_message
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
-from pulsar_spark.connector.schema.schema_registration import register_info
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
@@ -180,7 +180,7 @@ def test_trim_by_time_drops_what_is_wholly_older(
     before = ["topics", "trim", "orders", "--before-time"]
     assert "Nothing" in run(capsys, *before, "1970-01-01")[1][0]
     assert "Dropped 3 messages" in run(capsys, *before, "1970-01-02T12:00:00Z")[1][0]
-    assert topics.open(TopicName.parse("orders")).state.messages(0) == 3
+    assert topics.open(TopicName.parse("orders")).state.partition(0).messages == 3
 
 
 def test_a_trim_leaves_the_chunks_of_a_message_that_stays(
@@ -346,8 +346,9 @@ def test_a_topic_s_schemas_are_listed(topics: Root, capsys: pytest.CaptureFixtur
     assert (status, lines[1]) == (0, "no schemas: values are bytes")
     assert lines[0].endswith("compatibility FULL")
     definition = '{"type":"record","name":"r","fields":[{"name":"id","type":"long"}]}'
-    ledger = topics.open(TopicName.parse("orders"))
-    register_info(ledger, SchemaInfo(SchemaType.AVRO, definition), SchemaPolicies())
+    orders = TopicName.parse("orders")
+    schema = SinkSchema(SchemaInfo(SchemaType.AVRO, definition), SchemaPolicies())
+    register(topics.open(orders), orders, schema)
     run(capsys, "topics", "set-is-allow-auto-update-schema", "orders", "--disable")
     lines = run(capsys, "topics", "schemas", "orders", "--definition")[1]
     assert lines[0].endswith("FULL, and no producer may add one")

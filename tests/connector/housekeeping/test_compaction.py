@@ -23,9 +23,8 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError, DataLossError
 from pulsar_spark.options.options import Scope
-from pulsar_spark.positions import cursor_format
-from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.position import Position
 from pulsar_spark.topic_log.ledger_commit import Commit
 from tests.connector.reading import Message, Run
 from tests.connector.sink.test_chunked_messages import NOW_US, send_rows
@@ -148,7 +147,7 @@ def test_a_snapshot_remembers_the_compaction(root: Path) -> None:
     again = ManagedLedger.open(ledger.store, ledger.folder, cached=False)
     again.state.check()
     assert again.state.files == ledger.state.files
-    found, known = again.state.compacted(0), ledger.state.compacted(0)
+    found, known = again.state.partition(0).compacted, ledger.state.partition(0).compacted
     assert found
     assert known
     assert found.to_json_value() == known.to_json_value()
@@ -407,11 +406,11 @@ def test_a_commit_that_compacts_what_does_not_fit_is_refused(
     ledger = ledger_of(root, "t")
     compact(ledger)
     state = ledger.state
-    known = state.compacted(0)
+    known = state.partition(0).compacted
     assert known
     value = {**known.to_json_value(), **change}
     if change.get("horizon") == "0:0":
-        value |= {"ledgers": [], "kept": cursor_format.to_json_value(EARLIEST, PositionSet())}
+        value |= {"ledgers": [], "kept": Cursor().to_json_value()}
     before = state.number
     with pytest.raises(CorruptFileError, match=said):
         state.apply(Commit(before + 1, "x", 0, compacted={0: value}))

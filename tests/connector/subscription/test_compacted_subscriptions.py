@@ -208,7 +208,7 @@ def test_a_sink_acknowledges_what_outlived_its_ledgers(
     names = ("topic", "ledger_id", "entry_id", "partition", "batch_index")
     table = pa.RecordBatch.from_pylist([{name: row[name] for name in names} for row in rows])
     schema = from_arrow_schema(table.schema)
-    sink = AcknowledgmentSink(options, Root.of(options), schema, overwrite=False)
+    sink = AcknowledgmentSink(options, Root.of(options), schema)
     sink.commit([sink.write([table])], None, None)
     turns(run, broker)
     assert backlog(run) == 0

@@ -12,15 +12,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from pulsar_spark.connector.schema.schema_registration import register_info
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies, set_policy
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy
-from pulsar_spark.topic_name import NamespaceName
+from pulsar_spark.topic_name import NamespaceName, TopicName
 from tests.connector.topic_log.stores import FOLDER, Clock
 
+TOPIC = TopicName.parse("any")
 RECORD = '{"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}'
 SCHEMAS = [
     SchemaInfo(SchemaType.JSON, RECORD),
@@ -42,9 +43,9 @@ def main() -> None:
         ledger = ManagedLedger.create(store, FOLDER, 1, clock=Clock(1_700_000_000_000))
         policies = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE)
         for schema in SCHEMAS[:2]:
-            register_info(ledger, schema, policies)
+            register(ledger, TOPIC, SinkSchema(schema, policies))
         ledger.write_snapshot()
-        register_info(ledger, SCHEMAS[2], policies)
+        register(ledger, TOPIC, SinkSchema(SCHEMAS[2], policies))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges, sequences_of
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.positions import cursor_format
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.publication import AlreadyCommitted
 from pulsar_spark.topic_log.sequence_ranges import PublishedSequences, SequenceRange
@@ -155,7 +155,7 @@ def test_what_is_hidden_survives_a_snapshot_and_goes_with_its_ledger(topic: Mana
     assert values_of(other(topic)) == names(0, 14)
     LedgerStore(topic).trim({0: 2})
     topic.write_snapshot()
-    assert not other(topic).state.hidden(0).since(0)
+    assert not other(topic).state.partition(0).hidden.since(0)
 
 
 def test_ranges_tell_whether_an_id_occurs_twice() -> None:
@@ -174,20 +174,20 @@ def test_a_duplicate_in_each_commit_costs_the_last_no_more_than_the_first(
 ) -> None:
     reader = other(topic)
     parsed: list[Any] = []
-    real = cursor_format.from_json_value
+    real = Cursor.from_json_value
 
     def counted(value: Any) -> Any:
         parsed.append(value)
         return real(value)
 
-    monkeypatch.setattr(cursor_format, "from_json_value", counted)
+    monkeypatch.setattr(Cursor, "from_json_value", staticmethod(counted))
     costs = []
     for new in range(1, 60):
         send_ids(topic, [new, new // 2])
         hooks(topic).calls.clear()
         parsed.clear()
         reader.refresh()
-        hidden = reader.state.hidden(0).of([reader.state.next_ledger_id - 1])
+        hidden = reader.state.partition(0).hidden.of([reader.state.next_ledger_id - 1])
         send_ids(topic, [new // 3])
         opened = len([call for call, _ in hooks(topic).calls if call == "open_input"])
         costs.append((len(parsed), opened, len(hidden.ledger_ids)))

@@ -8,8 +8,7 @@ from pyroaring import BitMap
 from pulsar_spark.broker.step import step
 from pulsar_spark.errors import ServerError
 from pulsar_spark.hosting.broker_format import from_shards, to_shards
-from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.cursor_format import serialized
+from pulsar_spark.positions.cursor import Cursor, serialized
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
