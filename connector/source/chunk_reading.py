@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from pulsar_spark.connector.ledger_files.content_digest import payload
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source.input_partition import RowRange, row_ranges
+from pulsar_spark.connector.source.input_partition import RowRange, lose, row_ranges
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.errors import CorruptFileError, DataLossError
+from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST
@@ -114,15 +114,11 @@ class PartitionChunks:
         for part in message.parts:
             info = ledgers.get(part.ledger_id)
             if info is None:
-                lost = (
+                lose(
                     f"Chunks of the message at {message.position} of {self._ledger.topic} were "
-                    "trimmed away before its last one was read"
+                    "trimmed away before its last one was read",
+                    fail=self._fail,
                 )
-                if self._fail:
-                    raise DataLossError(
-                        f"{lost}. Keep messages longer, or set failOnDataLoss to false to go on."
-                    )
-                _log.warning("%s; failOnDataLoss is false, so it is left out", lost)
                 return None
             first = info.batch_sizes.first_message(part.entry_id)
             ranges.append(RowRange(info, first, part.count))
