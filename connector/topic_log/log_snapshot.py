@@ -9,6 +9,7 @@ damaged one, is refused.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import cache
 from itertools import chain
 from typing import Any, Final
@@ -20,7 +21,7 @@ from zlib_ng import zlib_ng
 from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
 from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER
-from pulsar_spark.topic_log.ledger_log import SnapshotRow, TopicState
+from pulsar_spark.topic_log.ledger_log import TopicState
 
 SNAPSHOT_FORMAT: Final = StoredFormat("Snapshot", version=4, checked_since=4)
 REST_KEY: Final = "pulsarlite.topic"
@@ -122,7 +123,7 @@ def _checksum(data: bytes | bytearray) -> int:
     return zlib_ng.crc32(view[_BEHIND:], zlib_ng.crc32(view[:_SUM_PLACE]))
 
 
-def _rows(table: pa.Table) -> SnapshotRow:
+def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
     """Builds the ledgers; all turn into Python's values when the first is asked for."""
 
     @cache
