@@ -198,26 +198,16 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
     there = set(batch.schema.names)
     columns: list[Iterable[Any]] = []
     for name, default in _OF_A_MESSAGE.items():
-        held = batch.column(name).to_pylist() if name in there else [default] * batch.num_rows
+        if name not in there:
+            held = [default] * batch.num_rows
+        elif name == "value" and pa.types.is_nested(batch.column(name).type):
+            held = batch.column(name).to_pylist(maps_as_pydicts="lossy")
+        else:
+            held = batch.column(name).to_pylist()
         if name == "properties":
             held = [dict(each or ()) for each in held]
-        elif name == "value" and name in there and pa.types.is_nested(batch.column(name).type):
-            held = [_with_dicts(each, batch.column(name).type) for each in held]
         columns.append(held)
     yield from map(Message, *columns)
-
-
-def _with_dicts(value: Any, kind: pa.DataType) -> Any:
-    """The value with its maps as dicts, which Arrow gives as lists of pairs."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {each.name: _with_dicts(value[each.name], each.type) for each in kind}
-    if pa.types.is_map(kind):
-        return {key: _with_dicts(each, kind.item_type) for key, each in value}
-    if pa.types.is_list(kind):
-        return [_with_dicts(each, kind.value_type) for each in value]
-    return value
 
 
 # -- outcomes --------------------------------------------------------------------------------------

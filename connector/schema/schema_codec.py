@@ -28,6 +28,7 @@ Reasons = Mapping[int, str]
 """Row -> why its value does not fit."""
 REASON_CHARACTERS: Final = 1_000
 """The longest reason; it may quote a value, and is cut."""
+_MISFITS: Final = (pa.ArrowException, ValueError, OverflowError)
 
 _NUMBERS: Final[dict[SchemaType, np.dtype[Any]]] = {
     SchemaType.BOOLEAN: np.dtype(">i1"),
@@ -71,12 +72,6 @@ def decoder(
     except InvalidSchemaDataError as error:
         return partial(nothing_fits, kind, str(error))
     return partial(_row_by_row, decode=decode, kind=kind)
-
-
-def encode_values(rows: pa.RecordBatch, encode: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
-    """The rows with their values as bytes."""
-    place = rows.schema.get_field_index("value")
-    return rows.set_column(place, "value", encode(rows.column(place)))
 
 
 def nothing_fits(kind: pa.DataType, why: str, column: pa.Array) -> tuple[pa.Array, Reasons]:
@@ -187,11 +182,11 @@ def _as_arrow(values: list[Any], kind: pa.DataType, reasons: dict[int, str]) -> 
     """The values as a column; misfits are null, with the reason."""
     try:
         return pa.array(values, kind)
-    except (pa.ArrowException, ValueError, OverflowError):
+    except _MISFITS:
         for row, value in enumerate(values):
             try:
                 pa.array([value], kind)
-            except (pa.ArrowException, ValueError, OverflowError) as error:
+            except _MISFITS as error:  # noqa: PERF203 - each value fits or not
                 reasons[row] = _text(error)
         return pa.array([None if row in reasons else each for row, each in enumerate(values)], kind)
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from pulsar_spark.errors import InvalidSchemaDataError, MissingPackageError
-from pulsar_spark.schema.avro_schema import PROMOTIONS, AvroField, AvroType, written_field
+from pulsar_spark.schema.avro_schema import PROMOTIONS, AvroType, written_field
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
 _Convert = Callable[[Any], Any]
@@ -209,10 +209,8 @@ def _finite_or_text(value: float) -> Any:
 def _avro_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Callable[[bytes], Any]:
     avro = fastavro()
     written = _parsed_definition(avro, writer)
-    wanted = _parsed_definition(avro, reader)
+    wanted = None if reader == writer else _parsed_definition(avro, reader)
     lift = _lifter(reader.avro(), "value")
-    if reader == writer:
-        wanted = None
 
     def decode(value: bytes) -> Any:
         data = io.BytesIO(value)

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError
-from pulsar_spark.schema.avro_schema import AvroType
+from pulsar_spark.schema.avro_schema import PRIMITIVES, AvroType
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
 RECORD_NAME: Final = "topLevelRecord"
@@ -70,15 +70,9 @@ _SPARK: Final[dict[str, DataType]] = {
 }
 """Avro's kinds and logical types that Spark has; of another logical type the kind counts."""
 _AVRO: Final[dict[DataType, Any]] = {
-    BooleanType(): "boolean",
+    **{kind: name for name, kind in _SPARK.items() if name in PRIMITIVES},
     ByteType(): "int",
     ShortType(): "int",
-    IntegerType(): "int",
-    LongType(): "long",
-    FloatType(): "float",
-    DoubleType(): "double",
-    StringType(): "string",
-    BinaryType(): "bytes",
     DateType(): {"type": "int", "logicalType": "date"},
     TimestampType(): {"type": "long", "logicalType": "timestamp-micros"},
     TimestampNTZType(): {"type": "long", "logicalType": "local-timestamp-micros"},
