@@ -225,7 +225,7 @@ def _fold_partition(
     found = Acknowledgments()
     for chosen in _groups([rows[name] for name in ("kind", "attempt", *_REJECTIONS)]):
         _add_group(found, _taken(rows, chosen), said)
-    chunks = state.chunks(about.partition)
+    chunks = state.partition(about.partition).chunks
     for attempt, messages in found.individual.items() if chunks else ():
         rest = ChunkedMessages.of(chunks).chunks_of(messages)  # an id names the last chunk
         found.individual[attempt] = messages.union(rest)
@@ -261,8 +261,8 @@ def _batch_sizes(rows: Rows, about: TopicPartition, state: TopicState) -> Number
     """The batch size of each row's entry; 0 if trimmed. Checks that each was published."""
     ledger_ids, entries, indexes = rows["ledger_id"], rows["entry_id"], rows["batch_index"]
     sizes = np.zeros(len(ledger_ids), np.int64)
-    known = state.ledgers_left(about.partition)
-    trimmed = state.trimmed_up_to(about.partition)
+    known = state.partition(about.partition).ledgers_left()
+    trimmed = state.partition(about.partition).trimmed_up_to
     for chosen in _groups([ledger_ids]):
         ledger_id = int(ledger_ids[chosen[0]])
         ledger = known.get(ledger_id)

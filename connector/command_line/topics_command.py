@@ -81,7 +81,7 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         if ledger is None:
             continue
         state = ledger.state
-        messages = sum(state.messages(partition) for partition in range(state.partitions))
+        messages = sum(state.partition(partition).messages for partition in range(state.partitions))
         rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
     if rows:
         yield from table(["topic", "partitions", "messages"], rows)
@@ -161,23 +161,23 @@ def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = opened(root, arguments)
     state = ledger.state
     yield f"{ledger.topic} in {root.store.root}"
-    rows, files = [], set()
+    rows, files, messages = [], set(), 0
     for partition in range(state.partitions):
-        ledgers = list(ledger.ledgers(partition))
+        part = state.partition(partition)
+        messages += part.messages
+        ledgers = list(part.ledgers)
         own = {each.file for each in ledgers}
         files |= own
         rows.append(
             [
                 str(partition), f"{len(ledgers):,}", f"{sum(e.entries for e in ledgers):,}",
-                f"{state.messages(partition):,}", _bytes(state.size_bytes(partition)),
-                f"{len(own):,}",
+                f"{part.messages:,}", _bytes(part.size_bytes), f"{len(own):,}",
                 f"{ledgers[0].ledger_id}:0" if ledgers else "-",
                 f"{ledgers[-1].ledger_id}:{ledgers[-1].entries - 1}" if ledgers else "-",
             ]
         )  # fmt: skip
     heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
     yield from table(heads, rows)
-    messages = sum(state.messages(partition) for partition in range(state.partitions))
     sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
     stored = sum(size or 0 for size in sizes.values())
     yield f"{messages:,} messages in {len(files):,} files of {_bytes(stored)}; {_log(ledger)}"
@@ -234,7 +234,7 @@ def _peek_partition(
 def _rows_shown(ledger: ManagedLedger, info: LedgerInfo, *, reverse: bool) -> Iterable[int]:
     """The rows of its messages that are not hidden."""
     rows: Sequence[int] = range(info.messages)
-    if hidden := ledger.state.hidden(info.partition).of([info.ledger_id]):
+    if hidden := ledger.state.partition(info.partition).hidden.of([info.ledger_id]):
         mask = hidden.row_mask(info)
         rows = [row for row in rows if not mask[row]]
     return reversed(rows) if reverse else rows

@@ -262,6 +262,21 @@ def test_ledgers_trimmed_under_a_subscription_are_read_from_the_compacted_file(
     assert turns(plain, broker) == []
 
 
+def test_a_grant_of_a_ledger_of_which_nothing_is_left_is_passed_over(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    put(root, "a=1", "b=1", batchingMaxMessages=1)
+    given = {"ackMode": "manual", "maxMessagesPerTrigger": 1, "consumerName": "c"}
+    run = consume(**given)
+    assert pairs(turns(run, broker)) == ["a=1", "b=1"]
+    tell(root, Report("s", epoch=None, rejected=(Rejection(None, PositionSet.of([(0, 0)]), 0),)))
+    broker.until_quiet()
+    put(root, "a=2", "b=2")
+    compact(ledger_of(root, "t"))
+    trim(root, "t", 1)
+    assert pairs(turns(run, broker)) == ["a=2", "b=2"]
+
+
 def test_the_next_of_a_failover_goes_on_in_the_compacted_part(
     consume: Consume, broker: PlainBroker, root: Path
 ) -> None:
