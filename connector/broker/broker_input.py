@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -29,7 +29,6 @@ from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import InputRow, Phase
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, described
-from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import (
     Command,
@@ -40,12 +39,13 @@ from pulsar_spark.protocol.commands import (
     SetPolicies,
 )
 from pulsar_spark.protocol.policies import hosted_policies
+from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 ASIDE_RECORD = "\x00aside"
 """The record of `__dispatch` that says why a topic partition was set aside in that batch."""
 
-_SCHEMA = pa.schema(
+INPUT_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()), ("partition", pa.int32()), ("phase", pa.int32()),
         ("place", pa.int64()), ("row", pa.int32()), ("kind", pa.string()),
@@ -66,7 +66,7 @@ class BatchInput(InputPartition):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Spark takes them."""
         for row in self.rows():
-            yield pa.RecordBatch.from_pylist([row._asdict()], _SCHEMA)
+            yield pa.RecordBatch.from_pylist([row._asdict()], INPUT_SCHEMA)
 
     def rows(self) -> Iterator[InputRow]:
         """The rows, in no particular order: each says where it stands."""
@@ -159,29 +159,15 @@ def _command(
 # -- the log -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _News:
-    """What a commit, or a topic's state after it, says to the broker of one partition."""
-
-    number: int
-    settings: Mapping[str, Any] | None = None
-    ledgers: Sequence[LedgerInfo] = ()
-    hidden: Any = None
-    """The JSON of messages that are hidden by now, to be told with the last of the ledgers."""
-    compacted: Any = None
-    trimmed: Sequence[int] = ()
-
-
 def _log_rows(root: Root, about: TopicPartition, before: int, last: int) -> list[InputRow]:
     """A topic's commits after `before` up to `last`; or one row that says why it can't be read."""
     try:
         ledger = root.open(TopicName.parse(about.topic))
+        commits = ledger.commits(before + 1, last) if before >= 0 else None
+        if commits is None:  # some are gone, or none was ever heard
+            commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
         with closing(LedgerFileReader(ledger.store, ledger.folder, about.topic)) as reader:
-            return [
-                row
-                for news in _news_of(ledger, about.partition, before, last)
-                for row in _news_rows(ledger, about, news, reader)
-            ]
+            return [row for each in commits for row in _commit_rows(ledger, about, each, reader)]
     except TopicNotFoundError:
         return []
     except Exception as error:  # noqa: BLE001 - whatever it is, the other topics go on
@@ -189,72 +175,56 @@ def _log_rows(root: Root, about: TopicPartition, before: int, last: int) -> list
         return [_row(about, Phase.LOG, 0, 0, broker_rows.FAILED, text=described(error))]
 
 
-def _news_of(ledger: ManagedLedger, partition: int, before: int, last: int) -> Iterator[_News]:
-    """The commits one by one; where they are gone, or were never heard, the state in one."""
-    commits = ledger.commits(before + 1, last) if before >= 0 else None
-    if commits is None:
-        yield _news_of_state(ledger, partition, last, heard=before >= 0)
-        return
-    for each in commits:
-        yield _News(
-            each.number,
-            each.settings,
-            [info for info in each.ledgers if info.partition == partition],
-            each.hidden.get(partition),
-            each.compacted.get(partition),
-            each.trimmed.get(partition, ()),
-        )
-
-
-def _news_of_state(ledger: ManagedLedger, partition: int, last: int, *, heard: bool) -> _News:
-    """All ledgers of the topic at its commit `last`: the broker leaves out those that it knows.
+def _whole_state(ledger: ManagedLedger, partition: int, last: int, *, heard: bool) -> Commit:
+    """All that the commits up to `last` say of the partition: the broker leaves out what it knows.
 
     Later ledgers are left out: a repeated batch must not decide on more than it did. A broker that
     has `heard` of ledgers before is told of all that are gone: nobody remembers which commit
     trimmed what.
     """
     state = ledger.state
+    whole = Commit(last, "", 0, settings=state.settings)
     if partition >= state.partitions:
-        return _News(last, state.settings)
+        return whole
     since = ledger.commits(last + 1, state.number) or ()
     newer = {each.ledger_id for commit in since for each in commit.ledgers}
     there = state.ledgers(partition)
-    ledgers = [each for each in there if each.ledger_id not in newer]
-    hidden = state.hidden(partition).of(each.ledger_id for each in ledgers)
-    compacted = state.compacted(partition)
+    ledgers = tuple(each for each in there if each.ledger_id not in newer)
+    hidden = state.partition(partition).hidden.of(each.ledger_id for each in ledgers)
+    compacted = state.partition(partition).compacted
     if compacted is not None and newer:
         compacted = compacted.before(min(newer), there)
-    ended = state.trimmed_up_to(partition).ledger_id + 1 if heard else 0
-    return _News(
-        last,
-        state.settings,
-        ledgers,
-        broker_rows.messages_json(hidden) if hidden else None,
-        None if compacted is None else compacted.to_json_value(),
-        [each for each in range(ended) if there.get(each) is None],
+    ended = state.partition(partition).trimmed_up_to.ledger_id + 1 if heard else 0
+    return replace(
+        whole,
+        ledgers=ledgers,
+        hidden={partition: broker_rows.messages_json(hidden)} if hidden else {},
+        compacted={} if compacted is None else {partition: compacted.to_json_value()},
+        trimmed={partition: tuple(each for each in range(ended) if there.get(each) is None)},
     )
 
 
-def _news_rows(
-    ledger: ManagedLedger, about: TopicPartition, news: _News, reader: LedgerFileReader
+def _commit_rows(
+    ledger: ManagedLedger, about: TopicPartition, commit: Commit, reader: LedgerFileReader
 ) -> Iterator[InputRow]:
-    if news.settings is not None:
-        policies = SetPolicies(hosted_policies(news.settings))
-        yield _command(about, Phase.LOG, news.number, 0, policies)
-    count = len(news.ledgers)
-    for row, info in enumerate(news.ledgers, 1):
+    """What a commit says of one partition; what it hides is told with the last of its ledgers."""
+    place = Phase.LOG, commit.number
+    if commit.settings is not None:
+        yield _command(about, *place, 0, SetPolicies(hosted_policies(commit.settings)))
+    ledgers = [each for each in commit.ledgers if each.partition == about.partition]
+    count = len(ledgers)
+    for row, info in enumerate(ledgers, 1):
         columns = columns_of(ledger, info, reader)
-        hidden = news.hidden if row == count else None
+        hidden = commit.hidden.get(about.partition) if row == count else None
         yield _row(
-            about, Phase.LOG, news.number, row, broker_rows.LEDGER,
-            data=broker_rows.ledger_data(info, info.max_publish_time_ms, hidden),
+            about, *place, row, broker_rows.LEDGER,
+            data=broker_rows.ledger_data(info, hidden),
             sticky_key_hashes=columns.get("sticky_key_hash"),
             deliver_at_ms=columns.get("deliver_at"),
             publish_times_ms=columns.get("publish_time"),
         )  # fmt: skip
-    if news.compacted is not None:
-        data = json.dumps(news.compacted).encode()
-        yield _row(about, Phase.LOG, news.number, count + 1, broker_rows.COMPACTED, data=data)
-    if news.trimmed:
-        trimmed = LedgersTrimmed(tuple(news.trimmed))
-        yield _command(about, Phase.LOG, news.number, count + 2, trimmed)
+    if (compacted := commit.compacted.get(about.partition)) is not None:
+        data = json.dumps(compacted).encode()
+        yield _row(about, *place, count + 1, broker_rows.COMPACTED, data=data)
+    if trimmed := commit.trimmed.get(about.partition):
+        yield _command(about, *place, count + 2, LedgersTrimmed(trimmed))

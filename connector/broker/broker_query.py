@@ -15,17 +15,18 @@ import os
 import shutil
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pulsar_spark.connector.broker.broker_input import INPUT_SCHEMA
 from pulsar_spark.connector.broker.broker_sink import BrokerStreamWriter, claim_term
 from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
@@ -40,7 +41,7 @@ from pulsar_spark.errors import (
     SparkNotReadyError,
     StaleCheckpointError,
 )
-from pulsar_spark.hosting.broker_rows import INPUT_DDL, OUTPUT_DDL
+from pulsar_spark.hosting.broker_rows import OUTPUT_DDL
 from pulsar_spark.options.options import Options
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.state.broker_processor import BrokerProcessor
@@ -92,8 +93,8 @@ class BrokerDataSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
-        return INPUT_DDL
+    def schema(self) -> StructType:
+        return from_arrow_schema(INPUT_SCHEMA)
 
     def streamReader(self, schema: StructType) -> BrokerStreamReader:  # noqa: ARG002, N802
         return BrokerStreamReader(self._root)
@@ -146,15 +147,14 @@ class Broker:
         deadline_s = clock.monotonic_s() + LONGEST_LAST_BATCH_S
         try:
             with self._beginning:
-                while self._is_processing() and clock.monotonic_s() < deadline_s:
+                while self.query.isActive and clock.monotonic_s() < deadline_s:
+                    if not self.query.status["message"].startswith("Processing"):
+                        break
                     clock.sleep(LOOK_S)
                 self.query.stop()
         finally:
             self._thread.join()
             self._sign.remove()
-
-    def _is_processing(self) -> bool:
-        return self.query.isActive and self.query.status["message"].startswith("Processing")
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the broker ends, at most `timeout_s`; whether it has. Raises what ended it."""
@@ -176,11 +176,14 @@ class Broker:
         offset = sources[0]["endOffset"] if sources else None
         held = parse_json(offset) if isinstance(offset, str) else offset or {}
         aside = BrokerOffset.from_json_value(held).aside if held else {}
+        batch_id = progress["batchId"] if progress else -1
+        if progress and not progress["numInputRows"]:
+            batch_id -= 1  # of an idle query Spark reports under the next one's number
         return {
             "is_active": not self._ended.is_set(),
             "service_url": self.root.service_url,
             "term": self.term,
-            "batch_id": _last_batch(progress),
+            "batch_id": batch_id,
             "now_ms": held.get("now_ms", 0),
             "topics": sorted(held.get("topics", {})),
             "set_aside": {str(about): each.error for about, each in sorted(aside.items())},
@@ -249,14 +252,6 @@ class Broker:
         return not lasts and not _is_stopped(self._spark)
 
 
-def _last_batch(progress: Mapping[str, Any] | None) -> int:
-    """The number of the last micro-batch; Spark reports of an idle query under the next one's."""
-    if progress is None:
-        return -1
-    number: int = progress["batchId"]
-    return number if progress["numInputRows"] else number - 1
-
-
 def standalone(
     spark: SparkSession,
     service_url: str | None = None,
@@ -302,23 +297,22 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
     context = getattr(spark, "_sc", None)
     if context is not None and str(context.master).startswith("local"):
         workers = shutil.which(context.pythonExec) or context.pythonExec
-        if not _same_python(workers):
+        mine = {sys.executable, os.path.realpath(sys.executable)}
+        if mine.isdisjoint({workers, os.path.realpath(workers)}):
             raise SparkNotReadyError(
                 f"Spark's workers would run {workers}, and this program runs {sys.executable}: "
                 f"set PYSPARK_PYTHON={sys.executable} before the session is made, or make it with "
                 "pulsar_spark.session()."
             )
     if "://" not in checkpoint:
-        path = Path(checkpoint)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            probe = path / f".writable-{uuid.uuid4().hex}"
-            probe.write_bytes(b"")
-            probe.unlink()
+            Path(checkpoint).mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=checkpoint):
+                pass
         except OSError as error:
             raise SparkNotReadyError(
-                f"The broker's checkpoint folder {path} can't be written ({error}): give another, "
-                "as in standalone(spark, url, checkpoint=...)."
+                f"The broker's checkpoint folder {checkpoint} can't be written ({error}): give "
+                "another, as in standalone(spark, url, checkpoint=...)."
             ) from error
 
 
@@ -334,20 +328,18 @@ def _start(
     spark: SparkSession, root: Root, term: int, checkpoint: str, state_partitions: int
 ) -> StreamingQuery:
     """Start the query with the settings that it needs; the session gets its own back."""
-    _register(spark)
+    spark.dataSource.register(BrokerDataSource)
     spark.createDataFrame([], "nothing int")  # makes it this thread's session, which `start` asks
-    options = {"serviceUrl": root.service_url, "term": str(term)}
-    options |= {f"storage.{name}": value for name, value in root.storage.items()}
+    options = {**root.options, "term": str(term)}
     settings = {**SETTINGS, "spark.sql.shuffle.partitions": str(state_partitions)}
+    processor = BrokerProcessor(spare_the_garbage_collector)
     with _settings(spark, settings):
         stepped = (
             spark.readStream.format(FORMAT)
             .options(**options)
             .load()
             .groupBy("topic", "partition")
-            .transformWithState(
-                BrokerProcessor(spare_the_garbage_collector), OUTPUT_DDL, "append", "none"
-            )
+            .transformWithState(processor, OUTPUT_DDL, "append", "none")
         )
         return (
             stepped.writeStream.format(FORMAT)
@@ -372,20 +364,6 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
                     spark.conf.unset(name)
                 else:
                     spark.conf.set(name, held)
-
-
-def _register(spark: SparkSession) -> None:
-    try:
-        spark.dataSource.register(BrokerDataSource)
-    except PySparkException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-
-
-def _same_python(path: str) -> bool:
-    """Whether it is this program's interpreter, or one of the same environment."""
-    mine = {os.path.realpath(sys.executable), sys.executable}
-    return path in mine or os.path.realpath(path) in mine
 
 
 def _is_stopped(spark: SparkSession) -> bool:

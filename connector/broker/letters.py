@@ -60,8 +60,7 @@ def write_letters(
         name = TopicName.parse(letter.topic)
         root.open_or_create(name, 1, SETTINGS)
         options = Options.parse(
-            {"serviceUrl": root.service_url, "topic": letter.topic, "maxMessageSize": str(LARGEST)}
-            | {f"storage.{key}": value for key, value in root.storage.items()}
+            {**root.options, "topic": letter.topic, "maxMessageSize": str(LARGEST)}
         )
         for schema, copies in _by_schema(root, about, letter):
             written += write_messages(copies, options, root, schema, enforced=False)
@@ -75,27 +74,23 @@ def _by_schema(
 
     Pulsar's dead letter producer has `AutoProduceBytesSchema` of the message's own schema.
     """
-    schemas = root.open(TopicName.parse(about.topic)).state.schemas
-    copies = _copies(root, about, letter)
-    for version, batches in groupby(copies, key=lambda batch: batch.column(_VERSION)[0].as_py()):
-        info = None if version is None else schemas.get(version)
-        schema = None if info is None else SinkSchema(info, ANY_SCHEMA, encoded=True)
-        yield schema, (batch.drop_columns([_VERSION]) for batch in batches)
-
-
-def _copies(root: Root, about: TopicPartition, letter: Letter) -> Iterator[pa.RecordBatch]:
     topic = root.open(TopicName.parse(about.topic))
-    ledgers = topic.state.ledgers_left(about.partition)
     rows = tuple(rows_left(letter.messages, topic, about.partition))
     partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
-    for batch in read_messages(partition, _SCHEMA):
-        for first, stop in _runs(batch.column(_VERSION)):
-            yield _copy(batch.slice(first, stop - first), letter, ledgers)
+    read = read_messages(partition, _SCHEMA)
+    runs = (run for batch in read for run in _runs(batch))
+    ledgers = topic.state.partition(about.partition).ledgers_left()
+    for version, batches in groupby(runs, key=lambda run: run.column(_VERSION)[0].as_py()):
+        info = None if version is None else topic.state.schemas.get(version)
+        schema = None if info is None else SinkSchema(info, ANY_SCHEMA, encoded=True)
+        yield schema, (_copy(batch, letter, ledgers) for batch in batches)
 
 
-def _runs(versions: pa.Array) -> Iterator[tuple[int, int]]:
-    """(begin, end) of each run of rows of the same version."""
-    return pairwise([0, *pc.run_end_encode(versions).run_ends.to_pylist()])
+def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch, cut where the schema version changes."""
+    ends = pc.run_end_encode(batch.column(_VERSION)).run_ends.to_pylist()
+    for first, stop in pairwise([0, *ends]):
+        yield batch.slice(first, stop - first)
 
 
 def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:
@@ -110,7 +105,6 @@ def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.Reco
     if letter.deliver_at_ms is not None:
         at = pa.scalar(letter.deliver_at_ms * 1000, _TIME)
         columns["deliver_at"] = pa.repeat(at, batch.num_rows)
-    columns[_VERSION] = batch.column(_VERSION)
     return pa.RecordBatch.from_pydict(columns)
 
 

@@ -46,6 +46,7 @@ RECEIVER_QUEUE_SIZE: Final = "1000"
 GROUPED: Final = 1000
 """The number of acknowledgements that are sent at once, however short they have waited."""
 _COLUMNS: Final = read_schema(include_properties=True, consumer=True)
+_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ class MessageConsumer:
             self._check_open()
             name, commands = self._client.subscription, {}
             for about in self._client.consumers:
-                request = self._client.next_request()
+                request = next(self._client.requests)
                 if isinstance(to, datetime):
                     at_ms = int(to.timestamp() * 1000)
                     commands[about] = Seek(name, timestamp_ms=at_ms, request_id=request)
@@ -228,7 +229,7 @@ class MessageConsumer:
         with self._lock:
             self._check_open()
             client = self._client
-            self._unsubscribing = {about: client.next_request() for about in client.consumers}
+            self._unsubscribing = dict(zip(client.consumers, client.requests, strict=False))
             client.say({
                 about: Unsubscribe(client.subscription, self.name, client.incarnation, request)
                 for about, request in self._unsubscribing.items()
@@ -325,32 +326,21 @@ class MessageConsumer:
         said = self._said.pop(about, Acknowledgments())
         self._waiting = 0
         held = self._unacknowledged.get(about, PositionSet())
+        held = held.of_ledgers(filter(ledgers.get, held.ledger_ids))  # trimmed ones need no room
         return replace(
             report,
             acknowledged=report.acknowledged.union(self._acknowledged.get(about, Cursor())),
             rejected=said.rejections,
             reconsume_later=said.to_reconsume_later,
-            permits=_count(held, ledgers) + self._queue_size,
+            permits=held.count(ledgers) + self._queue_size,
         )
 
 
-def _count(messages: PositionSet, ledgers: LedgerList) -> int:
-    """The number of messages; those of ledgers that were trimmed need no room."""
-    there = filter(None, map(ledgers.get, messages.ledger_ids))
-    return sum(int(messages.row_mask(ledger).sum()) for ledger in there)
-
-
-def _message(row: Mapping[str, Any]) -> ReceivedMessage:
-    ids = ("ledger_id", "entry_id", "partition", "batch_index")
-    message_id = MessageId(*(row[name] for name in ids))
-    names = (
-        "topic", "key", "ordering_key", "publish_time", "event_time", "deliver_at",
-        "producer_name", "sequence_id", "redelivery_count", "attempt",
-    )  # fmt: skip
-    properties = dict(row["properties"] or ())
-    return ReceivedMessage(
-        row["value"], message_id, properties=properties, **{name: row[name] for name in names}
-    )
+def _message(row: dict[str, Any]) -> ReceivedMessage:
+    message_id = MessageId(*map(row.pop, _IDS))
+    properties = dict(row.pop("properties") or ())
+    del row["schema_version"]
+    return ReceivedMessage(message_id=message_id, properties=properties, **row)
 
 
 def _rows(
@@ -359,10 +349,9 @@ def _rows(
     """Rows as for a sink that acknowledges."""
     if not messages:
         return []
-    names = ("ledger_id", "entry_id", "partition", "batch_index")
     columns: dict[str, list[Any]] = {
         "topic": [each.topic for each in messages],
-        **{name: [getattr(each.message_id, name) for each in messages] for name in names},
+        **{name: [getattr(each.message_id, name) for each in messages] for name in _IDS},
         "attempt": [each.attempt for each in messages],
     }
     same = {"ack_type": kind} | {name: it for name, it in details.items() if it is not None}

@@ -100,7 +100,7 @@ def compact(ledger: ManagedLedger, *, retain_null_key: bool = False) -> list[Com
 
 
 def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) -> Compacted | None:
-    before, ledgers = ledger.state.compacted(partition), ledger.ledgers(partition)
+    before, ledgers = ledger.state.partition(partition).compacted, ledger.ledgers(partition)
     if not len(ledgers):
         return None
     options = Options.parse({"serviceUrl": ".", "failOnDataLoss": "false"})
@@ -119,7 +119,7 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
     compacted = _compacted(horizon, kept, writer.path, seal)
 
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-        now = state.compacted(partition)
+        now = state.partition(partition).compacted
         if (now and now.to_json_value()) != (before and before.to_json_value()):
             return None  # Another compaction was quicker, and its horizon is as good.
         value = {partition: compacted.to_json_value()}
@@ -157,7 +157,7 @@ def _sources(
         found += [_Source(each, *kept_rows(before, each)) for each in before.ledgers]
     ledgers = ledger.ledgers(partition)
     new = PositionSet.between(ledgers, before.horizon if before else EARLIEST, horizon)
-    new = new.difference(ledger.state.hidden(partition).of(new.ledger_ids))
+    new = new.difference(ledger.state.partition(partition).hidden.of(new.ledger_ids))
     for rows in chunks.row_ranges(new):
         selected = rows.selected()
         inside = np.arange(rows.rows) if selected is None else np.flatnonzero(selected)

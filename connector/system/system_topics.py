@@ -171,7 +171,7 @@ class SystemTopic:
         return int(ledgers[0].ledger_id) if len(ledgers) else ledger.state.next_ledger_id
 
     def trimmed_up_to(self) -> Position:
-        return self.open().state.trimmed_up_to(0)
+        return self.open().state.partition(0).trimmed_up_to
 
 
 def _table(records: Sequence[Record], now_ms: int) -> pa.Table:

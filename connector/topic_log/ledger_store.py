@@ -71,7 +71,7 @@ class LedgerStore:
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             trimmed = {
-                partition: state.trimmable(partition, ledger_id, now_ms)
+                partition: state.partition(partition).trimmable(ledger_id, now_ms)
                 for partition, ledger_id in before.items()
                 if 0 <= partition < state.partitions
             }
@@ -137,8 +137,8 @@ class LedgerStore:
         """
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-            seen, partitions = state.last_seen, range(state.partitions)
-            present = set().union(*(state.sequences(each).producers for each in partitions))
+            seen, partitions = state.last_seen, map(state.partition, range(state.partitions))
+            present = set().union(*(each.sequences.producers for each in partitions))
             before_ms = min(now_ms, seen.latest_ms) - older_than_ms
             applications, producers = seen.inactive(before_ms, present)
             if not (applications or producers):

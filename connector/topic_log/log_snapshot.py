@@ -9,6 +9,7 @@ damaged one, is refused.
 from __future__ import annotations
 
 import struct
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -55,7 +56,15 @@ def snapshot_file(number: int) -> str:
 
 def encode_snapshot(state: TopicState) -> bytes:
     """The bytes of the state's snapshot."""
-    columns, rest = state.to_snapshot()
+    ledgers, rest = state.to_snapshot()
+    seals = [each.seal for each in ledgers]
+    columns: dict[str, list[Any]] = {
+        "batch_sizes": [[*chain.from_iterable(each.batch_sizes.runs)] for each in ledgers],
+        "file_bytes": [seal and seal.size_bytes for seal in seals],
+        "footer_crc32": [seal and seal.footer_crc32 for seal in seals],
+    }
+    for name in set(_SCHEMA.names).difference(columns):
+        columns[name] = [getattr(each, name) for each in ledgers]
     table = pa.table(columns, schema=_SCHEMA)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(

@@ -41,7 +41,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.records.stored_record import readable
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
-from pulsar_spark.topic_log.ledger_log import TopicState
+from pulsar_spark.topic_log.ledger_log import CheckedCommit, TopicState
 from pulsar_spark.topic_log.producer_registry import ProducerClaim
 from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication
 from pulsar_spark.topic_log.transaction_attempt import (
@@ -300,13 +300,13 @@ class ManagedLedger:
     def _try(self, proposal: Commit) -> bool:
         """Whether the proposal was committed. If not, the state has moved on."""
         path = self._path(proposal.number)
-        data = readable(
-            proposal.to_json,
-            lambda stored, name: self._state.check_next(
-                Commit.from_json(stored, name, proposal.number)
-            ),
-            path,
-        )
+        checked: list[CheckedCommit] = []
+
+        def read(stored: bytes, name: str) -> None:
+            commit = Commit.from_json(stored, name, proposal.number)
+            checked.append(self._state.checked(commit))
+
+        data = readable(proposal.to_json, read, path)
         self._check_files(proposal.files)
         if not self.store.put_if_absent(path, data) and self.store.get(path) != data:
             self._follow()
@@ -318,7 +318,7 @@ class ManagedLedger:
                 self.store.delete(path)
             return False
         if proposal.transaction is None:
-            self._state.apply(proposal)
+            self._state.apply_checked(*checked)
         return True
 
     def _follow(self) -> None:
@@ -444,7 +444,8 @@ class ManagedLedger:
 
     def _snapshot_if_due(self) -> None:
         """A snapshot now and then; if it fails, the commit stands all the same."""
-        every = max(SNAPSHOT_EVERY, self._state.ledger_count // SNAPSHOT_LEDGERS)
+        ledgers = sum(map(len, map(self._state.ledgers, range(self._state.partitions))))
+        every = max(SNAPSHOT_EVERY, ledgers // SNAPSHOT_LEDGERS)
         if self._state.number - max(self._snapshot, 0) < every:
             return
         try:

@@ -60,6 +60,12 @@ class Root:
         return Root(url, dict(options.storage))
 
     @property
+    def options(self) -> dict[str, str]:
+        """The options that name it."""
+        storage = {f"storage.{name}": value for name, value in self.storage.items()}
+        return {"serviceUrl": self.service_url, **storage}
+
+    @property
     def store(self) -> ObjectStore:
         """This process's client of the root."""
         return open_store(self.service_url, self.storage)

@@ -9,9 +9,8 @@ and the broker embedded in a process.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,13 +67,6 @@ class InputRow(NamedTuple):
     publish_times_ms: bytes | None = None
 
 
-INPUT_DDL: Final = (
-    "topic string, partition int, phase int, place long, row int, kind string, now_ms long, "
-    "text string, data binary, sticky_key_hashes binary, deliver_at_ms binary, "
-    "publish_times_ms binary"
-)
-
-
 class OutputRow(NamedTuple):
     """One row of a step's effects. `text` is a subscription, or a shard's key.
 
@@ -91,11 +83,10 @@ class OutputRow(NamedTuple):
 OUTPUT_DDL: Final = "topic string, partition int, kind string, text string, data binary"
 
 
-def ledger_data(ledger: LedgerInfo, published_at_ms: int, hidden: Any = None) -> bytes:
+def ledger_data(ledger: LedgerInfo, hidden: Any) -> bytes:
     """`data` of a LEDGER row; `hidden` is the JSON of a commit's position set."""
-    value = {
-        "ledger": ledger_to_json(ledger), "published_at_ms": published_at_ms, "hidden": hidden
-    }  # fmt: skip
+    published_ms = ledger.max_publish_time_ms
+    value = {"ledger": ledger_to_json(ledger), "published_at_ms": published_ms, "hidden": hidden}
     return json.dumps(value).encode()
 
 
@@ -109,8 +100,7 @@ def command_of(row: InputRow) -> Command:
     if row.kind == COMPACTED:
         return Compacted(CompactedLedgers.from_json_value(parse_json(row.data)))
     if row.kind != LEDGER:
-        command: Command = wire_format.decode(row.data)
-        return command
+        return cast("Command", wire_format.decode(row.data))
     value = parse_json(row.data)
     hidden = value["hidden"]
     return LedgerAdded(
@@ -121,11 +111,6 @@ def command_of(row: InputRow) -> Command:
         _array(row.publish_times_ms, np.int64),
         PositionSet() if hidden is None else Cursor.from_json_value(hidden).individually_deleted,
     )
-
-
-def in_order(rows: Iterable[InputRow]) -> list[InputRow]:
-    """The rows by their place, whatever order they came in."""
-    return sorted(rows, key=lambda each: (each.phase, each.place, each.row))
 
 
 def _array(data: bytes | None, kind: type[Any]) -> NDArray[Any] | None:

@@ -125,7 +125,7 @@ def kill_at_every_step(folder: Path) -> str:
         ledger.state.check()
         assert values_of(ledger) == expected, f"after step {step}"
         for partition, kept in ((0, len(expected)), (1, 2)):  # partition 1 was trimmed
-            compacted = ledger.state.compacted(partition)
+            compacted = ledger.state.partition(partition).compacted
             assert compacted is not None
             assert compacted.kept.count(compacted.ledgers) == kept, f"after step {step}"
         leftovers = {item.path for item in store.files(f"{FOLDER}/data")}

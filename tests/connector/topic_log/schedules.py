@@ -305,7 +305,7 @@ class Schedule:
         self, ledger: ManagedLedger, partition: int, seen: Seen, ledgers: list[LedgerInfo]
     ) -> None:
         known = {number for part, number in seen.rows if part == partition}
-        trimmed = ledger.state.trimmed_up_to(partition).ledger_id
+        trimmed = ledger.state.partition(partition).trimmed_up_to.ledger_id
         gone = known - {each.ledger_id for each in ledgers}
         assert all(number <= trimmed for number in gone), "a ledger is gone that was not trimmed"
         for each in ledgers:
@@ -314,7 +314,7 @@ class Schedule:
         for (_, number), rows in _rows(ledger, partition, new).items():
             assert seen.rows.setdefault((partition, number), rows) == rows, "a ledger changed"
         seen.read.update({(partition, each.ledger_id): each for each in new})
-        compacted = ledger.state.compacted(partition)
+        compacted = ledger.state.partition(partition).compacted
         if compacted is None or seen.missed:
             return
         if seen.compacted.get(partition) == (value := compacted.to_json_value()):
@@ -375,7 +375,7 @@ def _rows(
 ) -> dict[tuple[int, int], list[Row]]:
     """By ledger, what a reader gets of it."""
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    hidden = ledger.state.hidden(partition).of(each.ledger_id for each in ledgers)
+    hidden = ledger.state.partition(partition).hidden.of(each.ledger_id for each in ledgers)
     found: dict[tuple[int, int], list[Row]] = {}
     for each in ledgers:
         rows = found.setdefault((partition, each.ledger_id), [])

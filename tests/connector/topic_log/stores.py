@@ -200,7 +200,7 @@ def values_of(ledger: ManagedLedger, partition: int = 0) -> list[str]:
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
     found: list[str] = []
     for each in ledger.ledgers(partition):
-        hidden = ledger.state.hidden(partition).of([each.ledger_id])
+        hidden = ledger.state.partition(partition).hidden.of([each.ledger_id])
         values = reader.read_table(each, ["value"])["value"].to_pylist()
         for row, value in enumerate(values):
             entry_id, batch_index = each.batch_sizes.locate(row)

@@ -79,7 +79,7 @@ def test_a_producer_is_remembered_as_long_as_the_topic_has_a_message_of_it(
     assert commit.inactive_producers == ("p",)
     for state in (topic.state, other(topic, clock).state):
         assert state.sequence_ids == {0: {"q": 1}}
-        assert state.sequences(0).floors == {}
+        assert state.partition(0).sequences.floors == {}
     assert isinstance(send(topic, "a", 5), Commit)
     assert isinstance(send(topic, "b", 1, producer="q"), AlreadyCommitted)
     assert values_of(topic) == ["b", "a"]

@@ -425,7 +425,7 @@ def test_trimmed_files_stay_for_the_grace_period(world: World) -> None:
     world.clock.now_ms += GRACE_MS
     assert sorted(keeper.sweep()) == sorted(files[:2])
     assert values_of(world.open()) == ["2"]
-    assert first.state.trimmed_up_to(0).ledger_id == 1
+    assert first.state.partition(0).trimmed_up_to.ledger_id == 1
 
 
 def test_a_file_is_kept_while_one_of_its_partitions_needs_it(world: World) -> None:

@@ -42,7 +42,7 @@ def test_what_was_decided_and_compacted_is_read(golden: Path, from_snapshot: boo
     )
     assert values_of(a) == ["A", "B", "A", "C", "A", "committed", "last"]
     assert values_of(b) == ["committed", "last"]
-    compacted = a.state.compacted(0)
+    compacted = a.state.partition(0).compacted
     assert compacted is not None
     assert compacted.horizon == Position(1, 0)
     assert compacted.kept == PositionSet.of_batch((0, 0), 3, 0b010).union(PositionSet.of([(1, 0)]))
