@@ -32,8 +32,7 @@ if TYPE_CHECKING:
         PulsarliteWriter,
         RowSink,
     )
-    from pulsar_spark.connector.source.batch_reader import PulsarliteReader
-    from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
+    from pulsar_spark.connector.source.stream_reader import PulsarliteReader, PulsarliteStreamReader
     from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
 
 
@@ -71,7 +70,7 @@ class PulsarliteDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> PulsarliteReader:
-        from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+        from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 
         self.parsed.check_scope(Scope.BATCH_READ)
         return PulsarliteReader(self.parsed, self.root, schema)

@@ -87,9 +87,7 @@ def _entries(
     """
     columns = []
     for ledger_id in messages.ledger_ids:
-        ledger = ledgers.get(ledger_id)
-        if ledger is None:
-            raise KeyError(f"the list has no ledger {ledger_id}")
+        ledger = ledgers.of_id(ledger_id)
         parts = messages.partial_entries(ledger_id)
         held = messages.whole_entries(ledger_id) | BitMap(list(parts))
         entry_ids = np.array(held.to_array(), np.int64)

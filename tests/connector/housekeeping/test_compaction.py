@@ -15,8 +15,8 @@ from pulsar_spark.connector.housekeeping import compaction
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.sink.message_writer import write_messages
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.source.batch_reader import PulsarliteReader
 from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger

@@ -16,9 +16,8 @@ from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.ledger_files.row_groups import CUT_ROW_GROUP_BYTES
 from pulsar_spark.connector.sink.message_chunking import chunk_runs
-from pulsar_spark.connector.source.batch_reader import PulsarliteReader
 from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
+from pulsar_spark.connector.source.stream_reader import PulsarliteReader, PulsarliteStreamReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore

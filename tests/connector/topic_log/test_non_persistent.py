@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.broker.retention import NON_PERSISTENT_KEPT_MS
 from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.storage.clock import SystemClock
 from pulsar_spark.connector.storage.service_url import open_store
