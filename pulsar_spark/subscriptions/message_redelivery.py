@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import ReconsumeLater
 from pulsar_spark.protocol.policies import ConsumerOptions
 from pulsar_spark.protocol.ready import Ready
@@ -79,11 +79,11 @@ def give_back(
     tracker = subscription.tracker
     policy = options.dead_letter_policy
     if seen and burial is not None and policy is not None:
-        least = 0 if burial.now else policy.max_redeliver_count
-        dead = tracker.count_of(messages, least)
+        dead = messages
+        if not burial.now:
+            dead = messages.intersection(tracker.counts.at_least(policy.max_redeliver_count))
         if dead:
-            letter = dead_letter(state, subscription, policy, dead, burial.properties)
-            out.letters.append(letter)
+            out.letters.append(dead_letter(state, subscription, policy, dead, burial.properties))
             subscription.acknowledge(Cursor().acknowledge(dead), state.ledgers)
             messages = messages.difference(dead)
     if seen and not state.is_persistent:  # no message of such a topic comes twice
@@ -192,9 +192,9 @@ def reconsume_later(
                 state, subscription, out, consumer, attempt, messages, lambda _: request.delay_ms
             )
         return
-    given = NOTHING
-    for attempt in attempts:
-        given = given.union(take_from(state, subscription, consumer, attempt, messages))
+    given = PositionSet.union_of(
+        [take_from(state, subscription, consumer, attempt, messages) for attempt in attempts]
+    )
     if given:
         out.letters.append(retry_letter(state, subscription, policy, given, request))
         subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
