@@ -94,8 +94,8 @@ def visible(root: Root, topic: str) -> int:
     ledger = root.open(TopicName.parse(topic))
     found = 0
     for partition in range(ledger.state.partitions):
-        hidden = ledger.state.hidden(partition).since(0)
-        found += ledger.state.messages(partition) - hidden.count(ledger.ledgers(partition))
+        part = ledger.state.partition(partition)
+        found += part.messages - part.hidden.since(0).count(part.ledgers)
     return found
 
 

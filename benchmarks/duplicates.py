@@ -56,7 +56,7 @@ class Topic:
         ledgers = self.state.ledgers(0)
         last = ledgers[-1].ledger_id
         batch = PositionSet.between(ledgers, Position(last, -1), Position(last, 0))
-        hidden = self.state.hidden(0)
+        hidden = self.state.partition(0).hidden
         read_on = batch.difference(hidden.of(batch.ledger_ids)).count(ledgers)
         waits = batch.difference(hidden.since(last)).count(ledgers)
         took_ms = (time.perf_counter() - started) * 1000

@@ -43,7 +43,7 @@ from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 SUBSCRIPTION = "s"

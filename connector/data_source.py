@@ -20,6 +20,7 @@ from pulsar_spark.connector.source.typed_values import value_type
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_name import TopicName
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
         PulsarliteWriter,
         RowSink,
     )
-    from pulsar_spark.connector.source.batch_reader import PulsarliteReader
-    from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
+    from pulsar_spark.connector.source.stream_reader import PulsarliteReader, PulsarliteStreamReader
     from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
 
 
@@ -70,7 +70,7 @@ class PulsarliteDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> PulsarliteReader:
-        from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+        from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 
         self.parsed.check_scope(Scope.BATCH_READ)
         return PulsarliteReader(self.parsed, self.root, schema)
@@ -108,9 +108,14 @@ class PulsarliteDataSource(DataSource):
         from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
         from pulsar_spark.connector.sink.stream_writer import MessageSink
 
+        if overwrite:
+            raise InvalidOptionError(
+                "Messages, and acknowledgements, are only ever appended. Use "
+                'mode("append") for write, and outputMode("append") for writeStream.'
+            )
         acknowledges = self.parsed.has("subscriptionName")
         sink = AcknowledgmentSink if acknowledges else MessageSink
-        return sink(self.parsed, self.root, schema, overwrite=overwrite)
+        return sink(self.parsed, self.root, schema)
 
 
 def register(spark: SparkSession) -> None:

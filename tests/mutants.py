@@ -403,7 +403,7 @@ def believes_in_every_id(patch: Any) -> None:
     patch.setattr(
         acknowledgment_rows,
         "_batch_sizes",
-        lambda rows, *_: np.ones(len(rows.numbers["ledger_id"]), np.int64),
+        lambda rows, *_: np.ones(len(rows["ledger_id"]), np.int64),
     )
 
 

@@ -39,10 +39,15 @@ INDIVIDUAL, CUMULATIVE, NEGATIVE, RECONSUME_LATER, DEAD_LETTER = range(5)
 MOST_ERRORS: Final = 200
 """Distinct error texts of one topic partition and commit; others keep their first word."""
 
-_NUMBERS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
-_DETAILS: Final = ("attempt", "delay_ms", "reconsume_times")
+_NUMBERS: Final = (
+    "ledger_id", "entry_id", "partition", "batch_index", "attempt", "delay_ms", "reconsume_times",
+)  # fmt: skip
+_REJECTIONS: Final = ("delay_ms", "reconsume_times", "properties")
+"""What an acknowledgement has not."""
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 Numbers = NDArray[np.int64]
+Rows = dict[str, Numbers]
+"""Columns of rows, each of shape (rows,); -1 stands for null."""
 Properties = tuple[tuple[str, str], ...]
 Furthest = tuple[Position, int, int]
 """(entry, batch index, batch size)."""
@@ -168,48 +173,29 @@ def _join(mine: dict[K, PositionSet], theirs: Mapping[K, PositionSet]) -> None:
 # -- rows to columns -----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Columns of rows about one topic partition; -1 stands for null. Shapes (rows,)."""
-
-    numbers: dict[str, Numbers]
-    kinds: Numbers
-    errors: pa.ChunkedArray | None
-    properties: pa.ChunkedArray | None
-
-    def taken(self, rows: Numbers) -> _Rows:
-        if len(rows) == len(self.kinds):
-            return self
-        return _Rows(
-            {name: values[rows] for name, values in self.numbers.items()},
-            self.kinds[rows],
-            None if self.errors is None else self.errors.take(pa.array(rows)),
-            None if self.properties is None else self.properties.take(pa.array(rows)),
-        )
-
-
 def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> None:
-    numbers = {name: _numbers(table, name) for name in (*_NUMBERS, *_DETAILS)}
+    rows = {name: _numbers(table, name) for name in _NUMBERS}
     if "delay" in table.column_names:
-        numbers["delay_ms"] = _delays(table["delay"])
-    if (numbers["delay_ms"] < -1).any():
+        rows["delay_ms"] = _delays(table["delay"])
+    if (rows["delay_ms"] < -1).any():
         raise InvalidMessageError("Column delay_ms has values below 0: a delay is 0 or more.")
-    kinds = _kinds(table)
-    plain = kinds < NEGATIVE
-    for name in ("delay_ms", "reconsume_times"):  # an acknowledgement has neither
-        if plain.any() and len(numbers[name]):
-            numbers[name] = np.where(plain, -1, numbers[name])
-    rows = _Rows(numbers, kinds, _given(table, "error"), _given(table, "properties"))
+    rows["kind"] = _kinds(table)
+    rejecting = rows["kind"] >= NEGATIVE
+    rows["properties"], said = _properties(table, np.flatnonzero(rejecting))
+    for name in _REJECTIONS:
+        rows[name] = np.where(rejecting, rows[name], -1)
     topics, names = _topics(table, topic)
     for chosen in _groups([topics]):
         about = TopicName.parse(names[int(topics[chosen[0]])])
         check_user_topic(about, "subscribed to")
-        _fold_topic(rows.taken(chosen), about, root, folded)
+        _fold_topic(_taken(rows, chosen), said, about, root, folded)
 
 
-def _fold_topic(rows: _Rows, name: TopicName, root: Root, folded: Folded) -> None:
+def _fold_topic(
+    rows: Rows, said: list[Properties], name: TopicName, root: Root, folded: Folded
+) -> None:
     state = root.open(name.partitioned_topic).state
-    partitions = rows.numbers["partition"]
+    partitions = rows["partition"]
     own = max(name.partition_index, 0)
     if name.partition_index >= 0 or state.partitions == 1:
         partitions = np.where(partitions < 0, own, partitions)
@@ -227,64 +213,56 @@ def _fold_topic(rows: _Rows, name: TopicName, root: Root, folded: Folded) -> Non
         )
     for chosen in _groups([partitions]):
         about = TopicPartition(name.partitioned_topic_name, int(partitions[chosen[0]]))
-        found = _fold_partition(rows.taken(chosen), about, state)
+        found = _fold_partition(_taken(rows, chosen), said, about, state)
         folded.setdefault(about, Acknowledgments()).join(found)
 
 
-def _fold_partition(rows: _Rows, about: TopicPartition, state: TopicState) -> Acknowledgments:
-    sizes = _batch_sizes(rows, about, state)
+def _fold_partition(
+    rows: Rows, said: list[Properties], about: TopicPartition, state: TopicState
+) -> Acknowledgments:
+    rows["size"] = _batch_sizes(rows, about, state)
+    rows = _taken(rows, np.flatnonzero(rows["size"]))
     found = Acknowledgments()
-    keys = [rows.kinds, *(rows.numbers[name] for name in _DETAILS)]
-    plain = rows.kinds < NEGATIVE
-    if rows.errors is not None:
-        keys.append(np.where(plain, -1, _text_codes(rows.errors)))
-    if rows.properties is not None:
-        keys.append(np.where(plain, -1, _map_codes(rows.properties)))
-    for chosen in _groups(keys):
-        there = chosen[sizes[chosen] > 0]
-        if len(there):
-            _add_group(found, rows, sizes, there)
-    chunks = state.chunks(about.partition)
+    for chosen in _groups([rows[name] for name in ("kind", "attempt", *_REJECTIONS)]):
+        _add_group(found, _taken(rows, chosen), said)
+    chunks = state.partition(about.partition).chunks
     for attempt, messages in found.individual.items() if chunks else ():
         rest = ChunkedMessages.of(chunks).chunks_of(messages)  # an id names the last chunk
         found.individual[attempt] = messages.union(rest)
     return found
 
 
-def _add_group(found: Acknowledgments, rows: _Rows, sizes: Numbers, chosen: Numbers) -> None:
+def _add_group(found: Acknowledgments, rows: Rows, said: list[Properties]) -> None:
     """Add rows of one kind with the same details."""
-    numbers, first = rows.numbers, int(chosen[0])
-    ledgers, entries = numbers["ledger_id"][chosen], numbers["entry_id"][chosen]
-    indexes, its_sizes = numbers["batch_index"][chosen], sizes[chosen]
-    kind = int(rows.kinds[first])
-    attempt, delay_ms, times = (int(numbers[name][first]) for name in _DETAILS)
+    places = [rows[name] for name in ("ledger_id", "entry_id", "batch_index", "size")]
+    kind, attempt, *details = (int(rows[name][0]) for name in ("kind", "attempt", *_REJECTIONS))
+    delay_ms, times, properties = details
     known_attempt = attempt if attempt >= 0 else None
     if kind == CUMULATIVE:
-        last = np.where(indexes < 0, its_sizes - 1, indexes)
-        place = int(np.lexsort((last, entries, ledgers))[-1])
+        ledgers, entries, indexes, sizes = places
+        last = np.where(indexes < 0, sizes - 1, indexes)
+        place = np.lexsort((last, entries, ledgers))[-1]
         position = Position(int(ledgers[place]), int(entries[place]))
-        found.cumulative[known_attempt] = (position, int(last[place]), int(its_sizes[place]))
+        found.cumulative[known_attempt] = (position, int(last[place]), int(sizes[place]))
         return
-    messages = PositionSet.from_arrays(ledgers, entries, indexes, its_sizes)
+    messages = PositionSet.from_arrays(*places)
     if kind == INDIVIDUAL:
         found.individual[known_attempt] = messages
-        return
-    properties = _properties_of(rows, first)
-    if kind in (NEGATIVE, DEAD_LETTER):
-        wait_ms = delay_ms if delay_ms >= 0 else None
-        found.rejected[known_attempt, wait_ms, properties, kind == DEAD_LETTER] = messages
-    else:
-        key = (known_attempt, max(delay_ms, 0), max(times, 0), properties)
+    elif kind == RECONSUME_LATER:
+        key = (known_attempt, max(delay_ms, 0), max(times, 0), said[properties])
         found.later[key] = messages
+    else:
+        wait_ms = delay_ms if delay_ms >= 0 else None
+        bury = kind == DEAD_LETTER
+        found.rejected[known_attempt, wait_ms, said[properties], bury] = messages
 
 
-def _batch_sizes(rows: _Rows, about: TopicPartition, state: TopicState) -> Numbers:
+def _batch_sizes(rows: Rows, about: TopicPartition, state: TopicState) -> Numbers:
     """The batch size of each row's entry; 0 if trimmed. Checks that each was published."""
-    numbers = rows.numbers
-    ledger_ids, entries = numbers["ledger_id"], numbers["entry_id"]
+    ledger_ids, entries, indexes = rows["ledger_id"], rows["entry_id"], rows["batch_index"]
     sizes = np.zeros(len(ledger_ids), np.int64)
-    known = state.ledgers_left(about.partition)
-    trimmed = state.trimmed_up_to(about.partition)
+    known = state.partition(about.partition).ledgers_left()
+    trimmed = state.partition(about.partition).trimmed_up_to
     for chosen in _groups([ledger_ids]):
         ledger_id = int(ledger_ids[chosen[0]])
         ledger = known.get(ledger_id)
@@ -296,13 +274,12 @@ def _batch_sizes(rows: _Rows, about: TopicPartition, state: TopicState) -> Numbe
             raise _never_published(about, ledger_id, wrong, ledger)
         runs = ledger.batch_sizes.runs
         sizes[chosen] = runs[0][0] if len(runs) == 1 else ledger.batch_sizes.array()[wanted]
-    beyond = np.flatnonzero((numbers["batch_index"] >= sizes) & (sizes > 0))
+    beyond = np.flatnonzero((indexes >= sizes) & (sizes > 0))
     if len(beyond):
         row = int(beyond[0])
-        position, index = f"{ledger_ids[row]}:{entries[row]}", int(numbers["batch_index"][row])
         raise InvalidCursorPositionError(
-            f"Entry {position} of {about} has {sizes[row]} messages, and a row names batch index "
-            f"{index}. Indexes count from 0. Nothing was acknowledged."
+            f"Entry {ledger_ids[row]}:{entries[row]} of {about} has {sizes[row]} messages, and a "
+            f"row names batch index {indexes[row]}. Indexes count from 0. Nothing was acknowledged."
         )
     return sizes
 
@@ -392,46 +369,60 @@ def _topics(table: pa.Table, topic: str | None) -> tuple[Numbers, list[str]]:
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
 
 
-def _given(table: pa.Table, name: str) -> pa.ChunkedArray | None:
-    """The column, if it exists and has a value."""
+def _properties(table: pa.Table, rejecting: Numbers) -> tuple[Numbers, list[Properties]]:
+    """(each row's index into the list, -1 unless it is `rejecting`; the distinct properties).
+
+    A row's properties are its map without nulls, its error included.
+    """
+    codes = np.full(len(table), -1, np.int64)
+    distinct: list[Properties] = []
+    errors = _taken_column(table, "error", rejecting, pa.string())
+    maps = _taken_column(table, "properties", rejecting, _PROPERTIES)
+    for chosen in _groups([_text_codes(errors), _map_codes(maps)]):
+        first = int(chosen[0])
+        said = [*dict(maps[first].as_py() or ()).items(), (ERROR, errors[first].as_py())]
+        codes[rejecting[chosen]] = len(distinct)
+        distinct.append(tuple((name, text) for name, text in said if text is not None))
+    return codes, distinct
+
+
+def _taken_column(table: pa.Table, name: str, rows: Numbers, kind: pa.DataType) -> pa.Array:
+    """Some rows of a column; nulls if there is none, or nothing in it."""
     if name not in table.column_names or table[name].null_count == len(table):
-        return None
-    return table[name]
+        return pa.nulls(len(rows), kind)
+    return table[name].take(pa.array(rows)).cast(kind).combine_chunks()
 
 
-def _text_codes(texts: pa.ChunkedArray) -> Numbers:
+def _text_codes(texts: pa.Array) -> Numbers:
     """Equal numbers for equal texts; -1 for null."""
-    indices = texts.combine_chunks().dictionary_encode().indices
+    indices = texts.dictionary_encode().indices
     codes: Numbers = pc.fill_null(indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return codes
 
 
-def _map_codes(maps: pa.ChunkedArray) -> Numbers:
+def _map_codes(maps: pa.Array) -> Numbers:
     """Equal numbers for maps of the same pairs in the same order; null is as empty."""
-    flat = maps.cast(_PROPERTIES).fill_null([]).combine_chunks()
-    pairs = _factorized([_text_codes(pa.chunked_array([part])) for part in (flat.keys, flat.items)])
+    flat = maps.fill_null([])
+    pairs = _factorized([_text_codes(flat.keys), _text_codes(flat.items)])
     lists = pa.ListArray.from_arrays(flat.offsets, pa.array(pairs).cast(pa.string()))
-    return _text_codes(pa.chunked_array([pc.binary_join(lists, ",")]))
-
-
-def _properties_of(rows: _Rows, row: int) -> Properties:
-    """A row's map without nulls, its error included."""
-    held = [] if rows.properties is None else rows.properties[row].as_py() or []
-    properties = [(name, value) for name, value in dict(held).items() if value is not None]
-    error = None if rows.errors is None else rows.errors[row].as_py()
-    if error is not None:
-        properties.append((ERROR, error))
-    return tuple(properties)
+    return _text_codes(pc.binary_join(lists, ","))
 
 
 # -- grouping ------------------------------------------------------------------------------------
 
 
+def _taken(rows: Rows, chosen: Numbers) -> Rows:
+    if len(chosen) == len(rows["kind"]):
+        return rows
+    return {name: values[chosen] for name, values in rows.items()}
+
+
 def _groups(keys: list[Numbers]) -> Iterator[Numbers]:
     """The row numbers of each combination of values, ascending within it; all arrays (rows,)."""
-    changing = [key for key in keys if (key != key[0]).any()]
+    changing = [key for key in keys if (key != key[:1]).any()]
     if not changing:
-        yield np.arange(len(keys[0]))
+        if len(keys[0]):
+            yield np.arange(len(keys[0]))
         return
     codes = changing[0] if len(changing) == 1 else _factorized(changing)
     order = np.argsort(codes, kind="stable")

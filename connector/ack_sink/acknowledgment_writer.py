@@ -69,11 +69,9 @@ _known: set[tuple[str, str, str]] = set()
 class AcknowledgmentSink:
     """Rows acknowledge messages."""
 
-    def __init__(
-        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
-    ) -> None:
+    def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         """InvalidOptionError or InvalidMessageError if rows of this schema can't acknowledge."""
-        _check(options, schema, overwrite=overwrite)
+        _check(options, schema)
         self.options, self._root = options, root
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Folded:
@@ -162,18 +160,12 @@ def _type_of(root: Root, topic: str, name: str) -> SubscriptionType | None:
         root.clock.sleep(pause_s(waited_s, remote=root.store.remote))
 
 
-def _check(options: Options, schema: StructType, *, overwrite: bool) -> None:
-    if overwrite:
+def _check(options: Options, schema: StructType) -> None:
+    if foreign := [name for name in options.given if name not in _OPTIONS]:
         raise InvalidOptionError(
-            'Acknowledgements are only ever added. Use mode("append") for write, and '
-            'outputMode("append") for writeStream.'
+            f"Option {foreign[0]} has no meaning here: with subscriptionName a sink acknowledges "
+            "messages, and publishes none. Leave one of the two out."
         )
-    for name in options.given:
-        if name not in _OPTIONS:
-            raise InvalidOptionError(
-                f"Option {name} has no meaning here: with subscriptionName a sink acknowledges "
-                "messages, and publishes none. Leave one of the two out."
-            )
     check_columns(schema, ACK_COLUMNS, "an acknowledgement", "rename the column, or drop it")
     if {"delay", "delay_ms"} <= set(schema.fieldNames()):
         raise InvalidMessageError("Columns delay and delay_ms mean the same: give one of them.")

@@ -190,11 +190,11 @@ def _whole_state(ledger: ManagedLedger, partition: int, last: int, *, heard: boo
     newer = {each.ledger_id for commit in since for each in commit.ledgers}
     there = state.ledgers(partition)
     ledgers = tuple(each for each in there if each.ledger_id not in newer)
-    hidden = state.hidden(partition).of(each.ledger_id for each in ledgers)
-    compacted = state.compacted(partition)
+    hidden = state.partition(partition).hidden.of(each.ledger_id for each in ledgers)
+    compacted = state.partition(partition).compacted
     if compacted is not None and newer:
         compacted = compacted.before(min(newer), there)
-    ended = state.trimmed_up_to(partition).ledger_id + 1 if heard else 0
+    ended = state.partition(partition).trimmed_up_to.ledger_id + 1 if heard else 0
     return replace(
         whole,
         ledgers=ledgers,

@@ -161,7 +161,7 @@ def _subscriptions(letters: Iterable[Letter]) -> Iterator[Record]:
 
 def _done_with(root: Root, about: TopicPartition, letters: Iterable[Letter]) -> Iterator[Record]:
     """Reports that acknowledge the other chunks of copied messages: a letter has the last."""
-    chunks = root.open(TopicName.parse(about.topic)).state.chunks(about.partition)
+    chunks = root.open(TopicName.parse(about.topic)).state.partition(about.partition).chunks
     for letter in letters:
         done = ChunkedMessages.of(chunks).chunks_of(letter.messages) if chunks else PositionSet()
         if done:

@@ -44,7 +44,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.protocol.commands import Subscribe
-from pulsar_spark.protocol.dispatch import Stepped
+from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LONGEST_WAIT_S = 5.0

@@ -79,7 +79,7 @@ def _by_schema(
     partition = MessageInputPartition(root, (TopicRows(about.topic, topic.folder, rows),))
     read = read_messages(partition, _SCHEMA)
     runs = (run for batch in read for run in _runs(batch))
-    ledgers = topic.state.ledgers_left(about.partition)
+    ledgers = topic.state.partition(about.partition).ledgers_left()
     for version, batches in groupby(runs, key=lambda run: run.column(_VERSION)[0].as_py()):
         info = None if version is None else topic.state.schemas.get(version)
         schema = None if info is None else SinkSchema(info, ANY_SCHEMA, encoded=True)

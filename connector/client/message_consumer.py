@@ -214,7 +214,7 @@ class MessageConsumer:
             self._check_open()
             name, commands = self._client.subscription, {}
             for about in self._client.consumers:
-                request = self._client.next_request()
+                request = next(self._client.requests)
                 if isinstance(to, datetime):
                     at_ms = int(to.timestamp() * 1000)
                     commands[about] = Seek(name, timestamp_ms=at_ms, request_id=request)
@@ -229,7 +229,7 @@ class MessageConsumer:
         with self._lock:
             self._check_open()
             client = self._client
-            self._unsubscribing = {about: client.next_request() for about in client.consumers}
+            self._unsubscribing = dict(zip(client.consumers, client.requests, strict=False))
             client.say({
                 about: Unsubscribe(client.subscription, self.name, client.incarnation, request)
                 for about, request in self._unsubscribing.items()

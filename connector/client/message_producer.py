@@ -18,7 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pulsar_spark.connector.client.delayed_flush import DelayedFlush
-from pulsar_spark.connector.sink.message_writer import check_messages_fit, write_messages
+from pulsar_spark.connector.sink.message_writer import write_messages
+from pulsar_spark.connector.sink.outgoing_messages import as_messages
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect, disconnect
 from pulsar_spark.connector.topic_log.topics import Root, options_of
@@ -99,7 +100,8 @@ class MessageProducer:
                 "sequence_id": number, "event_time": event_time, "deliver_at": deliver_at,
                 "deliver_after": deliver_after,
             }  # fmt: skip
-            check_messages_fit(_checked(message), self.options, self.root)
+            now_ms = self.root.clock.wall_ms()
+            as_messages(_checked(message), self.options, self.options["topic"], now_ms)
             if len(self._waiting) >= MOST_WAITING:
                 self.flush()
             self._next_sequence_id = max(self._next_sequence_id, number + 1)

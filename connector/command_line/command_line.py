@@ -19,28 +19,18 @@ from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.version import __version__
 
 COMMANDS: Final = {
-    "demo": (
-        "pulsar_spark.connector.command_line.demo_command",
+    "pulsar_spark.connector.command_line.demo_command":
         "publish 336,776 real flights into a topic and read them all back",
-    ),
-    "standalone": (
-        "pulsar_spark.connector.command_line.standalone_command",
+    "pulsar_spark.connector.command_line.standalone_command":
         "run the broker, which subscriptions need",
-    ),
-    "topics": (
-        "pulsar_spark.connector.command_line.topics_command",
+    "pulsar_spark.connector.command_line.topics_command":
         "list, create, look into and look after topics (no Spark is started)",
-    ),
-    "subscriptions": (
-        "pulsar_spark.connector.command_line.subscriptions_command",
+    "pulsar_spark.connector.command_line.subscriptions_command":
         "list, create, move and delete subscriptions (no Spark is started)",
-    ),
-    "namespaces": (
-        "pulsar_spark.connector.command_line.namespaces_command",
+    "pulsar_spark.connector.command_line.namespaces_command":
         "what holds for all topics of a namespace (no Spark is started)",
-    ),
-}
-"""Name -> the module whose `add_to` declares the rest, and a summary."""
+}  # fmt: skip
+"""The module of each command, whose `add_to` declares the rest -> a summary."""
 
 _EPILOG = """\
 examples:
@@ -88,7 +78,8 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pulsarlite {__version__}")
     parser.set_defaults(group=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, (module, summary) in COMMANDS.items():
+    for module, summary in COMMANDS.items():
+        name = module.rpartition(".")[2].removesuffix("_command")
         command = commands.add_parser(name, help=summary)
         if name in argv[:1]:
             import_module(module).add_to(command)

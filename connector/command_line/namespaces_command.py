@@ -7,9 +7,9 @@ pulsar-admin's `CmdNamespaces` and `CmdTopicPolicies`.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
@@ -18,7 +18,6 @@ from pulsar_spark.connector.command_line.noun import (
     argument,
     one_of,
     opened,
-    switch,
 )
 from pulsar_spark.connector.topic_log.namespace_policies import (
     NamespacePolicies,
@@ -30,62 +29,62 @@ from pulsar_spark.schema.schema_registry import STRATEGIES
 from pulsar_spark.topic_name import NamespaceName
 
 
-@dataclass(frozen=True)
-class Policy:
-    """A policy that a topic and its namespace both have, and the command that sets it."""
+def _constant(name: str, value: bool | None) -> Argument:
+    return argument(f"--{name}", dest="value", action="store_const", const=value, help=f"{name} it")
+
+
+_REMOVE: Final = _constant("remove", None)
+_UNSAID: Final = "unsaid"
+"""What argparse compares with to see whether a choice was made."""
+_SWITCH: Final = one_of(
+    _constant("enable", True), _constant("disable", False), _REMOVE, value=_UNSAID
+)
+_STRATEGY: Final = one_of(
+    argument(
+        "-c", "--compatibility", dest="value", choices=STRATEGIES, metavar="STRATEGY",
+        help=f"one of {', '.join(STRATEGIES)}; FULL where nobody says",
+    ),
+    _REMOVE,
+    value=_UNSAID,
+)  # fmt: skip
+
+
+class Policy(NamedTuple):
+    """A policy that a topic and its namespace both have, and the command that sets it.
+
+    It is stored under `name`; the command's value is None to remove it.
+    """
 
     command: str
     name: str
-    """Where it is stored."""
     called: str
-    choice: Argument
     text: str
+    choice: Argument = _SWITCH
 
-    def given(self, arguments: Namespace) -> str | bool | None:
-        """What the command line says; None removes it."""
-        value: str | bool | None = (
-            arguments.compatibility if "compatibility" in arguments else arguments.enabled
-        )
-        return value
-
-    @staticmethod
-    def words(value: str | bool | None) -> str:
-        return (
-            value if isinstance(value, str) else {True: "on", False: "off", None: "unsaid"}[value]
-        )
+    def said(self, value: Any) -> str:
+        words = {True: "on", False: "off", None: "unsaid"}.get(value, value)
+        return f"{self.called} {words}"
 
 
 NAMESPACES: Final = Noun("What holds for all topics of a namespace that say nothing themselves.")
 add_to = NAMESPACES.add_to
 _NAMESPACE: Final = argument("namespace", metavar="TENANT/NAMESPACE")
-_STRATEGY: Final = one_of(
-    argument(
-        "-c", "--compatibility", choices=STRATEGIES, metavar="STRATEGY",
-        help=f"one of {', '.join(STRATEGIES)}; FULL where nobody says",
-    ),
-    argument("--remove", action="store_true", help="have it unsaid"),
-)  # fmt: skip
 POLICIES: Final = (
     Policy(
-        "set-deduplication", "deduplication", "deduplication", switch(),
-        "Drop messages whose producer name and sequence id were used before. Pulsar: "
-        "set-deduplication.",
+        "set-deduplication", "deduplication", "deduplication",
+        "Drop messages whose producer name and sequence id were used before.",
     ),
     Policy(
         "set-is-allow-auto-update-schema", "is_allow_auto_update_schema", "schema auto update",
-        switch(),
-        "Say whether producers may add schemas. Pulsar: set-is-allow-auto-update-schema.",
+        "Say whether producers may add schemas.",
     ),
     Policy(
         "set-schema-validation-enforce", "schema_validation_enforced", "schema validation",
-        switch(),
-        "Refuse producers without a schema for topics that have one. Pulsar: "
-        "set-schema-validation-enforce.",
+        "Refuse producers without a schema for topics that have one.",
     ),
     Policy(
         "set-schema-compatibility-strategy", "schema_compatibility_strategy",
-        "schema compatibility strategy", _STRATEGY,
-        "Say which schema may follow those of a topic. Pulsar: set-schema-compatibility-strategy.",
+        "schema compatibility strategy", "Say which schema may follow those of a topic.", _STRATEGY,
     ),
 )  # fmt: skip
 
@@ -98,34 +97,33 @@ def _policies(root: Root, arguments: Namespace) -> Iterator[str]:
         yield _said(namespace, policies, policy)
 
 
-def _register(policy: Policy) -> None:
-    @NAMESPACES.command(policy.command, policy.text, _NAMESPACE, policy.choice)
-    def _set(root: Root, arguments: Namespace) -> Iterator[str]:
-        namespace = NamespaceName.parse(arguments.namespace)
-        policies = set_policy(root.store, namespace, **{policy.name: policy.given(arguments)})
-        yield _said(namespace, policies, policy)
-
-
-def register_topic_policies(topics: Noun) -> None:
-    """The same commands for one topic."""
-    for policy in POLICIES:
-        _register_for_topic(topics, policy)
-
-
-def _register_for_topic(topics: Noun, policy: Policy) -> None:
-    @topics.command(policy.command, policy.text, TOPIC, policy.choice)
-    def _set(root: Root, arguments: Namespace) -> Iterator[str]:
-        ledger = opened(root, arguments, "changed")
-        value = policy.given(arguments)
-        ledger.change_settings({policy.name: value})
-        unsaid = ": its namespace's policy holds" if value is None else ""
-        yield f"{ledger.topic}: {policy.called} {policy.words(value)}{unsaid}"
+def _set(policy: Policy, root: Root, arguments: Namespace) -> Iterator[str]:
+    namespace = NamespaceName.parse(arguments.namespace)
+    policies = set_policy(root.store, namespace, **{policy.name: arguments.value})
+    yield _said(namespace, policies, policy)
 
 
 def _said(namespace: NamespaceName, policies: NamespacePolicies, policy: Policy) -> str:
-    words = policy.words(getattr(policies, policy.name))
-    return f"{namespace}: {policy.called} {words}, for topics that don't say themselves"
+    said = policy.said(getattr(policies, policy.name))
+    return f"{namespace}: {said}, for topics that don't say themselves"
 
 
-for _each in POLICIES:
-    _register(_each)
+def _set_of_topic(policy: Policy, root: Root, arguments: Namespace) -> Iterator[str]:
+    ledger = opened(root, arguments, "changed")
+    ledger.change_settings({policy.name: arguments.value})
+    unsaid = ": its namespace's policy holds" if arguments.value is None else ""
+    yield f"{ledger.topic}: {policy.said(arguments.value)}{unsaid}"
+
+
+def register_topic_policies(topics: Noun) -> None:
+    """The commands of `POLICIES` for one topic."""
+    _register(topics, TOPIC, _set_of_topic)
+
+
+def _register(noun: Noun, about: Argument, done: Callable[[Policy, Root, Namespace], Any]) -> None:
+    for policy in POLICIES:
+        text = f"{policy.text} Pulsar: {policy.command}."
+        noun.command(policy.command, text, about, policy.choice)(partial(done, policy))
+
+
+_register(NAMESPACES, _NAMESPACE, _set)

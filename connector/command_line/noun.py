@@ -15,29 +15,24 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import methodcaller
+from typing import Any
 
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root, service_url_of
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.option_values import TIME, parse_time_ms
-from pulsar_spark.options.options import SERVICE_URL_VARIABLE
+from pulsar_spark.options.option_values import Kind
+from pulsar_spark.options.options import SERVICE_URL_VARIABLE, Options
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
-if TYPE_CHECKING:
-    from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-    from pulsar_spark.connector.topic_log.topics import Root
-
-Done = Callable[["Root", Namespace], Iterator[str]]
+Done = Callable[[Root, Namespace], Iterator[str]]
 Argument = Callable[[Any], None]
 """Adds itself to a parser, or to a group of one."""
 
 
 def argument(*flags: str, **options: Any) -> Argument:
     """What `ArgumentParser.add_argument` takes."""
-
-    def add_to(parser: Any) -> None:
-        parser.add_argument(*flags, **options)
-
-    return add_to
+    return methodcaller("add_argument", *flags, **options)
 
 
 def one_of(*choices: Argument, **unsaid: Any) -> Argument:
@@ -105,15 +100,6 @@ def _run(done: Done, arguments: Namespace) -> int:
     return 0
 
 
-def switch() -> Argument:
-    """--enable, --disable or --remove, as pulsar-admin has them."""
-    choices = (
-        argument(f"--{name}", dest="enabled", action="store_const", const=value, help=f"{name} it")
-        for name, value in (("enable", True), ("disable", False), ("remove", None))
-    )
-    return one_of(*choices, enabled="unsaid")  # argparse compares with the default
-
-
 def storage_options(arguments: Namespace) -> dict[str, str]:
     """`--storage NAME=VALUE` as options of the format. InvalidOptionError without a `=`."""
     given = {}
@@ -127,9 +113,6 @@ def storage_options(arguments: Namespace) -> dict[str, str]:
 
 def root_of(arguments: Namespace) -> Root:
     """The root that a command names, or the environment's."""
-    from pulsar_spark.connector.topic_log.topics import Root, service_url_of
-    from pulsar_spark.options.options import Options
-
     url = service_url_of(arguments.service_url)
     if not url:
         raise InvalidOptionError(
@@ -139,12 +122,12 @@ def root_of(arguments: Namespace) -> Root:
     return Root.of(Options.parse({"serviceUrl": url, **storage_options(arguments)}))
 
 
-def time_ms(name: str, text: str) -> int:
-    """The argument's time. InvalidOptionError if it is none."""
+def parsed(flag: str, text: str, kind: Kind) -> Any:
+    """The value that a flag was given. InvalidOptionError if it is not of that kind."""
     try:
-        return parse_time_ms(text)
+        return kind.parse(text)
     except ValueError:
-        raise InvalidOptionError(f"{name} can't be {text!r}: it takes {TIME.expects}.") from None
+        raise InvalidOptionError(f"{flag} {text}: it takes {kind.expects}.") from None
 
 
 def opened(root: Root, arguments: Namespace, to_be: str = "") -> ManagedLedger:

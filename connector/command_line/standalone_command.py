@@ -11,20 +11,16 @@ import signal
 import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
-from types import FrameType
+from functools import partial
 from typing import Any
 
 from pulsar_spark.connector.broker.broker_query import Broker, standalone
-from pulsar_spark.connector.command_line.noun import (
-    SERVICE_URL,
-    STORAGE,
-    argument,
-    storage_options,
-)
+from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argument, storage_options
 from pulsar_spark.connector.session import session
 from pulsar_spark.errors import BrokerFencedError, PulsarliteError
 
 CHECK_EVERY_S = 2.0
+_say = partial(print, flush=True)
 ARGUMENTS = (
     SERVICE_URL,
     STORAGE,
@@ -52,17 +48,13 @@ def add_to(parser: ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def run(arguments: Namespace) -> int:
     """Serve until a signal; the exit status. PulsarliteError if it can't be started."""
     options = storage_options(arguments)
     spark = session("pulsarlite broker", f"local[{arguments.cores}]")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _setter(stop))
+        signal.signal(number, lambda *_: stop.set())
     try:
         with standalone(
             spark,
@@ -100,24 +92,12 @@ def watch(
                 )
             raise PulsarliteError(f"The broker ended: {text}")
         if status["restarts"] > told["restarts"]:
-            say(
-                f"The query failed and has begun again, {status['restarts']} times so far: "
-                f"{_first_line(status['restart_error'])}"
-            )
+            first_line = status["restart_error"].strip().partition("\n")[0]
+            times = f"{status['restarts']} times so far"
+            say(f"The query failed and has begun again, {times}: {first_line}")
         for about, error in status["set_aside"].items():
             if about not in told["set_aside"]:
                 say(f"Set aside, and tried again from time to time: {about}: {error}")
         for about in told["set_aside"].keys() - status["set_aside"].keys():
             say(f"No longer set aside: {about}")
         told = status
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
-
-
-def _setter(stop: threading.Event) -> Callable[[int, FrameType | None], None]:
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    return handle

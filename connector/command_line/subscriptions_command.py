@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
@@ -16,13 +16,13 @@ from pulsar_spark.connector.command_line.noun import (
     argument,
     one_of,
     opened,
+    parsed,
     table,
-    time_ms,
 )
-from pulsar_spark.connector.system.subscription_admin import ask, request_id, subscriptions
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.system.subscription_admin import ask, subscriptions
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options.option_values import TIME, Kind
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition, Seek, Unsubscribe
 from pulsar_spark.topic_name import TopicPartition, check_subscription_name
@@ -37,6 +37,10 @@ SUBSCRIPTIONS: Final = Noun(
 )
 add_to = SUBSCRIPTIONS.add_to
 _SUBSCRIPTION: Final = argument("subscription", metavar="SUBSCRIPTION")
+_SEEKS_TO: Final = Kind(
+    MessageId.parse,
+    "earliest, latest, or a message id LEDGER:ENTRY:PARTITION[:INDEX] as peek prints it",
+)
 
 
 @SUBSCRIPTIONS.command("list", "Show positions, backlogs and consumers. Pulsar: stats.", TOPIC)
@@ -70,12 +74,10 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     argument("--latest", action="store_true", help="at the end, not at the beginning"),
 )
 def _create(root: Root, arguments: Namespace) -> Iterator[str]:
-    topic = opened(root, arguments, "subscribed to")
     check_subscription_name(arguments.subscription)
     where = InitialPosition.LATEST if arguments.latest else InitialPosition.EARLIEST
-    name = arguments.subscription
-    ask(root, {at: CreateSubscription(name, where, request_id()) for at in _partitions(topic)})
-    yield f"Created {name} on {topic.topic}, at the {where.value.lower()}."
+    done = _ask(root, arguments, CreateSubscription(arguments.subscription, where))
+    yield f"Created {done}, at the {where.value.lower()}."
 
 
 @SUBSCRIPTIONS.command(
@@ -89,11 +91,19 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
     ),
 )
 def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
-    topic = opened(root, arguments, "subscribed to")
-    commands = {each: _seek_of(each, arguments) for each in _partitions(topic)}
-    ask(root, {each: command for each, command in commands.items() if command is not None})
-    where = arguments.to or arguments.to_time
-    yield f"{arguments.subscription} on {topic.topic} goes on from {where}."
+    name, only = arguments.subscription, -1
+    if arguments.to_time:
+        seek = Seek(name, timestamp_ms=parsed("--to-time", arguments.to_time, TIME))
+    elif arguments.to == "earliest":
+        seek = Seek.to_earliest(name)
+    elif arguments.to == "latest":
+        seek = Seek.to_latest(name)
+    else:
+        message_id = parsed("--to", arguments.to, _SEEKS_TO)
+        only = message_id.partition
+        seek = Seek(name, message_id.position, message_id.batch_index)
+    done = _ask(root, arguments, seek, only)
+    yield f"{done} goes on from {arguments.to or arguments.to_time}."
 
 
 @SUBSCRIPTIONS.command(
@@ -103,32 +113,18 @@ def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
     _SUBSCRIPTION,
 )
 def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
-    topic = opened(root, arguments, "subscribed to")
-    name = arguments.subscription
-    ask(root, {at: Unsubscribe(name, request_id=request_id()) for at in _partitions(topic)})
-    yield f"Deleted {name} on {topic.topic}."
+    yield f"Deleted {_ask(root, arguments, Unsubscribe(arguments.subscription))}."
 
 
-def _seek_of(about: TopicPartition, arguments: Namespace) -> Seek | None:
-    """What to tell one partition; None if the message id is of another."""
-    name, number = arguments.subscription, request_id()
-    if arguments.to_time:
-        at_ms = time_ms("--to-time", arguments.to_time)
-        return Seek(name, timestamp_ms=at_ms, request_id=number)
-    if arguments.to in ("earliest", "latest"):
-        seek = Seek.to_earliest(name) if arguments.to == "earliest" else Seek.to_latest(name)
-        return Seek(name, seek.position, request_id=number)
-    try:
-        message_id = MessageId.parse(arguments.to)
-    except ValueError as error:
+def _ask(root: Root, arguments: Namespace, command: Any, only: int = -1) -> str:
+    """Have it done on the topic, or on one partition of it; to what it was done."""
+    ledger = opened(root, arguments, "subscribed to")
+    partitions = range(ledger.state.partitions)
+    if only not in (-1, *partitions):
         raise InvalidOptionError(
-            f"--to {arguments.to}: it takes earliest, latest, or a message id "
-            "LEDGER:ENTRY:PARTITION[:INDEX] as peek prints it."
-        ) from error
-    if message_id.partition not in (-1, about.partition):
-        return None
-    return Seek(name, message_id.position, message_id.batch_index, request_id=number)
-
-
-def _partitions(topic: ManagedLedger) -> list[TopicPartition]:
-    return [TopicPartition(topic.topic, number) for number in range(topic.state.partitions)]
+            f"--to {arguments.to} names no partition of {ledger.topic}, which has "
+            f"{len(partitions)}."
+        )
+    chosen = partitions if only == -1 else [only]
+    ask(root, {TopicPartition(ledger.topic, each): command for each in chosen})
+    return f"{arguments.subscription} on {ledger.topic}"

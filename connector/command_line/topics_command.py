@@ -23,8 +23,8 @@ from pulsar_spark.connector.command_line.noun import (
     argument,
     one_of,
     opened,
+    parsed,
     table,
-    time_ms,
 )
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
@@ -35,7 +35,7 @@ from pulsar_spark.connector.topic_log.namespace_policies import enforces_schemas
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.option_values import parse_duration_ms
+from pulsar_spark.options.option_values import DURATION, TIME
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import (
@@ -81,7 +81,7 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         if ledger is None:
             continue
         state = ledger.state
-        messages = sum(state.messages(partition) for partition in range(state.partitions))
+        messages = sum(state.partition(partition).messages for partition in range(state.partitions))
         rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
     if rows:
         yield from table(["topic", "partitions", "messages"], rows)
@@ -161,23 +161,23 @@ def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = opened(root, arguments)
     state = ledger.state
     yield f"{ledger.topic} in {root.store.root}"
-    rows, files = [], set()
+    rows, files, messages = [], set(), 0
     for partition in range(state.partitions):
-        ledgers = list(ledger.ledgers(partition))
+        part = state.partition(partition)
+        messages += part.messages
+        ledgers = list(part.ledgers)
         own = {each.file for each in ledgers}
         files |= own
         rows.append(
             [
                 str(partition), f"{len(ledgers):,}", f"{sum(e.entries for e in ledgers):,}",
-                f"{state.messages(partition):,}", _bytes(state.size_bytes(partition)),
-                f"{len(own):,}",
+                f"{part.messages:,}", _bytes(part.size_bytes), f"{len(own):,}",
                 f"{ledgers[0].ledger_id}:0" if ledgers else "-",
                 f"{ledgers[-1].ledger_id}:{ledgers[-1].entries - 1}" if ledgers else "-",
             ]
         )  # fmt: skip
     heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
     yield from table(heads, rows)
-    messages = sum(state.messages(partition) for partition in range(state.partitions))
     sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
     stored = sum(size or 0 for size in sizes.values())
     yield f"{messages:,} messages in {len(files):,} files of {_bytes(stored)}; {_log(ledger)}"
@@ -234,7 +234,7 @@ def _peek_partition(
 def _rows_shown(ledger: ManagedLedger, info: LedgerInfo, *, reverse: bool) -> Iterable[int]:
     """The rows of its messages that are not hidden."""
     rows: Sequence[int] = range(info.messages)
-    if hidden := ledger.state.hidden(info.partition).of([info.ledger_id]):
+    if hidden := ledger.state.partition(info.partition).hidden.of([info.ledger_id]):
         mask = hidden.row_mask(info)
         rows = [row for row in rows if not mask[row]]
     return reversed(rows) if reverse else rows
@@ -251,9 +251,9 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
     for name in _SHOWN:
         content = message[name]
         if content is not None:
-            text = _moment(content) if name in _TIMES else _text(content, LONGEST_VALUE)
+            text = _moment(content) if name in _TIMES else _text(content)
             parts.append(f"{name} {text}")
-    value = "(null)" if message["value"] is None else _text(message["value"], LONGEST_VALUE)
+    value = "(null)" if message["value"] is None else _text(message["value"])
     return f"{'  '.join(parts)}\n    {value}"
 
 
@@ -310,7 +310,7 @@ def _before_id(ledger: ManagedLedger, text: str) -> dict[int, int]:
 
 
 def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
-    oldest_ms = time_ms("--before-time", text)
+    oldest_ms = parsed("--before-time", text, TIME)
     before = {}
     for partition in range(ledger.state.partitions):
         for each in ledger.ledgers(partition):
@@ -366,9 +366,9 @@ def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
     ),
 )  # fmt: skip
 def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
-    grace_ms = _duration("--grace", arguments.grace)
-    orphan_ms = _duration("--orphan-age", arguments.orphan_age)
-    inactive_ms = _duration("--inactive-age", arguments.inactive_age)
+    grace_ms = parsed("--grace", arguments.grace, DURATION)
+    orphan_ms = parsed("--orphan-age", arguments.orphan_age, DURATION)
+    inactive_ms = parsed("--inactive-age", arguments.inactive_age, DURATION)
     ledger = opened(root, arguments)
     ledger.settle()
     store = LedgerStore(ledger, grace_ms=grace_ms)
@@ -389,15 +389,6 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
 
 
-def _duration(name: str, text: str) -> int:
-    try:
-        return parse_duration_ms(text)
-    except ValueError:
-        raise InvalidOptionError(
-            f"{name} {text}: it takes a duration, such as 500ms, 30s, 5m, 1h or 2d."
-        ) from None
-
-
 def _bytes(count: int) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
@@ -409,11 +400,12 @@ def _moment(moment: dt.datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _text(value: Any, longest: int) -> str:
+def _text(value: Any) -> str:
     """Printable, on one line, and not too long: a message must not play with the terminal."""
     text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
-    cut = text[:longest] + (f"... ({len(text):,} characters)" if len(text) > longest else "")
-    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in cut)
+    cut = f"... ({len(text):,} characters)" if len(text) > LONGEST_VALUE else ""
+    shown = text[:LONGEST_VALUE] + cut
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
 
 
 register_topic_policies(TOPICS)

@@ -129,7 +129,7 @@ class BatchTransaction:
                 "and as what it is committed. Leave it out."
             )
         parsed = Options.parse({**given, "transactional": "true"}, Scope.BATCH_WRITE)
-        sink = MessageSink(parsed, self._root, df.schema, overwrite=False)
+        sink = MessageSink(parsed, self._root, df.schema)
         self._written += chain(*_in_tasks(df, sink.write))
 
     def acknowledge(self, df: DataFrame, subscription: str, *, topic: str | None = None) -> None:
@@ -178,7 +178,7 @@ class BatchTransaction:
         rows = rows_that_acknowledge(df, ack_type, details, topic)
         given = {**self._common, "subscriptionName": subscription}
         parsed = Options.parse(given, Scope.BATCH_WRITE)
-        sink = AcknowledgmentSink(parsed, self._root, rows.schema, overwrite=False)
+        sink = AcknowledgmentSink(parsed, self._root, rows.schema)
         self._said.setdefault(subscription, []).extend(_in_tasks(rows, sink.write))
 
     def _check(self, df: DataFrame) -> None:

@@ -51,7 +51,7 @@ class ContentDigest:
             if array.null_count:
                 lengths = pc.fill_null(pc.binary_length(array), _NULL).to_numpy()
             else:
-                lengths = np.diff(_offsets(array))
+                lengths = np.diff(offsets_of(array))
             self._sums[place] = zlib_ng.crc32(lengths, self._sums[place])
             self._sums[place + 1] = zlib_ng.crc32(payload(array), self._sums[place + 1])
 
@@ -67,12 +67,12 @@ def payload(array: pa.Array) -> memoryview:
     """The bytes of all values, one behind the other. Nothing is copied where none is null."""
     if array.null_count:
         array = array.drop_null()
-    offsets = _offsets(array)
+    offsets = offsets_of(array)
     data = memoryview(array.buffers()[2] or b"").cast("B")
     return data[int(offsets[0]) : int(offsets[-1])]
 
 
-def _offsets(array: pa.Array) -> NDArray[np.int32]:
+def offsets_of(array: pa.Array) -> NDArray[np.int32]:
     """The offset at which each value begins, and the end of the last."""
     if not len(array):
         return np.zeros(1, np.int32)

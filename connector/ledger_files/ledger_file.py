@@ -112,12 +112,6 @@ _ENCODINGS = {
 }
 
 
-_PHYSICAL: Final = {
-    pa.int32(): "INT32", pa.int64(): "INT64", _TIME: "INT64", pa.string(): "BYTE_ARRAY",
-    pa.binary(): "BYTE_ARRAY", pa.map_(pa.string(), pa.string()): "BYTE_ARRAY",
-}  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A written file: its path in the topic's folder, its rows, its seal."""
@@ -135,13 +129,7 @@ class LedgerFileWriter:
     visible before `close`; `abort`, or leaving it open, leaves nothing behind.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        folder: str,
-        *,
-        compression: str = "ZSTD",
-    ) -> None:
+    def __init__(self, store: ObjectStore, folder: str, *, compression: str = "ZSTD") -> None:
         """`compression`: one of COMPRESSION_TYPES."""
         self.path = f"{DATA_FOLDER}/{uuid.uuid4().hex}.parquet"
         self._compression = compression
@@ -186,12 +174,10 @@ class LedgerFileWriter:
         if not self.rows:
             self.abort()
             raise ValueError("a data file holds at least one message")
-        if self._writer is None:
-            self._open(pa.concat_tables(self._waiting), whole=True)
+        writer = self._writer or self._open(pa.concat_tables(self._waiting), whole=True)
         self.end_row_group()
-        assert self._writer is not None
-        self._writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
-        self._writer.close()
+        writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
+        writer.close()
         return DataFile(self.path, self.rows, self._summed.seal(self._output.close()))
 
     def abort(self) -> None:
@@ -231,27 +217,23 @@ class LedgerFileWriter:
 
     def _flush(self, rows: int) -> None:
         waiting = pa.concat_tables(self._waiting)
-        if self._writer is None:
-            self._open(waiting, whole=False)
-        if self._writer is not None:
-            group = waiting.slice(0, rows).select(self._writer.schema.names)
-            for part in _row_groups(group):
-                self._writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
+        writer = self._writer or self._open(waiting, whole=False)
+        for part in _row_groups(waiting.slice(0, rows).select(writer.schema.names)):
+            writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
         self._waiting_rows -= rows
         self._waiting_bytes = self._waiting_bytes * self._waiting_rows // waiting.num_rows
         self._waiting = [waiting.slice(rows)] if self._waiting_rows else []
 
-    def _open(self, sample: pa.Table, *, whole: bool) -> None:
+    def _open(self, sample: pa.Table, *, whole: bool) -> pq.ParquetWriter:
         """Begin the file; `sample` is its beginning, or the whole of it."""
         few = whole and sample.num_rows <= FEW_ROWS
         schema = sample.schema
         if whole:
-            nulls = {n for n in sample.column_names if sample[n].null_count == sample.num_rows}
-            schema = pa.schema([field for field in schema if field.name not in nulls])
-            if not schema.names:
-                schema = sample.schema
+            held = [each for each in schema if sample[each.name].null_count < sample.num_rows]
+            schema = pa.schema(held or list(schema))
         codec, level = _CODECS[self._compression]
-        codecs = dict.fromkeys(_leaves(schema), codec)
+        leaves = (leaf for leaf in _LEAVES if leaf.partition(".")[0] in schema.names)
+        codecs = dict.fromkeys(leaves, codec)
         if "value" in codecs and not _gets_smaller(sample["value"], codec, level):
             codecs["value"] = "none"
         dictionaries = [] if few else _columns_of_few_values(sample, schema)
@@ -262,7 +244,7 @@ class LedgerFileWriter:
         }
         useful = ("publish_time",) if few else _WITH_STATISTICS
         levels = {name: level for name in codecs if level is not None and codecs[name] != "none"}
-        self._writer = pq.ParquetWriter(
+        writer = self._writer = pq.ParquetWriter(
             pa.PythonFile(self._summed, "w"),
             schema,
             compression=codecs,
@@ -273,9 +255,10 @@ class LedgerFileWriter:
             store_schema=False,
             write_page_checksum=True,
         )
-        self._writer.add_key_value_metadata(
+        writer.add_key_value_metadata(
             {VERSION_KEY: str(FILE_FORMAT.version), COMPRESSION_KEY: self._compression}
         )
+        return writer
 
 
 class LedgerFileReader:
@@ -285,7 +268,7 @@ class LedgerFileReader:
     """
 
     def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
-        self._store, self._folder, self._topic = store, folder, topic
+        self._store, self._folder, self.topic = store, folder, topic
         self._keep_open = keep_open
         self._files: OrderedDict[tuple[str, FileSeal | None], RowGroups] = OrderedDict()
 
@@ -365,15 +348,13 @@ class LedgerFileReader:
         text = metadata.get(VERSION_KEY.encode(), b"").decode(errors="replace")
         named = self._named(ledger)
         version = FILE_FORMAT.check_version(int(text) if text.isdecimal() else None, named)
-        columns = (footer.schema.column(number) for number in range(footer.num_columns))
-        found = {f"{each.path} ({each.physical_type})" for each in columns}
-        FILE_FORMAT.check_fields(found, _KNOWN_COLUMNS, named)
+        FILE_FORMAT.check_fields(set(_leaves(footer).values()), _KNOWN_COLUMNS, named)
         if version > 1:
             checked.check_blocks(metadata.get(BLOCKS_KEY.encode(), b""))
         return footer
 
     def _named(self, ledger: LedgerInfo) -> str:
-        return f"{ledger.file} of topic {self._topic}"
+        return f"{ledger.file} of topic {self.topic}"
 
     def _damaged(self, ledger: LedgerInfo, why: object) -> CorruptFileError:
         return FILE_FORMAT.damaged(self._named(ledger), why)
@@ -410,23 +391,20 @@ def _row_groups(rows: pa.Table) -> Iterator[pa.Table]:
         first += count
 
 
-def _leaves(schema: pa.Schema) -> list[str]:
-    """The names of Parquet's leaf columns: a map has two."""
-    names: list[str] = []
-    for field in schema:
-        if pa.types.is_map(field.type):
-            names += [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
-        else:
-            names.append(field.name)
-    return names
+def _leaves(footer: pq.FileMetaData) -> dict[str, str]:
+    """Path of a leaf column -> path and Parquet's type; a map has two leaves."""
+    columns = (footer.schema.column(number) for number in range(footer.num_columns))
+    return {each.path: f"{each.path} ({each.physical_type})" for each in columns}
 
 
-_KNOWN_COLUMNS: Final = frozenset(
-    f"{leaf} ({_PHYSICAL[field.type]})"
-    for field in MESSAGE_SCHEMA
-    for leaf in _leaves(pa.schema([field]))
-)
-"""The known columns, by Parquet's name and type."""
+def _leaves_of_messages() -> dict[str, str]:
+    stored = pa.BufferOutputStream()
+    pq.write_table(MESSAGE_SCHEMA.empty_table(), stored)
+    return _leaves(pq.read_metadata(pa.BufferReader(stored.getvalue())))
+
+
+_LEAVES: Final = _leaves_of_messages()
+_KNOWN_COLUMNS: Final = frozenset(_LEAVES.values())
 
 
 def _gets_smaller(values: pa.ChunkedArray, codec: str, level: int | None) -> bool:

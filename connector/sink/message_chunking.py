@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pulsar_spark.connector.ledger_files.content_digest import offsets_of
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA
 from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE
 from pulsar_spark.options.options import Options
@@ -35,7 +36,7 @@ def in_chunks(messages: pa.Table, options: Options) -> pa.Table:
         for name in messages.column_names
         if name != "value"
     }
-    columns["value"] = _cut(messages["value"], counts, limit)
+    columns["value"] = _cut(messages["value"], counts, chunk_ids * limit)
     columns[PAYLOAD_SIZE] = pa.array(np.minimum(limit, sizes[rows] - chunk_ids * limit))
     known = {number: _uuid(messages, number) for number in np.flatnonzero(counts > 1).tolist()}
     columns["uuid"] = pa.array([known.get(row) for row in rows.tolist()], pa.string())
@@ -63,33 +64,24 @@ def chunk_runs(messages: pa.Table) -> tuple[ChunkRun, ...]:
     goes_on = (np.diff(rows) == 1) & (np.diff(ids) == 1) & (np.diff(codes) == 0)
     firsts = np.concatenate(([0], np.flatnonzero(~goes_on) + 1))
     counts = np.diff(np.concatenate((firsts, [len(rows)])))
-    heads = found.take(pa.array(firsts)).to_pylist()
-    return tuple(
-        ChunkRun(
-            entry_id,
-            head["uuid"],
-            head["chunk_id"],
-            count,
-            head["num_chunks_from_msg"],
-            head["total_chunk_msg_size"],
-        )
-        for entry_id, count, head in zip(rows[firsts].tolist(), counts.tolist(), heads, strict=True)
-    )
+    uuids, chunk_ids, of, sizes = (each.to_pylist() for each in found.take(pa.array(firsts)))
+    entries = rows[firsts].tolist()
+    return tuple(map(ChunkRun, entries, uuids, chunk_ids, counts.tolist(), of, sizes))
 
 
-def _cut(values: pa.ChunkedArray, counts: NDArray[np.int64], limit: int) -> pa.Array:
-    """Each value cut into so many parts; the same bytes, with more offsets into them."""
+def _cut(values: pa.ChunkedArray, counts: NDArray[np.int64], within: NDArray[np.int64]) -> pa.Array:
+    """Each value cut into so many parts, which begin `within` it: more offsets into its bytes."""
     array = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + len(array) + 1]
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = np.repeat(offsets[:-1].astype(np.int64), counts) + within * limit
+    offsets = offsets_of(array)
+    starts = np.repeat(offsets[:-1].astype(np.int64), counts) + within
     cut = np.concatenate((starts, offsets[-1:])).astype(np.int32)
     valid = None
     if array.null_count:
         present = np.repeat(pc.is_valid(array).to_numpy(zero_copy_only=False), counts)
         valid = pa.array(present).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(), len(starts), [valid, pa.py_buffer(cut), data])
+    return pa.Array.from_buffers(
+        pa.binary(), len(starts), [valid, pa.py_buffer(cut), array.buffers()[2]]
+    )
 
 
 def _uuid(messages: pa.Table, row: int) -> str:

@@ -8,7 +8,7 @@ partition that does not exist is an error before anything of the batch is kept. 
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import random
 from collections.abc import Callable
 from typing import Any
@@ -77,25 +77,24 @@ class MessageRouting:
         return chosen
 
     def _chosen_by_user(self, router: MessageRouter, messages: pa.Table) -> NDArray[np.int32]:
-        name = self._options["messageRouter"]
         answer = router(messages.drop_columns([PAYLOAD_SIZE]), self._partitions)
         try:
             chosen = np.asarray(answer)
         except (TypeError, ValueError) as error:
-            raise self._refused(name, f"a {type(answer).__name__}") from error
+            raise self._refused(f"a {type(answer).__name__}") from error
         if chosen.shape != (len(messages),) or not np.issubdtype(chosen.dtype, np.integer):
             found = f"{chosen.dtype} of shape {chosen.shape}"
-            raise self._refused(name, f"{found} for {len(messages)} messages")
+            raise self._refused(f"{found} for {len(messages)} messages")
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < self._partitions:
             wrong = chosen[(chosen < 0) | (chosen >= self._partitions)][0]
-            raise self._refused(name, f"partition {wrong}")
+            raise self._refused(f"partition {wrong}")
         return chosen.astype(np.int32)
 
-    def _refused(self, name: str, found: str) -> InvalidMessageError:
+    def _refused(self, found: str) -> InvalidMessageError:
         return InvalidMessageError(
-            f"messageRouter {name} gave {found} for {self._topic}, which has {self._partitions} "
-            "partitions. It has to give a sequence with one whole number, 0 or more and below "
-            "the number of partitions, for each message."
+            f"messageRouter {self._options['messageRouter']} gave {found} for {self._topic}, which "
+            f"has {self._partitions} partitions. It has to give a sequence with one whole number, "
+            "0 or more and below the number of partitions, for each message."
         )
 
 
@@ -104,11 +103,8 @@ def message_router(options: Options) -> MessageRouter | None:
     path = options["messageRouter"]
     if path is None:
         return None
-    module, _, name = path.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found: Any = pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidOptionError(
             f"messageRouter {path} can't be imported: {error}. It takes package.module:function; "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pulsar_spark.connector.ledger_files.content_digest import content_digest
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges
-from pulsar_spark.connector.schema.schema_codec import encode_values, encoder
+from pulsar_spark.connector.schema.schema_codec import encoder
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, check_validation, register
 from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
@@ -62,28 +62,24 @@ def write_messages(
     are left to the clean-up of orphans. Not `enforced`, as for messages that were published before,
     texts need not be UTF-8, and no topic demands a schema.
     """
-    writers: dict[str, _TopicWriter] = {}
+    writers: dict[TopicName, _TopicWriter] = {}
     encode = encoder(schema.info) if schema and not schema.encoded else None
     for batch in batches:
         if not batch.num_rows:
             continue
         if enforced:
             check_rows(batch)
-        values = encode_values(batch, encode) if encode else batch
-        for topic, rows in _by_topic(values, options["topic"]):
+        if encode:
+            place = batch.schema.get_field_index("value")
+            batch = batch.set_column(place, "value", encode(batch.column(place)))  # noqa: PLW2901
+        for topic, rows in _by_topic(batch, options["topic"]):
             name = TopicName.parse(topic)
-            whole = str(name.partitioned_topic)
-            messages = as_messages(rows, options, whole, root.clock.wall_ms())
+            whole = name.partitioned_topic
+            messages = as_messages(rows, options, str(whole), root.clock.wall_ms())
             if whole not in writers:
-                parsed = name.partitioned_topic
-                writers[whole] = _TopicWriter(parsed, options, root, schema, enforced=enforced)
+                writers[whole] = _TopicWriter(whole, options, root, schema, enforced=enforced)
             writers[whole].add(messages, name.partition_index)
     return [writer.close() for writer in writers.values()]
-
-
-def check_messages_fit(batch: pa.RecordBatch, options: Options, root: Root) -> None:
-    """InvalidMessageError if these rows can't be messages of the options' topic."""
-    as_messages(batch, options, options["topic"], root.clock.wall_ms())
 
 
 class _TopicWriter:

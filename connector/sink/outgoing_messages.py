@@ -34,21 +34,20 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int)
     `rows` have a sink's columns without `topic`, whose argument is the name in errors. They are
     published at `now_ms`. InvalidMessageError names a row that can't be a message.
     """
-    now_us = now_ms * 1000
     columns: dict[str, pa.Array] = {}
     for name in rows.schema.names:
         if name != "deliver_after":
             columns[name] = _cast(rows.column(name), MESSAGE_SCHEMA.field(name).type, name, topic)
     sizes = payload_sizes(columns["value"])
     _check_sizes(sizes, options, topic)
-    columns["publish_time"] = pa.repeat(pa.scalar(now_us, _TIME), rows.num_rows)
+    columns["publish_time"] = pa.repeat(_moment(now_ms), rows.num_rows)
     if options["producerName"]:
         name = columns.get("producer_name")
         if name is None:
             columns["producer_name"] = pa.repeat(options["producerName"], rows.num_rows)
         elif name.null_count:
             columns["producer_name"] = pc.fill_null(name, options["producerName"])
-    deliver_at = _delivery_times(rows, columns.get("deliver_at"), options, topic, now_us)
+    deliver_at = _delivery_times(rows, columns.get("deliver_at"), options, topic, now_ms)
     if deliver_at is not None:
         columns["deliver_at"] = deliver_at
     keys = _sticky_keys(columns.get("ordering_key"), columns.get("key"))
@@ -88,15 +87,14 @@ def _check_sizes(sizes: NDArray[np.int64], options: Options, topic: str) -> None
 
 
 def _delivery_times(
-    rows: pa.RecordBatch, deliver_at: pa.Array | None, options: Options, topic: str, now_us: int
+    rows: pa.RecordBatch, deliver_at: pa.Array | None, options: Options, topic: str, now_ms: int
 ) -> pa.Array | None:
     """Each message's delivery time, from its row, else from the options; None if no row has one.
 
     InvalidMessageError if a row gives it in two ways, or a delay below zero.
     """
     if "deliver_after" in rows.schema.names:
-        delays = rows.column("deliver_after")
-        after = _after(_microseconds(delays, topic), now_us, topic)
+        after = _after(rows.column("deliver_after"), now_ms, topic)
         if deliver_at is not None:
             if pc.any(pc.and_(pc.is_valid(deliver_at), pc.is_valid(after))).as_py():
                 raise InvalidMessageError(
@@ -105,55 +103,45 @@ def _delivery_times(
                 )
             after = pc.coalesce(deliver_at, after)
         deliver_at = after
-    default = _default_delivery(options, now_us)
-    if default is None:
+    default_ms = options["deliverAt"]
+    if options.has("deliverAfter"):
+        default_ms = now_ms + options["deliverAfter"]
+    if default_ms is None:
         return deliver_at
     if deliver_at is None:
-        return pa.repeat(default, rows.num_rows)
-    return pc.fill_null(deliver_at, default)
+        return pa.repeat(_moment(default_ms), rows.num_rows)
+    return pc.fill_null(deliver_at, _moment(default_ms))
 
 
-def _default_delivery(options: Options, now_us: int) -> pa.Scalar | None:
-    if options.has("deliverAt"):
-        return pa.scalar(options["deliverAt"] * 1000, _TIME)
-    if options.has("deliverAfter"):
-        return pa.scalar(now_us + options["deliverAfter"] * 1000, _TIME)
-    return None
+def _moment(time_ms: int) -> pa.Scalar:
+    return pa.scalar(time_ms * 1000, _TIME)
 
 
-def _microseconds(delays: pa.Array, topic: str) -> pa.Array:
-    """A column of durations, or of milliseconds, as microseconds."""
-    if pa.types.is_integer(delays.type):
-        try:
-            return pc.multiply_checked(_cast(delays, pa.int64(), "deliver_after", topic), 1000)
-        except pa.ArrowException as error:
-            raise _too_far(topic) from error
-    return _cast(delays, _DELAY, "deliver_after", topic).cast(pa.int64())
-
-
-def _after(delays_us: pa.Array, now_us: int, topic: str) -> pa.Array:
-    if (pc.min(delays_us).as_py() or 0) < 0:
+def _after(delays: pa.Array, now_ms: int, topic: str) -> pa.Array:
+    """The moments at which durations, or whole milliseconds, are over."""
+    whole = pa.types.is_integer(delays.type)
+    delays = _cast(delays, pa.int64() if whole else _DELAY, "deliver_after", topic)
+    if (pc.min(delays.cast(pa.int64())).as_py() or 0) < 0:
         raise InvalidMessageError(
             f"A message for {topic} has a deliver_after below zero: a delay is 0 or more; for a "
             "moment in the past use deliver_at."
         )
     try:
-        return pc.add_checked(delays_us, now_us).cast(_TIME)
+        if whole:
+            delays = delays.cast(pa.duration("ms")).cast(_DELAY)
+        return pc.add_checked(delays, _moment(now_ms))
     except pa.ArrowException as error:
-        raise _too_far(topic) from error
-
-
-def _too_far(topic: str) -> InvalidMessageError:
-    return InvalidMessageError(
-        f"A message for {topic} has a deliver_after that ends beyond all times: make it shorter."
-    )
+        raise InvalidMessageError(
+            f"A message for {topic} has a deliver_after that ends beyond all times: make it "
+            "shorter."
+        ) from error
 
 
 def _sticky_keys(ordering_key: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
     """The keys that Key_Shared hashes: ordering key, else key; None without such columns."""
-    if ordering_key is None or key is None:
-        return key if ordering_key is None else ordering_key
-    if ordering_key.null_count == len(ordering_key):
+    if key is None:
+        return ordering_key
+    if ordering_key is None or ordering_key.null_count == len(ordering_key):
         return key
     return pc.coalesce(ordering_key, key.cast(pa.binary()))
 

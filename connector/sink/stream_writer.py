@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -65,14 +66,22 @@ class RowSink(Protocol):
         """Let all see what the tasks made, once for an application; without a run, it is gone."""
 
 
-class PulsarliteWriter(DataSourceArrowWriter):
-    """`df.write`: append only."""
-
+class _TaskWriter:
     def __init__(self, sink: RowSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        return _task_done(self._sink, iterator)
+        found = self._sink.write(iterator)
+        spare_the_garbage_collector()
+        context = TaskContext.get()
+        if context is None:
+            return TaskDone(found)
+        names = (QUERY_ID_PROPERTY, RUN_ID_PROPERTY)
+        return TaskDone(found, *map(context.getLocalProperty, names))
+
+
+class PulsarliteWriter(_TaskWriter, DataSourceArrowWriter):
+    """`df.write`: append only."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         application = None
@@ -85,14 +94,8 @@ class PulsarliteWriter(DataSourceArrowWriter):
         """Leave files to the clean-up of orphans."""
 
 
-class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
+class PulsarliteStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """`df.writeStream`: append mode, exactly once for each micro-batch."""
-
-    def __init__(self, sink: RowSink) -> None:
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        return _task_done(self._sink, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         tasks = _tasks(messages)
@@ -108,16 +111,13 @@ class PulsarliteStreamWriter(DataSourceStreamArrowWriter):
 class MessageSink:
     """Rows become messages."""
 
-    def __init__(
-        self, options: Options, root: Root, schema: StructType, *, overwrite: bool
-    ) -> None:
+    def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         """InvalidOptionError, InvalidMessageError, IncompatibleSchemaError or BucketNotFoundError.
 
-        That is, if rows of this type can't be published, as far as can be seen before anything
-        runs.
+        As far as can be seen before anything runs.
         """
         self.options, self._root = options, root
-        self._schema = _checked(options, root, schema, overwrite=overwrite)
+        self._schema = _checked(options, root, schema)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenTopic]:
         return write_messages(batches, self.options, self._root, self._schema)
@@ -134,22 +134,8 @@ class MessageSink:
         if self.options["transactional"]:
             timeout_ms = self.options["transactionTimeout"]
             transaction = begin(self._root.store, application, timeout_ms)
-        topics = [topic for task in found for topic in task]
-        leaves = run_id is None
+        topics, leaves = chain.from_iterable(found), run_id is None
         publish(self._root, topics, application, claim, leaves=leaves, transaction=transaction)
-
-
-def _task_done(sink: RowSink, batches: Iterator[pa.RecordBatch]) -> TaskDone:
-    found = sink.write(batches)
-    spare_the_garbage_collector()
-    context = TaskContext.get()
-    if context is None:
-        return TaskDone(found)
-    return TaskDone(
-        found,
-        context.getLocalProperty(QUERY_ID_PROPERTY),
-        context.getLocalProperty(RUN_ID_PROPERTY),
-    )
 
 
 def _tasks(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
@@ -168,15 +154,8 @@ def _query_of(tasks: Iterable[TaskDone], batch_id: int) -> str:
     return known.pop()
 
 
-def _checked(
-    options: Options, root: Root, schema: StructType, *, overwrite: bool
-) -> SinkSchema | None:
+def _checked(options: Options, root: Root, schema: StructType) -> SinkSchema | None:
     """The schema of the values; None for bytes."""
-    if overwrite:
-        raise InvalidOptionError(
-            'Messages are only ever appended. Use mode("append") for write, and '
-            'outputMode("append") for writeStream.'
-        )
     check_write_schema(schema, typed=options["schemaType"] != SchemaType.BYTES.value)
     if options["topics"] or options["topicsPattern"]:
         raise InvalidOptionError(

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from pulsar_spark.connector.ledger_files.content_digest import payload
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.source.input_partition import RowRange, row_ranges
+from pulsar_spark.connector.source.input_partition import RowRange, lose, row_ranges
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.errors import CorruptFileError, DataLossError
+from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST
@@ -55,7 +55,7 @@ class PartitionChunks:
     def known(self) -> ChunkedMessages | None:
         """The chunked messages as of the ledger's state; None if there never were any."""
         state = self._ledger.state
-        chunks = state.chunks(self._partition)
+        chunks = state.partition(self._partition).chunks
         if not chunks:
             return self._known
         told = list(chunks.items())  # before the ledgers: a refresh may add to both
@@ -114,15 +114,11 @@ class PartitionChunks:
         for part in message.parts:
             info = ledgers.get(part.ledger_id)
             if info is None:
-                lost = (
+                lose(
                     f"Chunks of the message at {message.position} of {self._ledger.topic} were "
-                    "trimmed away before its last one was read"
+                    "trimmed away before its last one was read",
+                    fail=self._fail,
                 )
-                if self._fail:
-                    raise DataLossError(
-                        f"{lost}. Keep messages longer, or set failOnDataLoss to false to go on."
-                    )
-                _log.warning("%s; failOnDataLoss is false, so it is left out", lost)
                 return None
             first = info.batch_sizes.first_message(part.entry_id)
             ranges.append(RowRange(info, first, part.count))
@@ -130,7 +126,7 @@ class PartitionChunks:
         return replace(last, first_row=last.first_row + last.rows - 1, rows=1, chunks=tuple(ranges))
 
 
-def put_together(reader: LedgerFileReader, topic: str, chunks: tuple[RowRange, ...]) -> pa.Array:
+def put_together(reader: LedgerFileReader, chunks: tuple[RowRange, ...]) -> pa.Array:
     """The value of a chunked message, as a column of one row."""
     total = None
     at = 0
@@ -145,11 +141,11 @@ def put_together(reader: LedgerFileReader, topic: str, chunks: tuple[RowRange, .
                 view = memoryview(buffer).cast("B")
             data = payload(batch.column(0))
             if at + len(data) > total:
-                raise _damaged(topic, chunks, f"more than {total}")
+                raise _damaged(reader.topic, chunks, f"more than {total}")
             view[at : at + len(data)] = data
             at += len(data)
     if at != total:
-        raise _damaged(topic, chunks, f"{at}")
+        raise _damaged(reader.topic, chunks, f"{at}")
     offsets = pa.array([0, at], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, buffer])
 

@@ -6,6 +6,7 @@ needs no log unless a file was moved meanwhile. Spark pickles it to the worker.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,11 @@ from pyspark.sql.datasource import InputPartition
 
 from pulsar_spark.connector.ledger_files.ledger_file import ROW_GROUP_ROWS
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import DataLossError
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position_set import PositionSet
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class RowRange:
         )
         part = replace(self, first_row=first, rows=stop - first, mask=None, numbers=numbers)
         selected = self.selected()
-        return part if selected is None else replace(part, mask=_packed(selected[inside]))
+        return part if selected is None else replace(part, mask=packed(selected[inside]))
 
     def selection(self, chosen: NDArray[np.bool_]) -> RowRange | None:
         """The part from the first to the last of the chosen rows, and only those; None if none."""
@@ -75,7 +79,7 @@ class RowRange:
             return None
         first, stop = int(held[0]), int(held[-1]) + 1
         part = self.part(self.first_row + first, self.first_row + stop)
-        return replace(part, mask=_packed(chosen[first:stop]))
+        return replace(part, mask=packed(chosen[first:stop]))
 
     def selected(self) -> NDArray[np.bool_] | None:
         """The mask as booleans, shape (rows,); None if all rows are chosen."""
@@ -103,6 +107,13 @@ class MessageInputPartition(InputPartition):
     fail_on_data_loss: bool = True
 
 
+def lose(lost: str, *, fail: bool, otherwise: str = "go on, or keep messages longer") -> None:
+    """DataLossError says what is lost; with `failOnDataLoss` false it is a warning."""
+    if fail:
+        raise DataLossError(f"{lost}. Set failOnDataLoss to false to {otherwise}.")
+    _log.warning("%s; failOnDataLoss is false, so the query goes on without", lost)
+
+
 def row_ranges(messages: PositionSet, ledgers: LedgerList) -> Iterator[RowRange]:
     """The rows of these messages, in order. `ledgers` has all of their ledgers."""
     for ledger_id in messages.ledger_ids:
@@ -123,6 +134,6 @@ def row_ranges(messages: PositionSet, ledgers: LedgerList) -> Iterator[RowRange]
             yield chosen
 
 
-def _packed(chosen: NDArray[np.bool_]) -> bytes | None:
+def packed(chosen: NDArray[np.bool_]) -> bytes | None:
     """The mask of these rows; None if all are chosen."""
     return None if chosen.all() else np.packbits(chosen).tobytes()

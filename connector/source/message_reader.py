@@ -7,8 +7,8 @@ another is looked up in the log again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,12 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.ledger_files.ledger_file import BATCH_ROWS, LedgerFileReader
 from pulsar_spark.connector.source.chunk_reading import put_together
-from pulsar_spark.connector.source.input_partition import MessageInputPartition, RowRange, TopicRows
+from pulsar_spark.connector.source.input_partition import (
+    MessageInputPartition,
+    RowRange,
+    TopicRows,
+    lose,
+)
 from pulsar_spark.connector.spark.message_columns import stored_columns
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -30,8 +35,6 @@ from pulsar_spark.topic_name import is_persistent
 
 MERGED_AWAY_RETRIES = 3
 
-_log = logging.getLogger(__name__)
-
 
 def read_messages(partition: MessageInputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The messages of one task, in order, as batches of that schema.
@@ -40,12 +43,9 @@ def read_messages(partition: MessageInputPartition, schema: StructType) -> Itera
     """
     columns = _Columns(schema)
     for topic in partition.topics:
-        reader = LedgerFileReader(partition.root.store, topic.folder, topic.topic)
-        try:
+        with closing(LedgerFileReader(partition.root.store, topic.folder, topic.topic)) as reader:
             for rows in topic.ranges:
                 yield from _read_range(partition, topic, rows, reader, columns)
-        finally:
-            reader.close()
     spare_the_garbage_collector()
 
 
@@ -60,7 +60,7 @@ def _read_range(
     done = attempt = 0
     while there is not None and done < rows.rows:
         try:
-            for batch, size in columns.read(reader, topic.topic, there, done):
+            for batch, size in columns.read(reader, there, done):
                 done += size
                 yield batch
         except ObjectNotFoundError:  # noqa: PERF203 - once a ledger, not once a row
@@ -87,16 +87,12 @@ def _found_again(
         if ledger is not None:
             found.append(replace(part, ledger=ledger))
             continue
-        lost = (
-            f"Ledger {ledger_id} of {topic.topic}, partition {number}, was trimmed while it was "
-            "being read"
-        )
-        if is_persistent(topic.topic) and partition.fail_on_data_loss:
-            raise DataLossError(
-                f"{lost}. Keep messages longer, or set failOnDataLoss to false to go on."
+        if is_persistent(topic.topic):  # else nothing was promised
+            lose(
+                f"Ledger {ledger_id} of {topic.topic}, partition {number}, was trimmed while it "
+                "was being read",
+                fail=partition.fail_on_data_loss,
             )
-        if is_persistent(topic.topic):
-            _log.warning("%s; failOnDataLoss is false, so its messages are left out", lost)
         return None
     return replace(found[0], chunks=tuple(found[1:]))
 
@@ -112,7 +108,7 @@ class _Columns:
         self._constants: dict[tuple[str, Any], pa.Array] = {}
 
     def read(
-        self, reader: LedgerFileReader, topic: str, rows: RowRange, done: int
+        self, reader: LedgerFileReader, rows: RowRange, done: int
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """(batch, the number of its file's rows), without the range's first `done` rows."""
         ledger, first, count = rows.ledger, rows.first_row + done, rows.rows - done
@@ -123,7 +119,7 @@ class _Columns:
         constants: dict[str, Any] = {
             "ledger_id": ledger.ledger_id,
             "partition": ledger.partition,
-            "topic": topic,
+            "topic": reader.topic,
             "redelivery_count": 0,
             "attempt": 0,
             "first_chunk_message_id": _first_chunk(rows),
@@ -138,7 +134,7 @@ class _Columns:
             arrays = []
             for name, kind in self._fields:
                 if name == "value" and rows.chunks:
-                    array = put_together(reader, topic, rows.chunks)
+                    array = put_together(reader, rows.chunks)
                 elif name in stored:
                     array = stored[name]
                 elif name in made:

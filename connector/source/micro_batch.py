@@ -9,7 +9,8 @@ task, in order; each row has its attempt and its redelivery count.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,13 +47,14 @@ Ranges = Mapping[tuple[str, str], list[RowRange]]
 """The rows of each (topic, folder), in order."""
 
 
-def admission(options: Options) -> Admission:
+def admission(options: Options, now_s: float) -> Admission:
     """The limits of a source's micro-batches."""
     return Admission(
         options["maxMessagesPerTrigger"],
         options["maxBytesPerTrigger"],
         options["minMessagesPerTrigger"],
         options["maxTriggerDelay"],
+        now_s,
     )
 
 
@@ -78,17 +80,14 @@ def plan_tasks(
 
     if released is not None:
         for about in released.partitions:
-            add(
-                topics.view(about),
-                released.attempts(about),
-                {released.failures: released.of(about)},
-            )
+            counts = {released.failures: released.of(about)}
+            add(topics.view(about), released.attempts(about), counts)
     for about, offset in changed:
         view, since = topics.view(about), begun.get(about)
         _check_nothing_lost(topics, view, since, offset)
         add(view, offset.attempts_since(since, view.ledgers), offset.redelivery_counts)
     if topics.options["subscriptionType"] == "Key_Shared":
-        return list(_by_key(topics, ranges))
+        return _by_key(topics, ranges)
     return _deal(topics, ranges)
 
 
@@ -109,10 +108,8 @@ def _check_nothing_lost(
         done = max(begin.mark_delete_position, floor)
         single = end.individually_deleted.difference(begin.individually_deleted).after(done)
         if done < trimmed and (end.mark_delete_position > done or single.up_to(trimmed)):
-            if (
-                not subscription
-                or acknowledged_up_to(topics.root, view.about, subscription) < trimmed
-            ):
+            about = view.about
+            if not subscription or acknowledged_up_to(topics.root, about, subscription) < trimmed:
                 view.check_present(Cursor(done))
             return
 
@@ -168,53 +165,44 @@ def _tasks_by_key(ranges: Ranges, asked: int | None) -> int:
     chosen = sum(each.messages for each in pieces)
     if chosen <= ROWS_WORTH_SPLITTING:
         return 1
-    return asked or max(
-        1, round((os.cpu_count() or 1) * chosen / sum(each.rows for each in pieces))
-    )
+    share = chosen / sum(each.rows for each in pieces)
+    return asked or max(1, round((os.cpu_count() or 1) * share))
 
 
-def _by_key(topics: SubscribedTopics, ranges: Ranges) -> Iterator[MessageInputPartition]:
+def _by_key(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartition]:
     """The ranges again for each task, with a mask of the keys that are dealt to it.
 
     A key's task follows from its hash alone, whatever the topic and partition.
     """
     tasks = _tasks_by_key(ranges, topics.options["minPartitions"])
+    if tasks == 1:
+        return [_task(topics, ranges)] if any(ranges.values()) else []
     dealt: list[dict[tuple[str, str], list[RowRange]]] = [{} for _ in range(tasks)]
     for topic, rows in ranges.items():
         for each in rows:
             view = topics.view(TopicPartition(topic[0], each.ledger.partition))
-            for number, part in _split(view.ledger, each, tasks):
-                dealt[number].setdefault(topic, []).append(part)
-    yield from (_task(topics, share) for share in dealt if share)
-
-
-def _split(ledger: ManagedLedger, rows: RowRange, tasks: int) -> Iterator[tuple[int, RowRange]]:
-    if tasks == 1:
-        yield 0, rows
-        return
-    owner = _hashes(ledger, rows) % tasks
-    selected = rows.selected()
-    for number in range(tasks):
-        mine = owner == number
-        part = rows.selection(mine if selected is None else mine & selected)
-        if part is not None:
-            yield number, part
+            owner = _hashes(view.ledger, each) % tasks
+            selected = each.selected()
+            for number, share in enumerate(dealt):
+                mine = owner == number
+                part = each.selection(mine if selected is None else mine & selected)
+                if part is not None:
+                    share.setdefault(topic, []).append(part)
+    return [_task(topics, share) for share in dealt if share]
 
 
 def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
     """The spread hash of each row's key; a row without key has its row number."""
-    columns = ("sticky_key_hash",)
-    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    try:
-        table = reader.read_table(rows.ledger, columns, rows.first_row, rows.rows)
-    except ObjectNotFoundError:  # merged into another file since the log was looked at
-        ledger.refresh()
-        found = ledger.ledgers(rows.ledger.partition).get(rows.ledger.ledger_id)
-        if found is None or found == rows.ledger:
-            raise
-        table = reader.read_table(found, columns, rows.first_row, rows.rows)
-    finally:
-        reader.close()
+    span = ("sticky_key_hash",), rows.first_row, rows.rows
+    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+        try:
+            table = reader.read_table(rows.ledger, *span)
+        except ObjectNotFoundError:  # merged into another file since the log was looked at
+            ledger.refresh()
+            found = ledger.ledgers(rows.ledger.partition).get(rows.ledger.ledger_id)
+            if found is None or found == rows.ledger:
+                raise
+            table = reader.read_table(found, *span)
     hashes = pc.fill_null(table[0], -1).to_numpy().astype(np.int64)
     missing = np.flatnonzero(hashes < 0)
     hashes[missing] = missing

@@ -69,22 +69,15 @@ class OffsetStore:
     def _spill(self, offset: StreamOffset, data: bytes) -> dict[str, Any]:
         topic = TopicName.parse(next(iter(offset.items()))[0].topic)
         folder = join(topic.storage_path, "offsets")
+        prefix = join(folder, f"{self._owner}-")
         stored = readable(lambda: data, _offset, folder)
-        if self._spilled is None:
-            self._spilled = self._spilled_before(folder)
-        path = write_hashed(self._root.store, join(folder, f"{self._owner}-"), stored)
+        if self._spilled is None:  # those of earlier runs of this query, oldest first
+            files = sorted(self._root.store.files(folder), key=lambda each: each.modified_ms)
+            self._spilled = deque(each.path for each in files if each.path.startswith(prefix))
+        path = write_hashed(self._root.store, prefix, stored)
         if path not in self._spilled:
             self._spilled.append(path)
         return {"spilled": path, "version": SPILLED_FORMAT.version}
-
-    def _spilled_before(self, folder: str) -> deque[str]:
-        """Paths that earlier runs of this query spilled to, oldest first."""
-        mine = (
-            each
-            for each in self._root.store.files(folder)
-            if each.path.rpartition("/")[2].startswith(f"{self._owner}-")
-        )
-        return deque(each.path for each in sorted(mine, key=lambda each: each.modified_ms))
 
 
 def write_hashed(store: ObjectStore, prefix: str, data: bytes) -> str:

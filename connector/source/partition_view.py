@@ -11,7 +11,6 @@ and the `failOnDataLoss` of Spark's Kafka source.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -19,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark.connector.source.chunk_reading import PartitionChunks
-from pulsar_spark.connector.source.input_partition import RowRange
+from pulsar_spark.connector.source.input_partition import RowRange, lose, packed
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.errors import DataLossError
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerList
@@ -33,8 +31,6 @@ from pulsar_spark.topic_name import TopicPartition, is_persistent
 
 Numbers = Mapping[str, Mapping[int, PositionSet]]
 """Column -> number -> the messages that have it; others have 0."""
-
-_log = logging.getLogger(__name__)
 
 
 class PartitionView:
@@ -53,20 +49,19 @@ class PartitionView:
         self._reads_compacted = compacted
         self._is_consumers = options.has("subscriptionName")
         self._fail = bool(options["failOnDataLoss"])
-        self._seen: tuple[int, LedgerList, PositionSet] = (-1, LedgerList(), NOTHING)
+        self._seen = -1, (LedgerList(), NOTHING)
 
     # -- what there is -----------------------------------------------------------------------
 
     @property
     def ledgers(self) -> LedgerList:
         """The ledgers that there are to read, by ascending id."""
-        compacted = self._compacted
-        return self.ledger.ledgers(self.about.partition) if compacted is None else self._see()[1]
+        return self._see()[0]
 
     @property
     def removed(self) -> PositionSet:
         """The messages of `ledgers` that compaction has removed."""
-        return NOTHING if self._compacted is None else self._see()[2]
+        return self._see()[1]
 
     @property
     def uncounted(self) -> PositionSet:
@@ -80,14 +75,14 @@ class PartitionView:
     @property
     def hidden(self) -> HiddenMessages:
         """Messages that nobody reads: duplicates."""
-        return self.ledger.state.hidden(self.about.partition)
+        return self.ledger.state.partition(self.about.partition).hidden
 
     @property
     def lost_up_to(self) -> Position:
         """The position up to which nothing can be read any more."""
         if self._compacted is not None:
             return EARLIEST
-        return self.ledger.state.trimmed_up_to(self.about.partition)
+        return self.ledger.state.partition(self.about.partition).trimmed_up_to
 
     @property
     def first_position(self) -> Position:
@@ -99,9 +94,7 @@ class PartitionView:
     def last_position(self) -> Position:
         """The last entry that exists; `trimmed` if none does."""
         ledgers = self.ledgers
-        if not len(ledgers):
-            return self.trimmed
-        return ledgers[-1].last
+        return ledgers[-1].last if len(ledgers) else self.trimmed
 
     @property
     def trimmed(self) -> Position:
@@ -115,12 +108,13 @@ class PartitionView:
         if done >= trimmed:
             return cursor
         if is_persistent(self.about.topic):  # else nothing was promised
-            self._lose(
+            lose(
                 f"Messages after {done} up to {trimmed} of {self.about} were trimmed away before "
                 "they were read: the query was stopped for longer than the topic keeps messages, "
                 "or its checkpoint, or the message id to start from, is old",
-                f"go on from {self.first_position}, or start with a new checkpoint; to keep "
-                "messages longer, trim later",
+                fail=self._fail,
+                otherwise=f"go on from {self.first_position}, or start with a new checkpoint; to "
+                "keep messages longer, trim later",
             )
         return cursor.union(Cursor(trimmed))
 
@@ -154,39 +148,37 @@ class PartitionView:
         """Whether messages of a ledger, removed since they were planned, can't be read any more."""
         if self.ledger.ledgers(self.about.partition).get(ledger_id) is not None:
             return False
-        self._lose(
+        lose(
             f"Messages of ledger {ledger_id} of {self.about.topic}, partition "
             f"{self.about.partition}, that belong to a micro-batch which is repeated were removed "
             "by a compaction since, and what they were made of had been trimmed before",
-            "go on without them: each has a newer message of its key",
+            fail=self._fail,
+            otherwise="go on without them: each has a newer message of its key",
         )
         return True
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _lose(self, lost: str, otherwise: str) -> None:
-        """DataLossError, or a warning if the user wants to go on."""
-        if self._fail:
-            raise DataLossError(f"{lost}. Set failOnDataLoss to false to {otherwise}.")
-        _log.warning("%s; failOnDataLoss is false, so the query goes on", lost)
-
     @property
     def _compacted(self) -> CompactedLedgers | None:
         if not self._reads_compacted:
             return None
-        return self.ledger.state.compacted(self.about.partition)
+        return self.ledger.state.partition(self.about.partition).compacted
 
-    def _see(self) -> tuple[int, LedgerList, PositionSet]:
-        """(number of the log's state, ledgers, removed) of a compacted partition."""
-        compacted, number = self._compacted, self.ledger.state.number
-        if self._seen[0] != number and compacted is not None:
-            ledgers = self.ledger.ledgers(self.about.partition)
+    def _see(self) -> tuple[LedgerList, PositionSet]:
+        """(`ledgers`, `removed`); those of a compacted partition once for each state of the log."""
+        compacted, ledgers = self._compacted, self.ledger.ledgers(self.about.partition)
+        if compacted is None:
+            return ledgers, NOTHING
+        number, seen = self._seen
+        if number != self.ledger.state.number:
             if self._is_consumers:
                 ledgers = compacted.with_log(ledgers)
-                self._seen = (number, ledgers, compacted.removed_from(ledgers))
+                seen = ledgers, compacted.removed_from(ledgers)
             else:
-                self._seen = (number, compacted.view(ledgers), compacted.removed)
-        return self._seen
+                seen = compacted.view(ledgers), compacted.removed
+            self._seen = self.ledger.state.number, seen
+        return seen
 
 
 def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:
@@ -194,7 +186,7 @@ def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> I
 
     Messages that neither has are left out.
     """
-    ledgers, compacted = ledger.ledgers(partition), ledger.state.compacted(partition)
+    ledgers, compacted = ledger.ledgers(partition), ledger.state.partition(partition).compacted
     there = messages.of_ledgers(each for each in messages.ledger_ids if ledgers.get(each))
     if compacted is not None:
         trimmed = messages.difference(there).intersection(compacted.kept)
@@ -225,9 +217,8 @@ def _kept_ranges(
             ("entry_id", entries.astype(np.int32).tobytes()),
             ("batch_index", indexes.astype(np.int32).tobytes()),
         )
-        mask = None if wanted.all() else np.packbits(wanted).tobytes()
         columns = _columns(numbers, ledger, kept, wanted)
-        yield replace(rows, mask=mask, numbers=(*ids, *columns))
+        yield replace(rows, mask=packed(wanted), numbers=(*ids, *columns))
 
 
 def _columns(

@@ -8,6 +8,7 @@ that was published earlier, as Pulsar's `seek(timestamp)`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -109,16 +110,13 @@ def before_time(view: PartitionView, time_ms: int) -> Position:
     if newest.max_publish_time_ms < time_ms:
         return newest.last
     ledger = view.ledger
-    compacted = ledger.state.compacted(newest.partition)
+    compacted = ledger.state.partition(newest.partition).compacted
     numbers, rows = np.arange(newest.messages), newest
     if compacted is not None and compacted.ledgers.get(newest.ledger_id) == newest:
         numbers, there = kept_rows(compacted, newest)
         rows = there.ledger
-    reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-    try:
+    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
         times = reader.read_table(rows, ["publish_time"])["publish_time"]
-    finally:
-        reader.close()
     entries, firsts = np.unique(newest.batch_sizes.places(numbers)[0], return_index=True)
     micros = pc.cast(times, "int64").to_numpy()[firsts]
     earlier = entries[micros < time_ms * 1000]

@@ -1,9 +1,10 @@
-"""The streaming source of a Reader: offsets are cursors, a micro-batch is their difference.
+"""Sources without a subscription: a Reader's stream, and `spark.read`, as Spark calls them.
 
-Invariants: the constructor has no effects, since Spark builds readers in several processes; the
-first `latestOffset` resolves where to begin, so that "latest" is pinned in Spark's log; when
-nothing is new it returns `start` itself, since Spark compares offsets as text; a batch is planned
-from its two offsets alone, and so the same after any restart.
+Invariants: offsets are cursors, and a micro-batch is planned from its two offsets alone, so it is
+the same after any restart; a batch is one micro-batch, whose end is fixed when it is planned; a
+stream's constructor has no effects, since Spark builds readers in several processes; the first
+`latestOffset` resolves where to begin, so that "latest" is pinned in Spark's log; when nothing is
+new it returns `start` itself, since Spark compares offsets as text.
 
 Follows Spark's `KafkaMicroBatchStream`. What Spark calls, and when: ARCHITECTURE.md.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -25,17 +26,22 @@ from pyspark.sql.types import StructType
 from pulsar_spark.connector.source.input_partition import MessageInputPartition
 from pulsar_spark.connector.source.micro_batch import admission, plan_tasks
 from pulsar_spark.connector.source.offset_store import OffsetStore
-from pulsar_spark.connector.source.start_positions import StartPosition, start_position
+from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.source.start_positions import (
+    StartPosition,
+    end_position,
+    start_position,
+)
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
+from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.planning.admission import Waiting
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.topic_name import TopicPartition, is_persistent
 
 LONGEST_WAIT_S = 0.2
@@ -56,8 +62,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check()
         return StreamOffset(None).to_json_value()
 
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._check()
+        self._topics.end_here()
+
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The last position of each partition, for the query's progress: the lag can be seen."""
+        topics: dict[str, dict[str, Any]] = {}
+        for (topic, number), view in self._topics.partitions().items():
+            topics.setdefault(topic, {})[str(number)] = self._progress(view)
+        return {"topics": topics, "version": 1} if topics else None
 
     def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
         batches = read_values(partition, self._schema, self._values)
@@ -70,6 +87,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """End the process if Spark has hung up on it. A consumer's lease then lapses in time."""
         leave_if_hung_up()
+
+    def _pause(self, news_s: float) -> None:
+        quiet_s = self._clock.monotonic_s() - news_s
+        self._clock.sleep(pause_s(quiet_s, remote=self._topics.root.store.remote))
+
+    def _progress(self, view: PartitionView) -> Any:
+        return str(view.last_position)
 
     def _check(self) -> None:
         """Check schema, options and topics before all else.
@@ -89,20 +113,10 @@ class PulsarliteStreamReader(StreamReader):
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         super().__init__(options, schema, SubscribedTopics(options, root))
         self._start = start_position(options, default="latest")
-        self._admission = admission(options)
-        self._stop_at: dict[TopicPartition, Position] | None = None
-        self._last_batch_s = self._clock.monotonic_s()
-        self._turn = 0
+        self._admission = admission(options, self._clock.monotonic_s())
         self._connected: set[TopicPartition] = set()
 
     # -- what Spark calls ----------------------------------------------------------------------
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._check()
-        self._topics.refresh()
-        self._stop_at = {
-            about: view.last_position for about, view in self._topics.partitions().items()
-        }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
@@ -118,20 +132,11 @@ class PulsarliteStreamReader(StreamReader):
             self._topics.refresh()
             planned = self._plan(begun)
             if planned is not None:
-                self._last_batch_s = self._clock.monotonic_s()
-                self._turn += 1
+                self._admission.planned(self._clock.monotonic_s())
                 return self._offsets.save(planned)
-            if self._stop_at is not None or self._clock.monotonic_s() >= deadline:
+            if self._topics.ends or self._clock.monotonic_s() >= deadline:
                 return start
-            quiet_s = self._clock.monotonic_s() - self._last_batch_s
-            self._clock.sleep(pause_s(quiet_s, remote=self._topics.remote))
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The last position of each partition, for the query's progress: the lag can be seen."""
-        topics: dict[str, dict[str, str]] = {}
-        for (topic, number), view in self._topics.partitions().items():
-            topics.setdefault(topic, {})[str(number)] = str(view.last_position)
-        return {"topics": topics, "version": 1} if topics else None
+            self._pause(self._admission.last_batch_s)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
         self._check()
@@ -163,14 +168,41 @@ class PulsarliteStreamReader(StreamReader):
             cursor = view.check_present(offsets[about].cursor)
             if cursor is not offsets[about].cursor:  # so that a loss is reported once
                 offsets[about], pinned = offsets[about].planned(cursor), True
-            stop_at = None if self._stop_at is None else self._stop_at.get(about, EARLIEST)
-            waiting[about] = Waiting(cursor, view.ledgers, stop_at, view.uncounted)
-        waited_ms = None
-        if self._stop_at is None:
-            waited_ms = int((self._clock.monotonic_s() - self._last_batch_s) * 1000)
-        taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
+            end = self._topics.end_of(about)
+            waiting[about] = Waiting(cursor, view.ledgers, end, view.uncounted)
+        now_s = None if self._topics.ends else self._clock.monotonic_s()
+        taken = self._admission.admit(waiting, now_s)
         for about, messages in taken.items():
             passed = waiting[about].with_uncounted(messages)
             cursor = offsets[about].cursor.acknowledge(passed).advance(waiting[about].ledgers)
             offsets[about] = offsets[about].planned(cursor)
         return StreamOffset(offsets) if pinned or taken else None
+
+
+class PulsarliteReader(DataSourceReader):
+    """Reads topics from `startingOffsets` (earliest) to `endingOffsets` (latest)."""
+
+    def __init__(self, options: Options, root: Root, schema: StructType) -> None:
+        self._schema = schema
+        self._values = TypedValues.of(options, root, schema)
+        self._start = start_position(options, default="earliest")
+        self._end = end_position(options)
+        self._topics = SubscribedTopics(options, root)
+        topics = SubscribedTopics(options, root)  # of its own: open topics don't pickle
+        check_typed_schema(options, schema, topics.typed_ledgers())
+
+    def partitions(self) -> list[MessageInputPartition]:
+        self._topics.refresh()
+        views = self._topics.partitions()
+        for position in (self._start, self._end):
+            position.check_topics(views)
+        offsets = {}
+        for about, view in views.items():
+            check_kept(about.topic)
+            start = view.check_present(self._start.cursor(view))
+            offsets[about] = PartitionOffset.beginning(start).planned(self._end.cursor(view))
+        tasks = plan_tasks(self._topics, StreamOffset(), StreamOffset(offsets))
+        return tasks or [MessageInputPartition(self._topics.root, ())]
+
+    def read(self, partition: MessageInputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        return read_values(partition, self._schema, self._values)

@@ -17,6 +17,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
 from pulsar_spark.options.consumer_options import retry_topic
 from pulsar_spark.options.options import Options
+from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 
@@ -30,14 +31,18 @@ class SubscribedTopics:
         self._looked_s: float | None = None
         self._ledgers: dict[str, ManagedLedger] = {}
         self._views: dict[TopicPartition, PartitionView] = {}
+        self._ends_at: dict[TopicPartition, Position] | None = None
 
     @cached_property
     def _names(self) -> list[TopicName]:
-        return named_topics(self.options)
-
-    @property
-    def remote(self) -> bool:
-        return self.root.store.remote
+        """The topics that are named; InvalidOptionError if there are none, and no pattern."""
+        texts = [self.options["topic"]] if self.options["topic"] else self.options["topics"]
+        if not texts and not self._pattern:
+            raise InvalidOptionError(
+                'Which topic? Give one of topic, topics and topicsPattern, as in .option("topic", '
+                '"flights").'
+            )
+        return [TopicName.parse(text) for text in texts]
 
     def refresh(self) -> bool:
         """Take in new commits, new partitions and new topics; False if there were none.
@@ -65,9 +70,7 @@ class SubscribedTopics:
     @cached_property
     def retry_topic(self) -> str | None:
         """The full name of the retry letter topic that is read as well, with enableRetry."""
-        if not self.first_topic:
-            return None
-        retry = retry_topic(self.options, self.first_topic)
+        retry = retry_topic(self.options, self.first_topic) if self.first_topic else None
         return None if retry is None else retry.partitioned_topic_name
 
     def open_retry_topic(self) -> None:
@@ -120,6 +123,23 @@ class SubscribedTopics:
                 )
         return {about: self.view(about) for about in found}
 
+    def end_here(self) -> None:
+        """Let reading end behind what is there now."""
+        self.refresh()
+        self._ends_at = {
+            about: view.last_position if len(view.ledgers) else EARLIEST
+            for about, view in self.partitions().items()
+        }
+
+    @property
+    def ends(self) -> bool:
+        """Whether reading ends: `end_here` was called."""
+        return self._ends_at is not None
+
+    def end_of(self, about: TopicPartition) -> Position | None:
+        """The last position of the partition to read; None if reading goes on for ever."""
+        return None if self._ends_at is None else self._ends_at.get(about, EARLIEST)
+
     def _discover(self) -> None:
         if self._pattern is None:
             return
@@ -129,18 +149,6 @@ class SubscribedTopics:
         self._looked_s = now_s
         for topic in self.root.matching(self._pattern):
             name = str(topic)
-            found = None if name in self._ledgers else self.root.open_found(topic)
-            if found is not None:
+            if name not in self._ledgers and (found := self.root.open_found(topic)) is not None:
                 check_reading(name, self.options)
                 self._ledgers[name] = found
-
-
-def named_topics(options: Options) -> list[TopicName]:
-    """The topics that the options name; InvalidOptionError if there are none and no pattern."""
-    texts = [options["topic"]] if options["topic"] else list(options["topics"])
-    if not texts and not options["topicsPattern"]:
-        raise InvalidOptionError(
-            'Which topic? Give one of topic, topics and topicsPattern, as in .option("topic", '
-            '"flights").'
-        )
-    return [TopicName.parse(text) for text in texts]

@@ -116,11 +116,11 @@ class TypedValues:
         parts, places, reasons = [], [], {}
         for version in distinct:
             mask = pc.is_null(versions) if version is None else pc.equal(versions, version)
-            rows = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
-            part, why = self._decoder(topic, ledger, version)(values.take(pa.array(rows)))
+            rows = pc.indices_nonzero(mask)
+            part, why = self._decoder(topic, ledger, version)(values.take(rows))
             parts.append(part)
-            places.append(rows)
-            reasons.update({int(rows[row]): text for row, text in why.items()})
+            places.append(rows.to_numpy())
+            reasons.update({rows[row].as_py(): text for row, text in why.items()})
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_arrays(parts).take(pa.array(order)), dict(sorted(reasons.items()))
 
@@ -214,11 +214,8 @@ def value_type(ledgers: Iterable[ManagedLedger]) -> DataType:
 
 def _reader(schemas: Sequence[SchemaInfo], wanted: DataType | None) -> SchemaInfo | None:
     """The newest schema that gives the settled type, or any type."""
-    for info in reversed(schemas):
-        kind = _spark_type(info)
-        if kind is not None and wanted in (None, kind):
-            return info
-    return None
+    fitting = (i for i in reversed(schemas) if (kind := _spark_type(i)) and wanted in (None, kind))
+    return next(fitting, None)
 
 
 def _spark_type(info: SchemaInfo) -> DataType | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
@@ -25,7 +26,6 @@ from pulsar_spark.planning.partition_consumer import Offered
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import Report
 from pulsar_spark.protocol.policies import hosted_policies
@@ -55,16 +55,13 @@ class ConsumerRun:
         """The time of the last news."""
         self._options, self._root, self._clock = options, root, root.clock
         self._held_back, self._completed = held_back, completed
-        self._admission = admission(options)
+        self._admission = admission(options, self.news_s)
         self._times = DeliveryTimes() if options["delayedDelivery"] else None
         self._client: SubscriptionClient | None = None
-        self._stop_at: dict[TopicPartition, Position] | None = None
         self._delivered: dict[TopicPartition, PositionSet] = {}
         """This run's deliveries by hand under AvailableNow: rejections wait for the next run."""
         self._said: dict[TopicPartition, Report] = {}
         self._said_s = 0.0
-        self._last_batch_s = self.news_s
-        self._turn = 0
         self._asked: dict[TopicPartition, int] = {}
         self._asked_s = 0.0
 
@@ -107,14 +104,6 @@ class ConsumerRun:
             self.news_s = self._clock.monotonic_s()
         return news
 
-    def last_positions(self) -> dict[TopicPartition, tuple[Position, int | None]]:
-        """The last position of each partition, and the subscription's backlog before it."""
-        found = {}
-        for partition, view in self.topics.partitions().items():
-            backlog = None if self._client is None else self._client.backlog(partition)
-            found[partition] = (view.last_position, backlog)
-        return found
-
     @property
     def _connection(self) -> SubscriptionClient:
         assert self._client is not None, "it is connected first"
@@ -122,23 +111,10 @@ class ConsumerRun:
 
     # -- planning ------------------------------------------------------------------------------
 
-    def end_here(self) -> None:
-        """Read only what is there now: the run ends behind it."""
-        self.topics.refresh()
-        self._stop_at = {
-            partition: view.last_position if len(view.ledgers) else EARLIEST
-            for partition, view in self.topics.partitions().items()
-        }
-
     @property
     def must_ask(self) -> bool:
         """Whether a request to the broker is still without its answer."""
         return bool(self._asked)
-
-    @property
-    def ends(self) -> bool:
-        """Whether the run ends: `end_here` was called."""
-        return self._stop_at is not None
 
     def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
         """The ledgers of each partition that the offset names."""
@@ -161,16 +137,14 @@ class ConsumerRun:
                 self._delivered.pop(partition, None)
                 offsets[partition] = consumer.plan(None, {}, offered[partition].waiting.ledgers)
                 pinned = True
-        waited_ms = None
-        if self._stop_at is None:
-            waited_ms = int((self._clock.monotonic_s() - self._last_batch_s) * 1000)
         waiting = {partition: each.waiting for partition, each in offered.items()}
-        taken = self._admission.admit(waiting, waited_ms=waited_ms, turn=self._turn)
+        now_s = None if self.topics.ends else self._clock.monotonic_s()
+        taken = self._admission.admit(waiting, now_s)
         for partition, messages in taken.items():
             consumer, start = client.consumers[partition], begun.get(partition)
             by_attempt = offered[partition].by_attempt(messages)
             offsets[partition] = consumer.plan(start, by_attempt, waiting[partition].ledgers)
-            if self._stop_at is not None and not consumer.automatic:
+            if self.topics.ends and not consumer.automatic:
                 delivered = self._delivered.get(partition, PositionSet()).union(messages)
                 self._delivered[partition] = delivered.after(consumer.floor)
         if not (pinned or taken):
@@ -184,8 +158,7 @@ class ConsumerRun:
         """Report what the planned micro-batch will deliver, before its offset is handed out."""
         self.report(begun, planned)
         self._asked = {}
-        self._last_batch_s = self._clock.monotonic_s()
-        self._turn += 1
+        self._admission.planned(self._clock.monotonic_s())
 
     def _offered(
         self, partition: TopicPartition, start: PartitionOffset | None, client: SubscriptionClient
@@ -201,7 +174,7 @@ class ConsumerRun:
             if self._times is not None and not consumer.command.subscription_type.is_shared:
                 hidden.append(self._times.ahead(view, self._clock.wall_ms()))
             offered = consumer.offered(
-                start, view.ledgers, PositionSet.union_of(hidden), self._end_of(partition),
+                start, view.ledgers, PositionSet.union_of(hidden), self.topics.end_of(partition),
                 view.removed,
             )  # fmt: skip
             trimmed = view.lost_up_to
@@ -212,9 +185,6 @@ class ConsumerRun:
             if not client.hear():
                 view.check_present(Cursor(consumer.floor))
                 consumer.give_up(trimmed)
-
-    def _end_of(self, partition: TopicPartition) -> Position | None:
-        return None if self._stop_at is None else self._stop_at.get(partition, EARLIEST)
 
     # -- reporting -------------------------------------------------------------------------------
 
@@ -278,7 +248,7 @@ class ConsumerRun:
         client = self._connection
         consumers = client.consumers
         if not self._asked and all(each.connected for each in consumers.values()):
-            self._asked = {partition: client.next_request() for partition in consumers}
+            self._asked = dict(zip(consumers, client.requests, strict=False))
             self._say(self._reports(begun, begun, self._asked))
         if all(self._is_heard_out(partition, client) for partition in consumers):
             return True
@@ -302,7 +272,7 @@ class ConsumerRun:
         asked, step = self._asked.get(partition), client.stepped.get(partition)
         if asked is None or step is None or client.consumers[partition].answered < asked:
             return False
-        end = self._end_of(partition)
+        end = self.topics.end_of(partition)
         return end is None or step.last_position >= end
 
 
@@ -328,14 +298,13 @@ class DeliveryTimes:
         number = about.partition
         while (info := ledger.ledgers(number).first_after(self._seen.get(about, -1))) is not None:
             if info.max_deliver_at_ms is not None and info.max_deliver_at_ms > now_ms:
-                reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
-                times = delivery_times_of(ledger, info, reader)
-                reader.close()
+                with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+                    times = delivery_times_of(ledger, info, reader)
                 if times is not None:
                     delayed = delayed.add_ledger(info, times, now_ms)
             self._seen[about] = info.ledger_id
         delayed, _ = delayed.scheduled_messages(now_ms, policies.delayed_delivery_tick_ms)
-        trimmed = ledger.state.trimmed_up_to(number).ledger_id
+        trimmed = ledger.state.partition(number).trimmed_up_to.ledger_id
         delayed = delayed.without([each for each in delayed.messages.ledger_ids if each <= trimmed])
         self._delayed[about] = delayed
         return delayed.messages

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
@@ -27,8 +28,7 @@ from pulsar_spark.options.consumer_options import permits_of, subscribe_command
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
-from pulsar_spark.protocol.dispatch import Stepped
-from pulsar_spark.protocol.ready import Reply
+from pulsar_spark.protocol.ready import Reply, Stepped
 from pulsar_spark.topic_name import TopicPartition
 
 TOLD_AFTER_S = 5.0
@@ -70,7 +70,8 @@ class SubscriptionClient:
         self._heard = self._dispatch.refresh()
         self._keeper = LeaseKeeper(self._root.store)
         self.incarnation = self._next_incarnation(begun.incarnation)
-        self._request = 0
+        self.requests = count(1)
+        """The numbers of its next requests."""
         self._counts: dict[str, int] = {}
         """The partitions of each topic, as of the latest look."""
         self.heard_s = self._root.clock.monotonic_s()
@@ -96,10 +97,6 @@ class SubscriptionClient:
         )
         if self._tell_at_s is None:
             self._tell_at_s = self._root.clock.monotonic_s() + TOLD_AFTER_S
-
-    def next_request(self) -> int:
-        self._request += 1
-        return self._request
 
     def permits(self) -> int:
         """How many messages of each partition the consumer may hold."""
@@ -174,7 +171,7 @@ class SubscriptionClient:
                     retries=about.topic == self._topics.retry_topic,
                 ),
                 resumes=about in self._resumes,
-                request_id=self.next_request(),
+                request_id=next(self.requests),
                 partitions=self._counts[about.topic],
             )
             if about in late:

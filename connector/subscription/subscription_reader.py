@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.source.input_partition import MessageInputPartition
 from pulsar_spark.connector.source.micro_batch import plan_tasks
+from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.stream_reader import StreamReader
-from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.subscription.withheld import WithheldBatches, what_remains
@@ -47,10 +47,6 @@ class SubscriptionStreamReader(StreamReader):
 
     # -- what Spark calls ----------------------------------------------------------------------
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._check()
-        self._run.end_here()
-
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
         self._check()
@@ -71,25 +67,21 @@ class SubscriptionStreamReader(StreamReader):
                 if planned is not None:
                     run.report_planned(begun, planned)
                     return self._ends_at(planned)
-                if not run.ends or run.must_ask:  # `is_drained` reports when it asks
+                if not self._topics.ends or run.must_ask:  # `is_drained` reports when it asks
                     run.report(begun, begun)
                 first = False
-            if run.ends:
+            if self._topics.ends:
                 if run.is_drained(begun):
                     run.close(begun)
                     return start
             elif self._clock.monotonic_s() >= deadline:
                 return start
-            quiet_s = self._clock.monotonic_s() - run.news_s
-            self._clock.sleep(pause_s(quiet_s, remote=run.topics.remote))
+            self._pause(run.news_s)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The last position of each partition, and the subscription's backlog before it."""
-        topics: dict[str, dict[str, Any]] = {}
-        for (topic, number), (last, backlog) in self._run.last_positions().items():
-            topics.setdefault(topic, {})[str(number)] = {"backlog": backlog, "last": str(last)}
-        name = self._options["subscriptionName"]
-        return {"subscription": name, "topics": topics, "version": 1} if topics else None
+        report = super().reportLatestOffset()
+        return report and {"subscription": self._options["subscriptionName"], **report}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
         self._check()
@@ -99,13 +91,17 @@ class SubscriptionStreamReader(StreamReader):
             self._client = self._run.connected(ended)  # a repeated batch needs the lease too
         if self._withheld.leaves_out(begun, end, ended, self._run.ledgers(ended)):
             return []
-        return plan_tasks(self._run.topics, begun, ended, self._withheld.in_batch(ended).released)
+        return plan_tasks(self._topics, begun, ended, self._withheld.in_batch(ended).released)
 
     def commit(self, end: dict[str, Any]) -> None:
         super().commit(end)
         self._withheld.forget(end)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _progress(self, view: PartitionView) -> Any:
+        backlog = None if self._client is None else self._client.backlog(view.about)
+        return {"backlog": backlog, "last": str(view.last_position)}
 
     def _check(self) -> None:
         if not self._checked:

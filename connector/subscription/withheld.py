@@ -34,7 +34,6 @@ from pulsar_spark.topic_name import TopicPartition
 
 FOLDER: Final = "_withheld"
 WITHHELD: Final = "withheld.json"
-_NO_SUSPECTS: Final = SuspectMessages()
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class WithheldBatches:
     def in_batch(self, ended: StreamOffset) -> SuspectMessages:
         """The suspects as the offset names them: its batch is their released group alone."""
         if not ended.suspects:
-            return _NO_SUSPECTS
+            return SuspectMessages()
         says = "it says which messages were withheld"
         data = read_hashed(self._root.store, ended.suspects, says)
         return SuspectMessages.from_json(data, ended.suspects)
@@ -82,7 +81,7 @@ class WithheldBatches:
     def behind(self, end: Mapping[str, Any], ended: StreamOffset) -> SuspectMessages:
         """The suspects to try once the batch that ends at `end` is committed."""
         if ended.is_symbolic:
-            return _NO_SUSPECTS
+            return SuspectMessages()
         digest = _digest(end)
         if self._behind is None or self._behind[0] != digest:
             path = join(_folder(ended), digest, WITHHELD)
@@ -102,9 +101,8 @@ class WithheldBatches:
         """Forget the batch: the one behind it is planned, so nobody asks for its files any more."""
         folder, failures, _ = self._replayed.pop(_digest(end), ("", 0, False))
         if folder:
-            for number in range(1, failures + 1):
-                self._root.store.delete(join(folder, f"failed-{number}"))
-            self._root.store.delete(join(folder, WITHHELD))
+            for name in (*(f"failed-{number + 1}" for number in range(failures)), WITHHELD):
+                self._root.store.delete(join(folder, name))
 
     def _is_withheld(
         self, path: str, failures: int, begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers
@@ -168,9 +166,7 @@ def _batch(begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers) -> Messag
 def _tell(
     ended: StreamOffset, before: SuspectMessages, after: SuspectMessages, failures: int
 ) -> None:
-    given_up = sum(len(each.ledger_ids) for each in after.buried.values()) > sum(
-        len(each.ledger_ids) for each in before.buried.values()
-    )
+    given_up = after.buried != before.buried
     what = "the message is given up" if given_up else f"{len(after.groups)} parts are tried apart"
     _log.warning(
         "A micro-batch of consumer %s of subscription %s was begun %s times and never ended: its "

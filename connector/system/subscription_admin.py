@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pulsar_spark.connector.spark.polling import pause_s
@@ -82,35 +82,36 @@ def acknowledged_up_to(root: Root, about: TopicPartition, name: str) -> Position
 def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | None = None) -> None:
     """Send a command to each partition's broker, and wait until all have answered.
 
-    `commands` have their `request_id` from `request_id()`. BrokerRefusedError if one is refused,
-    with Pulsar's word for why; BrokerAbsentError if no broker answers in time: a broker may still
-    do them when it comes.
+    Each gets a `request_id`. BrokerRefusedError if one is refused, with Pulsar's word for why;
+    BrokerAbsentError if no broker answers in time: a broker may still do them when it comes.
     """
     dispatch = SystemTopic(root, DISPATCH)
     heard = dispatch.refresh()
+    missing = {_requests.getrandbits(62): each for each in commands.items()}
     SystemTopic(root, COMMANDS).append(
-        Record.of(about, command.subscription, command) for about, command in commands.items()
+        Record.of(about, command.subscription, replace(command, request_id=number))
+        for number, (about, command) in missing.items()
     )
-    missing = {command.request_id for command in commands.values()}
     timeout_s = ANSWER_WITHIN_S if timeout_s is None else timeout_s
     asked_s = root.clock.monotonic_s()
-    while missing:
+
+    def may_answer(about: TopicPartition, name: str) -> bool:
+        return about in commands and not name.startswith("\x00")
+
+    while True:
         stop = dispatch.refresh()
-        for stored in dispatch.read(heard, stop, keep=lambda about, _: about in commands):
-            name = stored.record.subscription
-            if name.startswith("\x00"):
-                continue
+        for stored in dispatch.read(heard, stop, keep=may_answer):
             item = stored.record.item()
             if isinstance(item, Reply) and item.request_id in missing:
-                missing.discard(item.request_id)
+                del missing[item.request_id]
                 if item.error is not None:
                     raise BrokerRefusedError(
                         item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
                     )
-        heard = max(heard, stop)
-        waited_s = root.clock.monotonic_s() - asked_s
         if not missing:
             return
+        heard = max(heard, stop)
+        waited_s = root.clock.monotonic_s() - asked_s
         if waited_s >= timeout_s:
             raise BrokerAbsentError(
                 f"The broker of {root.service_url} did not answer within {timeout_s:g} s. Start "
@@ -118,11 +119,6 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
                 "stands in __commands, and is done when it comes."
             )
         root.clock.sleep(pause_s(waited_s, remote=root.store.remote))
-
-
-def request_id() -> int:
-    """A number that nobody else uses."""
-    return _requests.getrandbits(62)
 
 
 def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:

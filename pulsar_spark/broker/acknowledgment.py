@@ -22,7 +22,7 @@ from pulsar_spark.protocol.commands import (
     Report,
     SubscriptionType,
 )
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import Ready, RefusedError
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
 from pulsar_spark.subscriptions.message_redelivery import (
@@ -36,32 +36,39 @@ from pulsar_spark.subscriptions.message_redelivery import (
 from pulsar_spark.subscriptions.subscription import Subscription
 
 
-def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
-    """Take in a consumer's report, or a sink's: anybody may acknowledge another's message."""
-    subscription = state.subscriptions.get(command.subscription)
+def existing(state: BrokerState, name: str) -> Subscription:
+    """The subscription of that name. RefusedError if there is none."""
+    subscription = state.subscriptions.get(name)
     if subscription is None:
-        out.reply(command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
-        return
+        raise RefusedError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+    return subscription
+
+
+def report(state: BrokerState, command: Report, out: Ready) -> None:
+    """Take in a consumer's report, or a sink's: anybody may acknowledge another's message.
+
+    So what a run acknowledges counts, though the rest of its report is refused.
+    """
+    subscription = existing(state, command.subscription)
     if command.epoch is not None and command.epoch != subscription.epoch:
-        _refuse_epoch(subscription, command, out)
+        _check_is_connected(subscription, command)
+        if command.request_id is not None:  # who is told nothing waits for nothing
+            text = f"The subscription was reset: epoch {command.epoch} is over"
+            raise RefusedError(ServerError.EPOCH_IS_OVER, text)
         return
     acknowledged = _of_this_epoch(subscription, command)
     is_cumulative = acknowledged.mark_delete_position > EARLIEST
     if not command.consumer and is_cumulative and subscription.subscription_type.is_shared:
         kind = subscription.subscription_type.value  # «all up to this one» may be others'
         text = f"Cumulative acknowledgement is not allowed on a {kind} subscription"
-        out.reply(command, ServerError.NOT_ALLOWED_ERROR, text)
-        return
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
     try:
         if not command.consumer:
             acknowledged = _published(state, subscription, acknowledged)
         acknowledge_cursor(state, subscription, acknowledged)
     except ValueError as error:
-        out.reply(command, ServerError.INVALID_CURSOR_POSITION, str(error))
-        return
-    if _is_strange(subscription, command):
-        _refuse_stranger(subscription, command, out)
-        return
+        raise RefusedError(ServerError.INVALID_CURSOR_POSITION, str(error)) from error
+    _check_is_connected(subscription, command)
     consumer = subscription.consumers.get(command.consumer)
     if consumer is not None:
         _take_state(state, subscription, consumer, command, out)
@@ -72,7 +79,7 @@ def report(state: BrokerState, command: Report, out: ReadyBuilder) -> None:
 
 
 def redeliver_unacknowledged(
-    state: BrokerState, command: RedeliverUnacknowledgedMessages, out: ReadyBuilder
+    state: BrokerState, command: RedeliverUnacknowledgedMessages, out: Ready
 ) -> None:
     """Take back messages that the consumer asks to be given again; without messages: everything."""
     subscription = state.subscriptions.get(command.subscription)
@@ -104,7 +111,7 @@ def hear_of_ledgers(state: BrokerState, subscription: Subscription) -> None:
 
 
 def time_out(
-    state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
+    state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready
 ) -> None:
     """Take back messages that were delivered longer ago than the consumer's ack timeout."""
     due, consumer.timeouts = consumer.timeouts.split(state.now_ms)
@@ -139,31 +146,17 @@ def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: C
 # -- inside --------------------------------------------------------------------------------------
 
 
-def _refuse_epoch(subscription: Subscription, command: Report, out: ReadyBuilder) -> None:
-    """It is of an epoch that is over; a stranger waits for nothing, unless it is told."""
-    if _is_strange(subscription, command):
-        _refuse_stranger(subscription, command, out)
-    elif command.request_id is not None:
-        text = f"The subscription was reset: epoch {command.epoch} is over"
-        out.reply(command, ServerError.EPOCH_IS_OVER, text)
-
-
-def _is_strange(subscription: Subscription, command: Report) -> bool:
-    """Whether it comes from a run that is not connected, or no longer."""
-    consumer = subscription.consumers.get(command.consumer)
-    known = consumer is not None and consumer.incarnation == command.incarnation
-    return bool(command.consumer) and not known
-
-
-def _refuse_stranger(subscription: Subscription, command: Report, out: ReadyBuilder) -> None:
+def _check_is_connected(subscription: Subscription, command: Report) -> None:
+    """RefusedError if it comes from a run that is not connected, or no longer."""
     consumer = subscription.consumers.get(command.consumer)
     known = consumer.incarnation if consumer is not None else -1
+    if not command.consumer or (consumer is not None and command.incarnation == known):
+        return
     if command.incarnation > known and command.consumer not in subscription.incarnations:
-        out.reply(command, ServerError.CONSUMER_NOT_FOUND, "Consumer not found: subscribe")
-    else:
-        text = "Another run took this consumer's name, or its lease lapsed"
-        newest = subscription.newest_run_of(command.consumer)
-        out.reply(command, ServerError.CONSUMER_REPLACED, text, newest=newest)
+        raise RefusedError(ServerError.CONSUMER_NOT_FOUND, "Consumer not found: subscribe")
+    text = "Another run took this consumer's name, or its lease lapsed"
+    newest = subscription.newest_run_of(command.consumer)
+    raise RefusedError(ServerError.CONSUMER_REPLACED, text, newest)
 
 
 def _of_this_epoch(subscription: Subscription, command: Report) -> Cursor:
@@ -214,7 +207,7 @@ def _take_state(
     subscription: Subscription,
     consumer: Consumer,
     command: Report,
-    out: ReadyBuilder,
+    out: Ready,
 ) -> None:
     if command.sequence > consumer.sequence:
         consumer.sequence = command.sequence
@@ -268,7 +261,7 @@ def _take_rejections(
     subscription: Subscription,
     consumer: Consumer,
     command: Report,
-    out: ReadyBuilder,
+    out: Ready,
 ) -> None:
     for rejection in command.rejected:
         delay = negative_ack_delay(consumer.options, rejection.delay_ms)

@@ -19,8 +19,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.protocol.policies import INFINITE, BacklogQuotaPolicy, TopicPolicies
-from pulsar_spark.protocol.ready import BacklogQuotaExceeded
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import BacklogQuotaExceeded, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_name import is_persistent
@@ -66,7 +65,7 @@ def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
     return due_ms if due_ms > now_ms else None
 
 
-def expire(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+def expire(state: BrokerState, subscription: Subscription, out: Ready) -> None:
     """Acknowledge messages older than the time to live, up to the first that is not."""
     ttl_ms = state.policies.message_ttl_ms
     if ttl_ms <= 0:
@@ -86,7 +85,7 @@ def expire(state: BrokerState, subscription: Subscription, out: ReadyBuilder) ->
         subscription.acknowledge(Cursor(position), state.ledgers)
 
 
-def check_backlog_quota(state: BrokerState, out: ReadyBuilder) -> None:
+def check_backlog_quota(state: BrokerState, out: Ready) -> None:
     """Report that a quota is exceeded, or evict the excess."""
     policies = state.policies
     state.quota_exceeded = False
@@ -191,7 +190,7 @@ def _oldest_unread_ms(state: BrokerState, subscription: Subscription) -> int | N
 def _exceeded(
     state: BrokerState,
     durable: Sequence[Subscription],
-    out: ReadyBuilder,
+    out: Ready,
     exceeded: BacklogQuotaExceeded,
 ) -> None:
     out.backlog_quota = exceeded

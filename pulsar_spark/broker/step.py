@@ -51,15 +51,14 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.ready import Acknowledged, Ready
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import Acknowledged, Ready, RefusedError
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
 
 
 def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[BrokerState, Ready]:
     """The state after these commands, in order, at that time; and the effects for the host."""
-    out = ReadyBuilder()
+    out = Ready()
     before, state = state, state.copy()
     state.now_ms = max(now_ms, state.now_ms)
     out.trim = retention.ledgers_to_trim(before, state.now_ms)
@@ -69,7 +68,10 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
         handler = HANDLERS.get(type(command))
         if handler is None:
             raise TypeError(f"{type(command).__name__} is no command of the broker")
-        handler(state, command, out)
+        try:
+            handler(state, command, out)
+        except RefusedError as refused:
+            out.reply(command, refused.error, refused.message, newest=refused.newest)
     tick_ms = state.policies.delayed_delivery_tick_ms
     state.delayed, due = state.delayed.scheduled_messages(state.now_ms, tick_ms)
     for subscription in list(state.subscriptions.values()):
@@ -81,7 +83,7 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
     out.due_at(retention.next_release_ms(state, state.now_ms))
     if retention.ledgers_to_trim(state, state.now_ms):
         out.due_at(state.now_ms)
-    return state, out.build()
+    return state, out
 
 
 def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
@@ -97,7 +99,7 @@ def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
 
 
 def _advance_time(
-    state: BrokerState, subscription: Subscription, delayed: PositionSet, out: ReadyBuilder
+    state: BrokerState, subscription: Subscription, delayed: PositionSet, out: Ready
 ) -> None:
     """Do all that is due by now: the time to live, ack timeouts, redeliveries, delays."""
     retention.expire(state, subscription, out)
@@ -120,7 +122,7 @@ def _advance_time(
         subscription.replay = subscription.replay.union(due)
 
 
-def _dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+def _dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
     """Decide once what is granted; then report the subscription's place and its next instant."""
     subscription.drop_acknowledged()
     DISPATCHERS[subscription.subscription_type](state, subscription, out)
@@ -135,11 +137,11 @@ def _dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder)
         out.due_at(min(consumer.timeouts, default=None))
 
 
-def _set_policies(state: BrokerState, command: SetPolicies, _out: ReadyBuilder) -> None:
+def _set_policies(state: BrokerState, command: SetPolicies, _out: Ready) -> None:
     state.policies = command.policies
 
 
-HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = {
+HANDLERS: Final[dict[type, Callable[[BrokerState, Any, Ready], None]]] = {
     LedgerAdded: lambda _state, _command, _out: None,  # `_take_in_ledgers` has taken it in
     LedgersTrimmed: lambda state, command, _: state.remove_ledgers(command.ledger_ids),
     Compacted: lambda state, command, _: state.compact(command.compacted),
@@ -155,9 +157,7 @@ HANDLERS: Final[dict[type, Callable[[BrokerState, Any, ReadyBuilder], None]]] = 
 }
 """The function of each command; there are no other commands."""
 
-DISPATCHERS: Final[
-    dict[SubscriptionType, Callable[[BrokerState, Subscription, ReadyBuilder], None]]
-] = {
+DISPATCHERS: Final[dict[SubscriptionType, Callable[[BrokerState, Subscription, Ready], None]]] = {
     SubscriptionType.EXCLUSIVE: dispatcher_single_active.dispatch,
     SubscriptionType.FAILOVER: dispatcher_single_active.dispatch,
     SubscriptionType.SHARED: dispatcher_multiple_consumers.dispatch,

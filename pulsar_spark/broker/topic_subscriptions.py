@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pulsar_spark.broker.acknowledgment import acknowledge_cursor
+from pulsar_spark.broker.acknowledgment import acknowledge_cursor, existing
 from pulsar_spark.broker.message_finder import cursor_before, message_after, position_at_time
 from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.dispatchers.granting import grants_again
@@ -27,8 +27,7 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.ready import EpochBegan
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import EpochBegan, Ready, RefusedError
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import HashRange, StickyRangeSelector
@@ -41,17 +40,13 @@ from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_name import TopicName, check_subscription_name
 
 
-def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None:
+def subscribe(state: BrokerState, command: Subscribe, out: Ready) -> None:
     """Let a consumer in, or refuse it; tell one that is in already what it holds."""
     if not state.is_persistent:
         command = _only_while_connected(command)
-    refusal = _refusal(state, command)
     subscription = state.subscriptions.get(command.subscription)
-    if refusal is not None:
-        newest = -1 if subscription is None else subscription.newest_run_of(command.consumer)
-        out.reply(command, *refusal, newest=newest)
-        return
     held = subscription.consumers.get(command.consumer) if subscription else None
+    _check(state, subscription, held, command)
     if subscription is not None and held is not None:
         _subscribe_again(state, subscription, held, command, out)
         return
@@ -60,11 +55,7 @@ def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None
         subscription = _created(state, command)
     if not subscription.consumers:
         _first_consumer(state, subscription, command)
-    try:
-        _join(subscription, command)
-    except ConsumerAssignError as error:
-        out.reply(command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
-        return
+    _join(subscription, command)
     if is_new:
         state.subscriptions[command.subscription] = subscription
     state.was_subscribed |= subscription.durable
@@ -82,26 +73,22 @@ def subscribe(state: BrokerState, command: Subscribe, out: ReadyBuilder) -> None
     dispatcher_sticky_key.selector_changed(state, subscription, out)
 
 
-def create(state: BrokerState, command: CreateSubscription, out: ReadyBuilder) -> None:
+def create(state: BrokerState, command: CreateSubscription, out: Ready) -> None:
     """Make a subscription without consumers; one that exists stays as it is."""
-    wanted = Subscribe(
-        command.subscription, "admin", initial_position=command.initial_position,
-        request_id=command.request_id,
-    )  # fmt: skip
     if command.subscription not in state.subscriptions:
-        refusal = _bad_request(state, wanted) or _too_many_subscriptions(state)
         if not state.is_persistent:
             text = "A non-persistent topic keeps no subscription that nobody is connected to"
-            refusal = ServerError.NOT_ALLOWED_ERROR, text
-        if refusal is not None:
-            out.reply(command, *refusal)
-            return
+            raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
+        start = command.initial_position
+        wanted = Subscribe(command.subscription, "admin", initial_position=start)
+        _check_request(state, wanted)
+        _check_subscriptions(state)
         state.subscriptions[command.subscription] = _created(state, wanted)
         state.was_subscribed = True
     out.confirm(command)
 
 
-def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
+def welcome(subscription: Subscription, out: Ready) -> None:
     """Answer the consumers that this batch let in, with all that they hold."""
     for command in out.welcomes:
         consumer = subscription.consumers.get(command.consumer)
@@ -125,7 +112,7 @@ def welcome(subscription: Subscription, out: ReadyBuilder) -> None:
             out.open_grants.append(grant)
 
 
-def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: ReadyBuilder) -> None:
+def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: Ready) -> None:
     """Take a consumer out; one that is given up may have its undone messages buried."""
     subscription = state.subscriptions.get(command.subscription)
     consumer = subscription.consumers.get(command.consumer) if subscription else None
@@ -144,36 +131,27 @@ def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: ReadyBu
     dispatcher_sticky_key.selector_changed(state, subscription, out)
 
 
-def unsubscribe(state: BrokerState, command: Unsubscribe, out: ReadyBuilder) -> None:
+def unsubscribe(state: BrokerState, command: Unsubscribe, out: Ready) -> None:
     """Delete the subscription, for its only consumer, or for an admin if nobody is connected."""
-    subscription = state.subscriptions.get(command.subscription)
-    if subscription is None:
-        out.reply(command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
-        return
+    subscription = existing(state, command.subscription)
     connected = {each.name: each.incarnation for each in subscription.consumers.values()}
     wanted = {command.consumer: command.incarnation} if command.consumer else {}
     if connected != wanted:
         text = "Unconnected or shared consumer attempting to unsubscribe"
-        out.reply(command, ServerError.CONSUMER_BUSY, text)
-        return
+        raise RefusedError(ServerError.CONSUMER_BUSY, text)
     _delete(state, subscription, out)
     out.confirm(command)
 
 
-def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
+def seek(state: BrokerState, command: Seek, out: Ready) -> None:
     """Begin a new epoch; consumers stay, and hold nothing."""
-    subscription = state.subscriptions.get(command.subscription)
-    if subscription is None:
-        out.reply(command, ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
-        return
+    subscription = existing(state, command.subscription)
     if not state.is_persistent:
         text = "A non-persistent topic keeps nothing to go back to"
-        out.reply(command, ServerError.NOT_ALLOWED_ERROR, text)
-        return
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
     position, batch_index = command.position, command.batch_index
     if position is None and command.timestamp_ms is None:
-        out.reply(command, ServerError.NOT_ALLOWED_ERROR, "Seek names neither id nor time")
-        return
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, "Seek names neither id nor time")
     if position is None:
         position = position_at_time(state, command.timestamp_ms or 0)
     subscription.begin_epoch(
@@ -186,62 +164,65 @@ def seek(state: BrokerState, command: Seek, out: ReadyBuilder) -> None:
 # -- inside --------------------------------------------------------------------------------------
 
 
-Refusal = tuple[ServerError, str]
-
-
-def _refusal(state: BrokerState, command: Subscribe) -> Refusal | None:
-    """Why the consumer can't come in, in the order in which Pulsar looks."""
-    refusal = _bad_request(state, command)
-    if refusal is not None:
-        return refusal
-    subscription = state.subscriptions.get(command.subscription)
+def _check(
+    state: BrokerState,
+    subscription: Subscription | None,
+    held: Consumer | None,
+    command: Subscribe,
+) -> None:
+    """RefusedError if the consumer can't come in, in the order in which Pulsar looks."""
+    _check_request(state, command)
     if subscription is None:
-        return _too_many_subscriptions(state) or _too_many(state, None)
-    refusal = _over(subscription, command)
-    if refusal is None and subscription.consumers:
-        refusal = _clash(subscription, command)
-    if refusal is None and command.consumer not in subscription.consumers:
-        refusal = _too_many(state, subscription)
-    return refusal
+        _check_subscriptions(state)
+    else:
+        _check_run(subscription, held, command)
+        if subscription.consumers:
+            _check_alike(subscription, held, command)
+    if held is not None:
+        return
+    limit = state.policies.max_consumers_per_topic
+    if 0 < limit <= sum(len(each.consumers) for each in state.subscriptions.values()):
+        raise RefusedError(ServerError.CONSUMER_BUSY, "Topic reached max consumers limit")
+    limit = state.policies.max_consumers_per_subscription
+    if subscription is not None and 0 < limit <= len(subscription.consumers):
+        raise RefusedError(ServerError.CONSUMER_BUSY, "Subscription reached max consumers limit")
 
 
-def _bad_request(state: BrokerState, command: Subscribe) -> Refusal | None:
-    """The refusal that every subscription would give."""
+def _check_request(state: BrokerState, command: Subscribe) -> None:
+    """RefusedError if every subscription would refuse it."""
     try:
         check_subscription_name(command.subscription)
         policy = command.options.dead_letter_policy
         check_letter_topics(state.topic, command.subscription, policy)
     except InvalidTopicNameError as error:
-        return ServerError.NAMING_ERROR, error.message
+        raise RefusedError(ServerError.NAMING_ERROR, error.message) from error
     if not command.consumer.strip():
-        return ServerError.NAMING_ERROR, "Empty consumer name"
+        raise RefusedError(ServerError.NAMING_ERROR, "Empty consumer name")
     if command.read_compacted and command.subscription_type.is_shared:
         text = "readCompacted only allowed on failover or exclusive subscriptions"
-        return ServerError.NOT_ALLOWED_ERROR, text
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
     if command.read_compacted and not state.is_persistent:
         text = "readCompacted only allowed on persistent topics"
-        return ServerError.NOT_ALLOWED_ERROR, text
-    return None
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
 
 
-def _over(subscription: Subscription, command: Subscribe) -> Refusal | None:
-    """The refusal of a wrong durability, or of a run that is over."""
+def _check_run(subscription: Subscription, held: Consumer | None, command: Subscribe) -> None:
+    """RefusedError if its durability is wrong, or its run over."""
     if subscription.durable != command.durable:
-        text = "Durable subscription with the same name already exists."
-        if command.durable:
-            text = "Non-durable subscription with the same name already exists."
-        return ServerError.NOT_ALLOWED_ERROR, text
-    held = subscription.consumers.get(command.consumer)
-    over = subscription.incarnations.get(command.consumer, -1)
-    if held is not None and command.incarnation < held.incarnation:
-        return ServerError.CONSUMER_REPLACED, "A newer run has this consumer's name: stop this one"
-    if held is None and command.incarnation <= over:
-        return ServerError.CONSUMER_REPLACED, "This run was closed, or its lease lapsed"
-    return None
+        kind = "Non-durable" if command.durable else "Durable"
+        text = f"{kind} subscription with the same name already exists."
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
+    newest = subscription.newest_run_of(command.consumer)
+    if held is not None and command.incarnation < newest:
+        text = "A newer run has this consumer's name: stop this one"
+        raise RefusedError(ServerError.CONSUMER_REPLACED, text, newest)
+    if held is None and command.incarnation <= newest:
+        text = "This run was closed, or its lease lapsed"
+        raise RefusedError(ServerError.CONSUMER_REPLACED, text, newest)
 
 
-def _clash(subscription: Subscription, command: Subscribe) -> Refusal | None:
-    """The refusal if connected consumers share in another way, or not at all."""
+def _check_alike(subscription: Subscription, held: Consumer | None, command: Subscribe) -> None:
+    """RefusedError if connected consumers share in another way, or not at all."""
     kind = command.subscription_type
     if subscription.subscription_type is not kind:
         text = (
@@ -249,33 +230,24 @@ def _clash(subscription: Subscription, command: Subscribe) -> Refusal | None:
             f"'{subscription.subscription_type.value}' is different than the connecting "
             f"consumer's type '{kind.value}'."
         )
-        return ServerError.CONSUMER_BUSY, text
-    if kind is SubscriptionType.EXCLUSIVE and command.consumer not in subscription.consumers:
-        return ServerError.CONSUMER_BUSY, "Exclusive consumer is already connected"
-    if subscription.read_compacted != command.read_compacted:
-        return ServerError.CONSUMER_BUSY, "Subscription is of different type: readCompacted differs"
-    matches = subscription.key_shared_policy.matches(command.key_shared_policy)
-    if kind is SubscriptionType.KEY_SHARED and not matches:
+    elif kind is SubscriptionType.EXCLUSIVE and held is None:
+        text = "Exclusive consumer is already connected"
+    elif subscription.read_compacted != command.read_compacted:
+        text = "Subscription is of different type: readCompacted differs"
+    elif kind is SubscriptionType.KEY_SHARED and not subscription.key_shared_policy.matches(
+        command.key_shared_policy
+    ):
         text = "Subscription is of different type: its Key_Shared policy differs"
-        return ServerError.CONSUMER_BUSY, text
-    return None
+    else:
+        return
+    raise RefusedError(ServerError.CONSUMER_BUSY, text)
 
 
-def _too_many_subscriptions(state: BrokerState) -> Refusal | None:
+def _check_subscriptions(state: BrokerState) -> None:
     limit = state.policies.max_subscriptions_per_topic
     if 0 < limit <= len(state.subscriptions):
-        return ServerError.NOT_ALLOWED_ERROR, f"Exceed the maximum subscriptions: {limit}"
-    return None
-
-
-def _too_many(state: BrokerState, subscription: Subscription | None) -> Refusal | None:
-    limit = state.policies.max_consumers_per_topic
-    if 0 < limit <= sum(len(each.consumers) for each in state.subscriptions.values()):
-        return ServerError.CONSUMER_BUSY, "Topic reached max consumers limit"
-    limit = state.policies.max_consumers_per_subscription
-    if subscription is not None and 0 < limit <= len(subscription.consumers):
-        return ServerError.CONSUMER_BUSY, "Subscription reached max consumers limit"
-    return None
+        text = f"Exceed the maximum subscriptions: {limit}"
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
 
 
 def _only_while_connected(command: Subscribe) -> Subscribe:
@@ -344,17 +316,20 @@ def _first_consumer(state: BrokerState, subscription: Subscription, command: Sub
 
 
 def _join(subscription: Subscription, command: Subscribe) -> None:
-    """Let a consumer join, or rejoin. ConsumerAssignError, without effect, if ranges clash."""
+    """Let a consumer join, or rejoin. RefusedError, without effect, if ranges clash."""
     name = command.consumer
-    is_in = name in subscription.consumers
     if subscription.failover is not None:
+        is_in = name in subscription.consumers
         failover = subscription.failover.remove(name) if is_in else subscription.failover
         subscription.failover = failover.add(name, name, command.priority_level)
     elif subscription.selector is not None:
-        selector = subscription.selector.remove(name) if is_in else subscription.selector
-        subscription.selector = selector.add(name, name, _ranges_of(command))
+        selector = subscription.selector.remove(name)
+        try:
+            subscription.selector = selector.add(name, name, _ranges_of(command))
+        except ConsumerAssignError as error:
+            raise RefusedError(ServerError.CONSUMER_ASSIGN_ERROR, error.message) from error
     else:
-        shared = subscription.shared.remove(name) if is_in else subscription.shared
+        shared = subscription.shared.remove(name)
         subscription.shared = shared.add(name, command.priority_level)
 
 
@@ -388,16 +363,12 @@ def _subscribe_again(
     subscription: Subscription,
     consumer: Consumer,
     command: Subscribe,
-    out: ReadyBuilder,
+    out: Ready,
 ) -> None:
     """Answer a doubled command, or a new run: what it holds; nothing without checkpoint."""
     if command.incarnation > consumer.incarnation:
         if _joins_differently(subscription, consumer, command):
-            try:
-                _join(subscription, command)
-            except ConsumerAssignError as error:
-                out.reply(command, ServerError.CONSUMER_ASSIGN_ERROR, error.message)
-                return
+            _join(subscription, command)
             consumer.priority_level = command.priority_level
             dispatcher_sticky_key.selector_changed(state, subscription, out)
         consumer.incarnation = command.incarnation
@@ -411,8 +382,8 @@ def _subscribe_again(
     out.welcomes.append(command)
 
 
-def _delete(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+def _delete(state: BrokerState, subscription: Subscription, out: Ready) -> None:
     del state.subscriptions[subscription.name]
     state.next_epoch = max(state.next_epoch, subscription.epoch + 1)
     state.next_attempt = max(state.next_attempt, subscription.tracker.highest_attempt + 1)
-    out.deleted_subscriptions.append(subscription.name)
+    out.deleted_subscriptions += (subscription.name,)

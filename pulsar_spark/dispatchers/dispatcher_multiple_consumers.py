@@ -24,12 +24,12 @@ from pulsar_spark.dispatchers.granting import (
 from pulsar_spark.positions import batch_part
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
 
 
-def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
     """Grant what may be granted now."""
     capacities, room, blocked = capacities_of(state, subscription)
     if not capacities:

@@ -15,8 +15,7 @@ from typing import Final
 
 from pulsar_spark.dispatchers.granting import capacity_of, grant
 from pulsar_spark.positions.position_set import NOTHING
-from pulsar_spark.protocol.ready import OpenGrant, Revoke
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import OpenGrant, Ready, Revoke
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import NO_OPEN_GRANT, Consumer
 from pulsar_spark.subscriptions.message_redelivery import give_back
@@ -65,7 +64,7 @@ def moved(role: Role, event: Event) -> Role:
     return TRANSITIONS[role, event]
 
 
-def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
     """Hand over if another was elected; then grant again rejected messages that are due."""
     elected = subscription.failover.active if subscription.failover is not None else None
     holder = subscription.consumers.get(subscription.active)
@@ -85,9 +84,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) 
             subscription.replay = subscription.replay.difference(messages)
 
 
-def obeyed(
-    state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
-) -> None:
+def obeyed(state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready) -> None:
     """Note that the holder has reported, and knows that its grant is over."""
     moved(Role.REVOKING, Event.OBEYED)
     attempt, held = consumer.open_attempt, consumer.held
@@ -123,7 +120,7 @@ def _open(subscription: Subscription, consumer: Consumer) -> None:
     consumer.open_from = subscription.cursor.mark_delete_position
 
 
-def _revoke(subscription: Subscription, consumer: Consumer, out: ReadyBuilder) -> None:
+def _revoke(subscription: Subscription, consumer: Consumer, out: Ready) -> None:
     moved(Role.ACTIVE, Event.DEPOSED)
     consumer.revision += 1
     out.revokes.append(revoke_of(subscription, consumer))

@@ -29,7 +29,7 @@ from pulsar_spark.positions.position import MAX_LONG
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.producing.hashing import MASK_31
 from pulsar_spark.protocol.policies import KeySharedMode, KeySharedPolicy, TopicPolicies
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.selectors.sticky_key_selector import (
     NOBODY,
     AutoSplitSelector,
@@ -55,7 +55,7 @@ def new_selector(policy: KeySharedPolicy, policies: TopicPolicies) -> StickyKeyS
     return AutoSplitSelector()
 
 
-def selector_changed(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+def selector_changed(state: BrokerState, subscription: Subscription, out: Ready) -> None:
     """After a join or a leave: note which slots drain, and ask messages back."""
     selector = subscription.selector
     if selector is None or subscription.key_shared_policy.allow_out_of_order_delivery:
@@ -72,9 +72,7 @@ def selector_changed(state: BrokerState, subscription: Subscription, out: ReadyB
             out.revokes.append(revoke_of(subscription, consumer))
 
 
-def obeyed(
-    state: BrokerState, subscription: Subscription, consumer: Consumer, out: ReadyBuilder
-) -> None:
+def obeyed(state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready) -> None:
     """Free the messages that were asked back, but for those reported as delivered."""
     asked, consumer.revoked = consumer.revoked, NOTHING
     rest = asked.difference(consumer.delivered) if consumer.says_delivered else NOTHING
@@ -83,7 +81,7 @@ def obeyed(
         give_back(state, subscription, out, consumer.options, attempt, given, seen=False)
 
 
-def dispatch(state: BrokerState, subscription: Subscription, out: ReadyBuilder) -> None:
+def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
     """Grant what may be granted now."""
     selector = subscription.selector
     capacities, room, blocked = capacities_of(state, subscription)

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
-from pulsar_spark.protocol.ready import Grant
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import Grant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.subscription import Subscription
@@ -110,7 +109,7 @@ def _at_most(rest: PositionSet, most: int, ledger: LedgerInfo) -> tuple[Position
 
 
 def grant(
-    subscription: Subscription, consumer: Consumer, messages: PositionSet, out: ReadyBuilder
+    subscription: Subscription, consumer: Consumer, messages: PositionSet, out: Ready
 ) -> None:
     """Let the consumer hold these; one Grant for each attempt and redelivery count."""
     if subscription.partial_acks:  # a batch that comes again is to be acknowledged as a whole
@@ -125,7 +124,7 @@ def grant_all(
     state: BrokerState,
     subscription: Subscription,
     granted: Mapping[str, PositionSet],
-    out: ReadyBuilder,
+    out: Ready,
 ) -> None:
     """Grant to several; a consumer that is full now is blocked now, not at the next look."""
     for name, messages in granted.items():
@@ -134,7 +133,7 @@ def grant_all(
         capacities_of(state, subscription)
 
 
-def grants_again(subscription: Subscription, consumer: Consumer, out: ReadyBuilder) -> None:
+def grants_again(subscription: Subscription, consumer: Consumer, out: Ready) -> None:
     """Grant again all that the consumer holds, but for messages that it is to give back."""
     said = consumer.revoked
     for new in out.grants:
@@ -162,7 +161,7 @@ def _say(
     consumer: Consumer,
     attempt: int,
     messages: PositionSet,
-    out: ReadyBuilder,
+    out: Ready,
     *,
     again: bool = False,
 ) -> None:

@@ -36,9 +36,9 @@ from pulsar_spark.protocol.policies import (
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     TopicPolicies,
 )
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import (
@@ -74,7 +74,9 @@ def to_shards(state: BrokerState) -> dict[str, bytes]:
     """Key -> shard, each of at most `shards.MAX_SHARD_BYTES`."""
     writer = ShardWriter()
     blocks = _write_ledgers(writer, state)
-    writer.put_value("topic", {**_write(writer, "", state), "blocks": blocks})
+    hidden = writer.put_set("hidden", state.hidden)
+    topic = {**_write(writer, "", state), "hidden": hidden, "blocks": blocks}
+    writer.put_value("topic", topic)
     return writer.shards
 
 
@@ -88,6 +90,7 @@ def from_shards(shards: Mapping[str, bytes]) -> BrokerState:
         if delayed is not None:
             state.delayed = delayed
         _read_ledgers(reader, state, value["blocks"])
+        state.hide(reader.set("hidden", value["hidden"]))
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise CorruptFileError(f"the broker's state is damaged: {error!r}") from error
     return state
@@ -204,11 +207,9 @@ def _read_ledgers(reader: ShardReader, state: BrokerState, blocks: list[int]) ->
     for ledger_id, *_, published_at_ms in ledgers:
         there = compress(_COLUMNS, present.get(str(ledger_id), ()))
         keys = {name: f"columns/{ledger_id}/{name}" for name in there}
-        state.columns[ledger_id] = LedgerColumns(
-            published_at_ms,
-            **{name: reader.array(key) for name, key in keys.items()},
-            packed={name: reader.packed(key) for name, key in keys.items()},
-        )
+        arrays: dict[str, Any] = {name: reader.array(key) for name, key in keys.items()}
+        packed = {name: reader.packed(key) for name, key in keys.items()}
+        state.columns[ledger_id] = LedgerColumns(published_at_ms, **arrays, packed=packed)
 
 
 def _ledger_value(ledger: LedgerInfo) -> list[Any]:

@@ -76,20 +76,15 @@ def subscribe_command(
         start_message_id_inclusive=options["startMessageIdInclusive"],
         priority_level=options["priorityLevel"],
         key_shared_policy=KeySharedPolicy() if retries else keys,
-        options=consumer_options(options, first_topic),
+        options=ConsumerOptions(
+            options["negativeAckRedeliveryDelay"],
+            options["negativeAckRedeliveryBackoff"],
+            options["ackTimeout"],
+            options["ackTimeoutRedeliveryBackoff"],
+            dead_letter_policy(options, first_topic),
+        ),
         permits=permits,
         read_compacted=options["readCompacted"] and not retries,
-    )
-
-
-def consumer_options(options: GivenOptions, first_topic: str = "") -> ConsumerOptions:
-    """What a consumer says of itself when it subscribes."""
-    return ConsumerOptions(
-        options["negativeAckRedeliveryDelay"],
-        options["negativeAckRedeliveryBackoff"],
-        options["ackTimeout"],
-        options["ackTimeoutRedeliveryBackoff"],
-        dead_letter_policy(options, first_topic),
     )
 
 
@@ -102,7 +97,8 @@ def dead_letter_policy(options: GivenOptions, first_topic: str = "") -> DeadLett
     retries = bool(options["enableRetry"])
     if not (retries or any(options.has(name) for name in DEAD_LETTERS)):
         return None
-    dead, retry = _full_name(options["deadLetterTopic"]), _full_name(options["retryLetterTopic"])
+    given = (options["deadLetterTopic"], options["retryLetterTopic"])
+    dead, retry = (str(TopicName.parse(topic)) if topic else "" for topic in given)
     if retries and first_topic:
         subscription = options["subscriptionName"]
         dead = dead or default_dead_letter_topic(first_topic, subscription)
@@ -127,8 +123,3 @@ def retry_topic(options: GivenOptions, first_topic: str) -> TopicName | None:
         return None
     default = default_retry_letter_topic(first_topic, options["subscriptionName"])
     return TopicName.parse(options["retryLetterTopic"] or default)
-
-
-def _full_name(topic: str | None) -> str:
-    """Empty for the default."""
-    return "" if topic is None else str(TopicName.parse(topic))

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.selectors.sticky_key_selector import HashRange, check_sticky_ranges
 from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name
@@ -47,14 +47,6 @@ def _text(value: str) -> str:
     return value
 
 
-def _boolean(value: str) -> bool:
-    """`true` or `false`, in any case."""
-    known = {"true": True, "false": False}
-    if value.strip().lower() not in known:
-        raise ValueError
-    return known[value.strip().lower()]
-
-
 def _size_bytes(value: str) -> int:
     """`131072`, `128k`, `5m`, `1g`: bytes."""
     found = re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())
@@ -83,7 +75,6 @@ def parse_time_ms(value: str) -> int:
 
 
 def _topic_names(value: str) -> tuple[str, ...]:
-    """Names between commas."""
     names = tuple(name.strip() for name in value.split(","))
     if not all(names):
         raise ValueError
@@ -114,7 +105,6 @@ def message_ids(*words: str) -> Kind:
 
 
 def _pattern(value: str) -> str:
-    """A regular expression."""
     try:
         re.compile(value)
     except (re.error, OverflowError, RecursionError) as error:
@@ -123,14 +113,12 @@ def _pattern(value: str) -> str:
 
 
 def _import_path(value: str) -> str:
-    """`package.module:name`."""
     if not re.fullmatch(r"\s*\w+(\.\w+)*:\w+(\.\w+)*\s*", value):
         raise ValueError
     return value.strip()
 
 
 def _subscription_name(value: str) -> str:
-    """A name that Pulsar does not use itself."""
     check_subscription_name(value)
     return _text(value)
 
@@ -191,7 +179,8 @@ def one_of(*names: str) -> Kind:
     return Kind(parse, " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))))
 
 
-BOOLEAN: Final = Kind(_boolean, "true or false")
+_TRUTH: Final = one_of("true", "false")
+BOOLEAN: Final = Kind(lambda value: _TRUTH.parse(value) == "true", _TRUTH.expects)
 BYTES: Final = Kind(_size_bytes, "a number of bytes, such as 131072, 128k or 5m")
 DURATION: Final = Kind(
     parse_duration_ms,

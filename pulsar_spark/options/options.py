@@ -290,17 +290,15 @@ class Options:
         given: dict[str, Any] = {}
         storage: dict[str, str] = {}
         for name, value in raw.items():
-            if name.lower().startswith(STORAGE_PREFIX):
-                storage[name.lower().removeprefix(STORAGE_PREFIX)] = value
-                continue
-            if name.lower() in SPARKS_OWN:
-                continue
-            option = _BY_NAME.get(name.lower())
-            if option is None:
+            lower = name.lower()
+            if lower.startswith(STORAGE_PREFIX):
+                storage[lower.removeprefix(STORAGE_PREFIX)] = value
+            elif option := _BY_NAME.get(lower):
+                given[option.name] = _parse(option, value)
+            elif lower not in SPARKS_OWN:
                 raise InvalidOptionError(_unknown(name))
-            given[option.name] = _parse(option, value)
+        given["serviceUrl"] = _service_url(given, environment or {})
         options = Options(given, storage)
-        options._check_service_url(environment or {})
         options.check_scope(scope)
         check_together(options, CONSUMERS)
         return options
@@ -322,21 +320,6 @@ class Options:
                     "Leave it out."
                 )
 
-    def _check_service_url(self, environment: Mapping[str, str]) -> None:
-        if "path" in self.given and "serviceUrl" in self.given:
-            raise InvalidOptionError("Options serviceUrl and path mean the same: give one of them.")
-        url = self.given.get("path") or self.given.get("serviceUrl")
-        url = url or environment.get(SERVICE_URL_VARIABLE)
-        if not url:
-            raise InvalidOptionError(
-                "Option serviceUrl is missing: say below which folder or object store the topics "
-                'lie, as in .option("serviceUrl", "/data/pulsarlite") or '
-                '.option("serviceUrl", "s3://bucket/prefix"), or set PULSARLITE_SERVICE_URL.'
-            )
-        given = dict(self.given)
-        given.pop("path", None)
-        object.__setattr__(self, "given", given | {"serviceUrl": url})
-
 
 def markdown_table() -> str:
     """The rows of docs/options.md."""
@@ -347,6 +330,22 @@ def markdown_table() -> str:
         cells = (f"`{option.name}`", default, _scope_text(option.scope), option.kind.expects)
         lines.append(f"| {' | '.join(cells)} | {option.meaning} |")
     return "\n".join(lines) + "\n"
+
+
+def _service_url(given: dict[str, Any], environment: Mapping[str, str]) -> Any:
+    """The service url, whichever way it is given; takes `path` out."""
+    if "path" in given and "serviceUrl" in given:
+        raise InvalidOptionError("Options serviceUrl and path mean the same: give one of them.")
+    url = (
+        given.pop("path", None) or given.get("serviceUrl") or environment.get(SERVICE_URL_VARIABLE)
+    )
+    if not url:
+        raise InvalidOptionError(
+            "Option serviceUrl is missing: say below which folder or object store the topics "
+            'lie, as in .option("serviceUrl", "/data/pulsarlite") or '
+            '.option("serviceUrl", "s3://bucket/prefix"), or set PULSARLITE_SERVICE_URL.'
+        )
+    return url
 
 
 def _parse(option: Option, value: str) -> Any:

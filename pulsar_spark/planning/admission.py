@@ -61,22 +61,24 @@ class Waiting:
         """About how many payload bytes wait; stops counting at `most`."""
         size = 0
         for ledger, rest in self._rests():
-            size += self._size_of(rest.count(LedgerList([ledger])), ledger)
+            weight, messages = self._spread(ledger)
+            size += -(-rest.count(LedgerList([ledger])) * weight // messages)
             if size >= most:
                 return most
         return size
 
     def within_bytes(self, size_bytes: int) -> int:
         """How many of the next messages have about so many payload bytes."""
-        messages = 0
+        found = 0
         for ledger, rest in self._rests():
             waiting = rest.count(LedgerList([ledger]))
-            fitting = min(waiting, size_bytes * self._messages(ledger) // _weight(ledger))
-            messages += fitting
-            size_bytes -= self._size_of(fitting, ledger)
+            weight, messages = self._spread(ledger)
+            fitting = min(waiting, size_bytes * messages // weight)
+            found += fitting
+            size_bytes -= -(-fitting * weight // messages)
             if fitting < waiting or size_bytes <= 0:
                 break
-        return messages
+        return found
 
     def with_uncounted(self, taken: PositionSet) -> PositionSet:
         """The messages, and the uncounted entries before the last of them."""
@@ -98,16 +100,16 @@ class Waiting:
         rest = PositionSet.of_range(ledger.ledger_id, first, last)
         return rest.difference(self.uncounted).difference(cursor.individually_deleted)
 
-    def _messages(self, ledger: LedgerInfo) -> int:
-        """The number of messages over which the ledger's bytes are spread."""
-        if not self.uncounted:
-            return ledger.messages
-        whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
-        return whole.difference(self.uncounted).count(LedgerList([ledger]))
+    def _spread(self, ledger: LedgerInfo) -> tuple[int, int]:
+        """(payload bytes of the ledger, messages over which they are spread), each 1 at least.
 
-    def _size_of(self, messages: int, ledger: LedgerInfo) -> int:
-        """About how many bytes so many messages of the ledger have, rounded up."""
-        return -(-messages * _weight(ledger) // max(self._messages(ledger), 1))
+        No message counts as less than a byte.
+        """
+        messages = ledger.messages
+        if self.uncounted:
+            whole = PositionSet.of_range(ledger.ledger_id, 0, ledger.entries - 1)
+            messages = whole.difference(self.uncounted).count(LedgerList([ledger]))
+        return max(ledger.size_bytes, ledger.messages, 1), max(messages, 1)
 
     def _rests(self) -> Iterator[tuple[LedgerInfo, PositionSet]]:
         """(ledger, its waiting messages), in order; the granted ones first."""
@@ -127,47 +129,48 @@ class Waiting:
             ledger = self.ledgers.first_after(ledger.ledger_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admission:
-    """The limits of one source; None means no limit."""
+    """The limits of one source (None means no limit), and its latest micro-batch."""
 
     max_messages: int | None = None
     max_bytes: int | None = None
     min_messages: int | None = None
     max_delay_ms: int = 15 * 60_000
+    last_batch_s: float = 0.0
+    """The time of the latest micro-batch, or of the source's start."""
+    turn: int = 0
+    """The partition that is served first when there is not one message each."""
 
     def admit(
-        self, waiting: Mapping[Key, Waiting], *, waited_ms: int | None = None, turn: int = 0
+        self, waiting: Mapping[Key, Waiting], now_s: float | None = None
     ) -> dict[Key, PositionSet]:
         """The messages of each partition for the next micro-batch; without any it is left out.
 
-        `waited_ms` is the time since the last micro-batch; None admits any number, however small.
-        `turn` says which partition is served first when there is not one message each.
+        Without a time any number is admitted, however small.
         """
-        if self.min_messages is not None and waited_ms is not None:
-            enough = waited_ms >= self.max_delay_ms or self._reaches_minimum(waiting)
-            if not enough:
+        if self.min_messages is not None and now_s is not None:
+            there = sum(each.count(self.min_messages) for each in waiting.values())
+            waited_ms = (now_s - self.last_batch_s) * 1000
+            if there < self.min_messages and waited_ms < self.max_delay_ms:
                 return {}
         shares: Mapping[Key, int | None] = dict.fromkeys(waiting)
         if self.max_messages is not None or self.max_bytes is not None:
-            shares = self._shares(waiting, turn)
+            shares = self._shares(waiting)
         taken = {key: waiting[key].take(share) for key, share in shares.items()}
         return {key: messages for key, messages in taken.items() if messages}
 
-    def _reaches_minimum(self, waiting: Mapping[Key, Waiting]) -> bool:
-        missing = self.min_messages or 0
-        for each in waiting.values():
-            missing -= each.count(missing)
-            if missing <= 0:
-                return True
-        return False
+    def planned(self, now_s: float) -> None:
+        """Take in that a micro-batch was planned."""
+        self.last_batch_s = now_s
+        self.turn += 1
 
-    def _shares(self, waiting: Mapping[Key, Waiting], turn: int) -> dict[Key, int]:
+    def _shares(self, waiting: Mapping[Key, Waiting]) -> dict[Key, int]:
         """The number of messages of each partition that gets some."""
         keys = [key for key, each in waiting.items() if each.count(1)]
         if not keys:
             return {}
-        first = turn % len(keys)
+        first = self.turn % len(keys)
         keys = keys[first:] + keys[:first]
         if self.max_bytes is None:
             wanted = {key: waiting[key].count(self.max_messages) for key in keys}
@@ -200,8 +203,3 @@ def fair_shares(wanted: Mapping[Key, int], most: int) -> dict[Key, int]:
     for place, key in enumerate(key for key in wanted if key in still):
         shares[key] = level + (place < more)
     return shares
-
-
-def _weight(ledger: LedgerInfo) -> int:
-    """The ledger's payload bytes, counting no message as less than a byte."""
-    return max(ledger.size_bytes, ledger.messages, 1)

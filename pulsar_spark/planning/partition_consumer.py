@@ -71,12 +71,10 @@ class PartitionConsumer:
         elif isinstance(item, Reply | Grant | OpenGrant | Revoke):
             if item.consumer != self.command.consumer:
                 return
-            is_mine = item.incarnation == self.command.incarnation
-            if isinstance(item, Reply) and is_mine:
+            is_current = self.connected and item.epoch == self.epoch
+            if isinstance(item, Reply):
                 self._hear_reply(item)
-            elif isinstance(item, Reply) and item.incarnation > self.command.incarnation:
-                self._hear_of_newer(item)
-            elif is_mine and self.connected and item.epoch == self.epoch:
+            elif item.incarnation == self.command.incarnation and is_current:
                 self._take_in(item)
 
     def done(self, committed: PartitionOffset | None) -> Cursor | None:
@@ -97,8 +95,7 @@ class PartitionConsumer:
         self.connected, self.refusal = False, None
         self._forget_grants()
 
-    def _take_in(self, item: Any) -> None:
-        """A grant, or what takes grants back."""
+    def _take_in(self, item: Grant | OpenGrant | Revoke) -> None:
         if isinstance(item, Grant):
             newer = self.grants.at_least(item.attempt + 1)
             self.grants = self.grants.put(item.attempt, item.messages.difference(newer))
@@ -107,20 +104,21 @@ class PartitionConsumer:
             self.open_attempt, self.open_after = item.attempt, item.after
             for count, messages in item.redelivery_counts.items():
                 self._count(count, messages)
-        elif isinstance(item, Revoke):
+        else:
             if item.messages is None:
                 self.grants, self.open_attempt = PositionMap(), NO_OPEN_GRANT
             else:
                 self.grants = self.grants.without(item.messages)
             self.revision = max(self.revision, item.revision)
 
-    def _hear_of_newer(self, reply: Reply) -> None:
-        """Another run was let in under this name."""
-        if reply.error is None and reply.origin is not None:
-            self.connected = False
-            self.refusal = replace(reply, error=ServerError.CONSUMER_REPLACED, message="replaced")
-
     def _hear_reply(self, reply: Reply) -> None:
+        lets_in = reply.error is None and reply.origin is not None
+        if reply.incarnation != self.command.incarnation:
+            if reply.incarnation > self.command.incarnation and lets_in:
+                self.connected = False
+                gone = ServerError.CONSUMER_REPLACED
+                self.refusal = replace(reply, error=gone, message="replaced")
+            return
         if reply.error in NOT_THE_END and reply.request_id != self.command.request_id:
             pass
         elif reply.error is not None:
@@ -181,16 +179,13 @@ class PartitionConsumer:
                 explicit[attempt] = left
         behind = None
         if self.open_attempt != NO_OPEN_GRANT:
-            behind = self._not_openly(done, attempts).advance(ledgers)
+            planned = {a: cursor for a, cursor in attempts.items() if a >= self.open_attempt}
+            behind = _union(done.union(self.open_after), planned)
+            behind = behind.acknowledge(self.grants.messages).advance(ledgers)
         granted = PositionSet.union_of(explicit.values())
         return Offered(
             explicit, self.open_attempt, Waiting(behind, ledgers, up_to, removed, granted)
         )
-
-    def _not_openly(self, done: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
-        """Messages that the open grant does not offer: planned by it, or granted explicitly."""
-        planned = {a: cursor for a, cursor in attempts.items() if a >= self.open_attempt}
-        return _union(done.union(self.open_after), planned).acknowledge(self.grants.messages)
 
     def plan(
         self, start: PartitionOffset | None, taken: Mapping[int, PositionSet], ledgers: LedgerList
@@ -200,10 +195,13 @@ class PartitionConsumer:
         for attempt, messages in taken.items():
             attempts[attempt] = attempts.get(attempt, self.origin).acknowledge(messages)
         cut = {a: cursor.floor(self.floor).advance(ledgers) for a, cursor in attempts.items()}
-        attempts = self._not_superseded(cut, ledgers)
-        counts = self.counts.of(PositionSet.union_of(taken.values()))
-        origin = self.origin.floor(self.floor)
-        return PartitionOffset(origin, attempts, self.epoch, self.floor, counts)
+        return PartitionOffset(
+            self.origin.floor(self.floor),
+            self._not_superseded(cut, ledgers),
+            self.epoch,
+            self.floor,
+            self.counts.of(PositionSet.union_of(taken.values())),
+        )
 
     def _not_superseded(
         self, attempts: Mapping[int, Cursor], ledgers: LedgerList
@@ -226,23 +224,17 @@ class PartitionConsumer:
         """Forget the messages of a committed micro-batch: they are never offered again."""
         if committed is None or committed.epoch != self.epoch:
             return
+        grants, counts = self.grants.after(self.floor), self.counts.after(self.floor)
+        planned, counted = committed.attempts, committed.redelivery_counts
         self.grants = PositionMap(
-            {
-                attempt: committed.attempts.get(attempt, Cursor()).not_acknowledged(granted)
-                for attempt, granted in self.grants.after(self.floor).items()
-            }
+            {n: planned.get(n, Cursor()).not_acknowledged(held) for n, held in grants.items()}
         )
         self.counts = PositionMap(
-            {
-                count: held.difference(committed.redelivery_counts.get(count, NOTHING))
-                for count, held in self.counts.after(self.floor).items()
-            }
+            {n: held.difference(counted.get(n, NOTHING)) for n, held in counts.items()}
         )
 
     def _attempts(self, start: PartitionOffset | None) -> dict[int, Cursor]:
-        if start is None or start.epoch != self.epoch:
-            return {}
-        return dict(start.attempts)
+        return dict(start.attempts) if start is not None and start.epoch == self.epoch else {}
 
     # -- reporting ---------------------------------------------------------------------------
 

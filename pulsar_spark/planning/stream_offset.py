@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pulsar_spark.errors import CorruptFileError
@@ -32,6 +32,7 @@ OFFSET_FORMAT: Final = StoredFormat(
 READERS_VERSION: Final = 1
 """The version of a Reader's offset: it has nothing that version 1 had not."""
 FIRST_ATTEMPT: Final = 0
+_CONSUMERS: Final = ("ack_mode", "consumer", "incarnation", "subscription")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,7 @@ class PartitionOffset:
 
     def planned(self, cursor: Cursor) -> PartitionOffset:
         """The offset with the first attempt's cursor moved on."""
-        return PartitionOffset(
-            self.origin, {**self.attempts, FIRST_ATTEMPT: cursor}, self.epoch, self.floor
-        )
+        return replace(self, attempts={**self.attempts, FIRST_ATTEMPT: cursor})
 
     def batch_since(self, start: PartitionOffset | None, ledgers: LedgerList) -> PositionSet:
         """The messages of the micro-batch from `start` (None: from the origin) to this offset."""
@@ -89,9 +88,7 @@ class PartitionOffset:
 
     def to_json_value(self) -> dict[str, Any]:
         value: dict[str, Any] = {
-            "attempts": {
-                str(attempt): _cursor_value(cursor) for attempt, cursor in self.attempts.items()
-            },
+            "attempts": {str(n): _cursor_value(cursor) for n, cursor in self.attempts.items()},
             "epoch": self.epoch,
             "origin": _cursor_value(self.origin),
         }
@@ -99,8 +96,8 @@ class PartitionOffset:
             value["floor"] = str(self.floor)
         if self.redelivery_counts:
             value["redelivery_counts"] = {
-                str(count): _cursor_value(Cursor().acknowledge(messages))
-                for count, messages in self.redelivery_counts.items()
+                str(n): _cursor_value(Cursor().acknowledge(messages))
+                for n, messages in self.redelivery_counts.items()
             }
         return value
 
@@ -154,13 +151,8 @@ class StreamOffset:
             topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
         value: dict[str, Any] = {"topics": topics, "version": READERS_VERSION}
         if self.subscription:
-            value |= {
-                "ack_mode": self.ack_mode,
-                "consumer": self.consumer,
-                "incarnation": self.incarnation,
-                "subscription": self.subscription,
-                "version": OFFSET_FORMAT.version,
-            }
+            value |= {name: getattr(self, name) for name in _CONSUMERS}
+            value["version"] = OFFSET_FORMAT.version
         if self.suspects:
             value["suspects"] = self.suspects
         return dict(json.loads(canonical_json(value)))

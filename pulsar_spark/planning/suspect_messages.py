@@ -133,10 +133,8 @@ class SuspectMessages:
             return NOTHING if less is None else part.difference(less)
 
         groups = (
-            replace(
-                each, messages=_there({k: left(k[0], part) for k, part in each.messages.items()})
-            )
-            for each in self.groups
+            replace(one, messages=_there({k: left(k[0], m) for k, m in one.messages.items()}))
+            for one in self.groups
         )
         buried = _there({about: left(about, part) for about, part in self.buried.items()})
         return replace(self, groups=tuple(each for each in groups if each.messages), buried=buried)
@@ -193,11 +191,12 @@ def _by_itself(group: SuspectGroup, most: int, ledgers: Ledgers) -> SuspectGroup
 
 def _present(messages: Messages, ledgers: Ledgers) -> Messages:
     """The messages without those of trimmed ledgers."""
-    found = {}
-    for key, part in messages.items():
-        known = ledgers[key[0]]
-        found[key] = part.of_ledgers(each for each in part.ledger_ids if known.get(each))
-    return _there(found)
+    return _there(
+        {
+            (about, n): part.of_ledgers(filter(ledgers[about].get, part.ledger_ids))
+            for (about, n), part in messages.items()
+        }
+    )
 
 
 def _there(messages: Mapping[Key, PositionSet]) -> dict[Key, PositionSet]:

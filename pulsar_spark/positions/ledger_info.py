@@ -153,12 +153,15 @@ class LedgerSum:
     messages: int = 0
     digest: int = 0
 
+    @staticmethod
+    def of(ledger: LedgerInfo) -> LedgerSum:
+        what = (ledger.ledger_id, ledger.partition, ledger.batch_sizes.runs, ledger.digest)
+        digest = hashlib.blake2b(repr(what).encode(), digest_size=8).digest()
+        return LedgerSum(ledger.messages, int.from_bytes(digest, "little"))
+
     def __add__(self, other: LedgerSum) -> LedgerSum:
         digest = (self.digest + other.digest) % (1 << 64)
         return LedgerSum(self.messages + other.messages, digest)
-
-    def plus(self, ledger: LedgerInfo) -> LedgerSum:
-        return self + LedgerSum(ledger.messages, _term(ledger))
 
     def to_json(self) -> list[int]:
         return [self.messages, self.digest]
@@ -167,11 +170,6 @@ class LedgerSum:
     def from_json(value: Sequence[int]) -> LedgerSum:
         messages, digest = value
         return LedgerSum(int(messages), int(digest))
-
-
-def _term(ledger: LedgerInfo) -> int:
-    what = (ledger.ledger_id, ledger.partition, ledger.batch_sizes.runs, ledger.digest)
-    return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest(), "little")
 
 
 class LedgerList(Sequence[LedgerInfo]):

@@ -6,16 +6,19 @@ Follows `TopicPolicies`, `ServiceConfiguration` and `ConsumerConfigurationData`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 
 INFINITE: Final = -1
 DEFAULT_MAX_REDELIVER_COUNT: Final = 16
+
+_MAX_INT: Final = 2**31 - 1
+_INTS: Final = 2**32
 
 
 class BacklogQuotaPolicy(str, Enum):
@@ -63,6 +66,42 @@ class DeadLetterPolicy:
     def __post_init__(self) -> None:
         if self.max_redeliver_count < 1:
             raise InvalidOptionError("MaxRedeliverCount must be > 0.")
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplierRedeliveryBackoff:
+    """`min_delay_ms` times `multiplier` to the power of the count, `max_delay_ms` at most.
+
+    Follows Pulsar's to the millisecond: in doubles, with Java's casts, so that nothing overflows
+    whatever the count. InvalidOptionError if a bound is out of order.
+    """
+
+    min_delay_ms: int = 10_000
+    max_delay_ms: int = 600_000
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.min_delay_ms < 0:
+            raise InvalidOptionError("min delay time must be >= 0")
+        if self.max_delay_ms < self.min_delay_ms:
+            raise InvalidOptionError("maxDelayMs must be >= minDelayMs")
+        if not self.multiplier > 1:
+            raise InvalidOptionError("multiplier must be > 1")
+
+    def next(self, redelivery_count: int) -> int:
+        """The delay in milliseconds after so many redeliveries; 0 before the first."""
+        if redelivery_count <= 0 or self.min_delay_ms <= 0:
+            return self.min_delay_ms
+        if redelivery_count > self._greatest_power():
+            return self.max_delay_ms
+        delay = self.min_delay_ms * math.pow(self.multiplier, redelivery_count)
+        return self.max_delay_ms if delay >= self.max_delay_ms else int(delay)
+
+    def _greatest_power(self) -> int:
+        """The exponent that reaches the longest delay. As in Java, one beyond 2**31 - 1 wraps."""
+        ratio = float(self.max_delay_ms) / self.min_delay_ms
+        power = math.log(ratio) / math.log(self.multiplier)
+        return (min(int(power), _MAX_INT) + 1 + _INTS // 2) % _INTS - _INTS // 2
 
 
 @dataclass(frozen=True, slots=True)

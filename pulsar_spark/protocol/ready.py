@@ -8,14 +8,21 @@ together: with half of its grants it might deliver a key out of order. After etc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pulsar_spark.errors import ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Request, Subscribe
 from pulsar_spark.protocol.policies import BacklogQuotaPolicy
+
+_WHO: Final[dict[str, Any]] = {
+    "consumer": "", "subscription": "", "incarnation": 0, "request_id": None
+}  # fmt: skip
+"""Fields of a Reply that are those of its command, and what stands there if it lacks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +130,95 @@ class BacklogQuotaExceeded:
     is_size: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The effects of a step, in this order; `next_due_ms` is the instant of the next step."""
+class RefusedError(Exception):
+    """A command is refused: it is answered with this error, and changes nothing."""
 
-    letters: tuple[Letter, ...] = ()
-    epochs: tuple[EpochBegan, ...] = ()
-    replies: tuple[Reply, ...] = ()
-    revokes: tuple[Revoke, ...] = ()
-    acknowledged: tuple[Acknowledged, ...] = ()
-    grants: tuple[Grant, ...] = ()
-    open_grants: tuple[OpenGrant, ...] = ()
+    def __init__(self, error: ServerError, message: str, newest: int = -1) -> None:
+        super().__init__(error, message, newest)
+        self.error, self.message, self.newest = error, message, newest
+
+
+@dataclass(slots=True)
+class Ready:
+    """The effects of a step, in this order; `next_due_ms` is the instant of the next step.
+
+    Filled while the step runs, and never changed afterwards.
+    """
+
+    letters: list[Letter] = field(default_factory=list)
+    epochs: list[EpochBegan] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    revokes: list[Revoke] = field(default_factory=list)
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    grants: list[Grant] = field(default_factory=list)
+    open_grants: list[OpenGrant] = field(default_factory=list)
     backlog_quota: BacklogQuotaExceeded | None = None
     deleted_subscriptions: tuple[str, ...] = ()
     trim: tuple[int, ...] = ()
     next_due_ms: int | None = None
+    welcomes: list[Subscribe] = field(default_factory=list, compare=False)
+    """Of the step alone: Subscribes that were let in, answered once all commands are taken in."""
+
+    def due_at(self, instant_ms: int | None) -> None:
+        """Note that the host is to step again at that instant."""
+        if instant_ms is not None and (self.next_due_ms is None or instant_ms < self.next_due_ms):
+            self.next_due_ms = instant_ms
+
+    def reply(
+        self,
+        command: object,
+        error: ServerError | None = None,
+        message: str = "",
+        *,
+        epoch: int = 0,
+        origin: Cursor | None = None,
+        newest: int = -1,
+    ) -> None:
+        """Answer a command, with what of a Reply it names itself."""
+        who = {name: getattr(command, name, absent) for name, absent in _WHO.items()}
+        said = Reply(**who, error=error, message=message, epoch=epoch, origin=origin, newest=newest)
+        self.replies.append(said)
+
+    def confirm(self, command: Request, *, epoch: int = 0) -> None:
+        """Answer that it was done, if somebody waits for that."""
+        if command.request_id is not None:
+            self.reply(command, epoch=epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The broker's place on a topic partition, behind all other records of a step.
+
+    `last_position` is the last entry that the log had told it of; `next_due_ms` the latest instant
+    of its next step; `backlogs` are messages before `last_position`, by subscription, and those in
+    `durable` stay without a consumer. `consumers` are all that are subscribed, each as
+    (subscription, name, incarnation).
+    """
+
+    now_ms: int
+    last_position: Position
+    next_due_ms: int | None = None
+    backlogs: tuple[tuple[str, int], ...] = ()
+    durable: tuple[str, ...] = ()
+    consumers: tuple[tuple[str, str, int], ...] = ()
+
+
+def told(ready: Ready) -> Iterator[tuple[str, Any]]:
+    """(subscription, or "" for all, item): the records for consumers, in the order of reading.
+
+    Revokes stand before grants. A Subscribe is answered before its grants, since the answer names
+    the epoch that they belong to; every other request behind all its effects, so a consumer that
+    has read its answer has read them too. The host does the rest, and ends with a `Stepped`.
+    """
+    items: list[Any] = [
+        *ready.epochs,
+        *(reply for reply in ready.replies if reply.origin is not None),
+        *ready.revokes,
+        *ready.acknowledged,
+        *ready.grants,
+        *ready.open_grants,
+        *(reply for reply in ready.replies if reply.origin is None),
+    ]
+    yield from ((item.subscription, item) for item in items)
+    if ready.backlog_quota is not None:
+        yield "", ready.backlog_quota

@@ -19,8 +19,8 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import commands, policies, ready
-from pulsar_spark.protocol.dispatch import Stepped
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.records.stored_record import StoredFormat
 
 WIRE_FORMAT: Final = StoredFormat(

@@ -35,6 +35,8 @@ class LedgerColumns:
     published_at_ms: int
     sticky_key_hashes: NDArray[Any] | None = None
     publish_times_ms: NDArray[Any] | None = None
+    hidden: PositionSet = field(default_factory=PositionSet)
+    """Duplicates among them, acknowledged for every subscription."""
     packed: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
     """The arrays as they are stored, so that they are packed once."""
 
@@ -64,8 +66,6 @@ class BrokerState:
     now_ms: int = 0
     ledgers: LedgerList = field(default_factory=LedgerList)
     columns: dict[int, LedgerColumns] = field(default_factory=dict)
-    hidden: PositionSet = field(default_factory=PositionSet)
-    """Duplicates that the log hides: acknowledged for every subscription."""
     delayed: DelayedMessages = field(default_factory=DelayedMessages)
     """By their producers; one for all subscriptions, since it is the message that is delayed."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
@@ -97,13 +97,19 @@ class BrokerState:
         self.columns[ledger.ledger_id] = LedgerColumns(
             added.published_at_ms, added.sticky_key_hashes, added.publish_times_ms
         )
-        if added.hidden:
-            self.hidden = self.hidden.union(added.hidden)
+        self.hide(added.hidden)
         delays = self.policies.delayed_delivery and self.is_persistent
         if delays and added.deliver_at_ms is not None:
             times = np.asarray(added.deliver_at_ms, np.int64)
             self.delayed = self.delayed.add_ledger(ledger, times, self.now_ms)
         return True
+
+    def hide(self, messages: PositionSet) -> None:
+        """Note duplicates, of ledgers that are known; costs these alone."""
+        for ledger_id in messages.ledger_ids:
+            if (columns := self.columns.get(ledger_id)) is not None:
+                hidden = messages.of_ledgers([ledger_id])
+                self.columns[ledger_id] = replace(columns, hidden=hidden)
 
     def remove_ledgers(self, ledger_ids: tuple[int, ...]) -> None:
         """The log has trimmed them; who reads compacted keeps those that compaction has kept."""
@@ -122,7 +128,6 @@ class BrokerState:
         self._pass_over(messages, self.subscriptions.values())
         self.ledgers = LedgerList(held)
         self.trimming -= gone
-        self.hidden = self.hidden.difference(messages)
         self.delayed = self.delayed.without(gone)
 
     def compact(self, compacted: CompactedLedgers) -> None:
@@ -148,9 +153,7 @@ class BrokerState:
         self.trimming -= ledger_ids
         for ledger_id in ledger_ids:  # nobody shares them by key
             columns = self.columns[ledger_id]
-            self.columns[ledger_id] = LedgerColumns(
-                columns.published_at_ms, None, columns.publish_times_ms
-            )
+            self.columns[ledger_id] = replace(columns, sticky_key_hashes=None)
         messages = _messages_of(ledgers)
         self.delayed = self.delayed.without(ledger_ids)
         self._pass_over(
@@ -167,6 +170,11 @@ class BrokerState:
             subscription.drop_acknowledged()  # or it would be looked for in ledgers that are gone
 
     # -- looking -----------------------------------------------------------------------------
+
+    @property
+    def hidden(self) -> PositionSet:
+        """Duplicates that the log hides."""
+        return PositionSet.union_of(each.hidden for each in self.columns.values())
 
     @property
     def is_persistent(self) -> bool:

@@ -16,7 +16,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import ReconsumeLater
 from pulsar_spark.protocol.policies import ConsumerOptions
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
 from pulsar_spark.subscriptions.dead_letter import dead_letter, retry_letter
@@ -62,7 +62,7 @@ def negative_ack_delay(options: ConsumerOptions, delay_ms: int | None) -> Delay:
 def give_back(
     state: BrokerState,
     subscription: Subscription,
-    out: ReadyBuilder,
+    out: Ready,
     options: ConsumerOptions,
     attempt: int,
     messages: PositionSet,
@@ -106,7 +106,7 @@ def give_back(
 def reject(
     state: BrokerState,
     subscription: Subscription,
-    out: ReadyBuilder,
+    out: Ready,
     consumer: Consumer,
     attempt: int,
     messages: PositionSet,
@@ -155,7 +155,7 @@ def take_from(
 def give_back_all(
     state: BrokerState,
     subscription: Subscription,
-    out: ReadyBuilder,
+    out: Ready,
     consumer: Consumer,
     *,
     bury: bool,
@@ -184,7 +184,7 @@ def give_back_all(
 def reconsume_later(
     state: BrokerState,
     subscription: Subscription,
-    out: ReadyBuilder,
+    out: Ready,
     consumer: Consumer,
     attempts: Sequence[int],
     request: ReconsumeLater,

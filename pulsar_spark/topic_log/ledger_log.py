@@ -13,26 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerInfo, LedgerList
-from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerInfo, LedgerList, LedgerSum
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.schema.schema_registry import SchemaRegistry
-from pulsar_spark.topic_log.chunked_messages import CHUNKS_KEPT_MS, ChunkedMessages, ChunkRun
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.last_seen import LastSeen
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, MovedLedger, log_file
-from pulsar_spark.topic_log.partition_state import HiddenMessages, PartitionState
-from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
-
-SnapshotRow = Callable[[int], LedgerInfo]
-SNAPSHOT_COLUMNS = (
-    "ledger_id", "partition", "file", "first_row", "size_bytes", "min_publish_time_ms",
-    "max_publish_time_ms", "max_deliver_at_ms",
-)  # fmt: skip
+from pulsar_spark.topic_log.partition_state import PartitionState
 
 __all__ = ["Application", "Commit", "MovedLedger", "Tombstone", "TopicState"]
 
@@ -43,6 +34,17 @@ class Tombstone:
 
     since_ms: int
     reclaimed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCommit:
+    """A commit that may follow a state, and by partition what of that state it is about."""
+
+    commit: Commit
+    trims: Mapping[int, Mapping[int, LedgerInfo]]
+    """The ledgers to trim, by their places."""
+    compacted: Mapping[int, CompactedLedgers]
+    hidden: Mapping[int, PositionSet]
 
 
 class TopicState:
@@ -69,61 +71,13 @@ class TopicState:
     def partitions(self) -> int:
         return len(self._partitions)
 
-    @property
-    def ledger_count(self) -> int:
-        return sum(len(partition.view()) for partition in self._partitions)
+    def partition(self, number: int) -> PartitionState:
+        """One partition. Not to be changed."""
+        return self._partitions[number]
 
     def ledgers(self, partition: int) -> LedgerList:
         """The partition's ledgers as of now; later commits don't change the list."""
-        return self._partitions[partition].view()
-
-    def messages(self, partition: int) -> int:
-        """The number of stored messages, hidden ones included."""
-        return self._partitions[partition].messages
-
-    def size_bytes(self, partition: int) -> int:
-        """The stored payload bytes before compression."""
-        return self._partitions[partition].size_bytes
-
-    def trimmed_up_to(self, partition: int) -> Position:
-        """The last entry of the partition that was trimmed; EARLIEST if none was."""
-        return self._partitions[partition].trimmed_up_to
-
-    def hidden(self, partition: int) -> HiddenMessages:
-        """The messages that readers leave out. Not to be changed."""
-        return self._partitions[partition].hidden
-
-    def chunks(self, partition: int) -> Mapping[int, tuple[ChunkRun, ...]]:
-        """The chunks of each ledger of the partition that has some, by ascending id."""
-        return self._partitions[partition].chunks
-
-    def ledgers_left(self, partition: int) -> LedgerList:
-        """The partition's ledgers, and trimmed ones of which compaction has kept messages."""
-        compacted, ledgers = self.compacted(partition), self.ledgers(partition)
-        return ledgers if compacted is None else compacted.with_log(ledgers)
-
-    def compacted(self, partition: int) -> CompactedLedgers | None:
-        """The compacted part of the partition; None if it was never compacted."""
-        return self._partitions[partition].compacted
-
-    def trimmable(self, partition: int, before: int, now_ms: int) -> tuple[int, ...]:
-        """The ids of the partition's ledgers below `before` that may go.
-
-        In a partition that was ever compacted, ledgers behind the horizon stay; and so does, with
-        all behind it, a ledger with chunks of a message that stays, or is yet to be complete.
-        """
-        compacted, ledgers = self.compacted(partition), self.ledgers(partition)
-        if compacted is not None:
-            before = min(before, compacted.horizon.ledger_id + 1)
-        gone = tuple(each.ledger_id for each in ledgers.between(0, before - 1))
-        if chunks := self.chunks(partition):
-            needed = ChunkedMessages.of(chunks, ledgers).needed(gone, now_ms - CHUNKS_KEPT_MS)
-            before = min(needed, default=before)
-        return tuple(each for each in gone if each < before)
-
-    def sequences(self, partition: int) -> PublishedSequences:
-        """The sequence ids that were published where duplicates are dropped. Not to be changed."""
-        return self._partitions[partition].sequences
+        return self._partitions[partition].ledgers
 
     @property
     def records_sequences(self) -> bool:
@@ -137,32 +91,8 @@ class TopicState:
         """Whether the application has published that version, or a later one."""
         return self.applications.get(application, -1) >= version
 
-    def check_next(self, commit: Commit) -> None:
-        """Raise what `apply` would raise: CorruptFileError or FileReclaimedError."""
-        self._checked(commit)
-
-    def apply(self, commit: Commit) -> None:
-        """Apply the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
-        trims, compacted, hidden = self._checked(commit)
-        self._apply_header(commit)
-        for ledger in commit.ledgers:
-            self._add(ledger, commit)
-        for partition, messages in hidden.items():
-            self._partitions[partition].hidden.add(messages)
-        self._know_sequence_ids(commit)
-        self._move(commit)
-        self._trim(commit, trims)
-        self._compact(commit, compacted)
-        for file in commit.reclaimed:
-            self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=True)
-        for file in commit.forgotten:
-            del self.tombstones[file]
-        self._forget_inactive(commit)
-
-    def _checked(
-        self, commit: Commit
-    ) -> tuple[dict[int, dict[int, LedgerInfo]], dict[int, CompactedLedgers], Any]:
-        """By partition: the trimmed ledgers, the compacted part, and the hidden messages."""
+    def checked(self, commit: Commit) -> CheckedCommit:
+        """The next commit, fit to be applied. CorruptFileError or FileReclaimedError if not."""
         self._check_header(commit)
         self._check_ledgers(commit)
         trims = self._check_trimmed(commit)
@@ -170,7 +100,29 @@ class TopicState:
         compacted = self._check_compacted(commit)
         hidden = self._check_hidden(commit)
         self._check_files(commit, {file for each in compacted.values() for file in each.files})
-        return trims, compacted, hidden
+        return CheckedCommit(commit, trims, compacted, hidden)
+
+    def apply(self, commit: Commit) -> None:
+        """Apply the next commit. CorruptFileError or FileReclaimedError leave all as it was."""
+        self.apply_checked(self.checked(commit))
+
+    def apply_checked(self, checked: CheckedCommit) -> None:
+        """Apply what `checked` gave, on the same state."""
+        commit = checked.commit
+        self._apply_header(commit)
+        for ledger in commit.ledgers:
+            self._add(ledger, commit)
+        for partition, messages in checked.hidden.items():
+            self._partitions[partition].hidden.add(messages)
+        self._know_sequence_ids(commit)
+        self._move(commit)
+        self._trim(commit, checked.trims)
+        self._compact(commit, checked.compacted)
+        for file in commit.reclaimed:
+            self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=True)
+        for file in commit.forgotten:
+            del self.tombstones[file]
+        self._forget_inactive(commit)
 
     def _check_header(self, commit: Commit) -> None:
         if commit.number != self.number + 1:
@@ -237,7 +189,7 @@ class TopicState:
                 each = found[partition] = CompactedLedgers.from_json_value(value)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise self._refuse(commit, f"what it compacts is malformed: {error!r}") from error
-            before = self.compacted(partition)
+            before = self._partitions[partition].compacted
             if before is not None and each.horizon < before.horizon:
                 raise self._refuse(commit, f"its horizon is behind {before.horizon}")
             if known := sorted(file for file in each.files if file in self.files):
@@ -278,7 +230,7 @@ class TopicState:
     def _find(self, commit: Commit, partition: int, ledger_id: int) -> tuple[int, LedgerInfo]:
         if 0 <= partition < self.partitions:
             part = self._partitions[partition]
-            place = part.place(ledger_id)
+            place = part.ledgers.place(ledger_id)
             if place is not None:
                 return place, part.column.at(place)
         raise self._refuse(commit, f"partition {partition} has no ledger {ledger_id}")
@@ -326,7 +278,7 @@ class TopicState:
         part.messages += ledger.messages
         part.size_bytes += ledger.size_bytes
         if part.published is not None:
-            part.published = part.published.plus(ledger)
+            part.published = part.published + LedgerSum.of(ledger)
         self.files[ledger.file] = self.files.get(ledger.file, 0) + 1
         self.next_ledger_id = ledger.ledger_id + 1
 
@@ -350,7 +302,7 @@ class TopicState:
                 part.messages -= ledger.messages
                 part.size_bytes -= ledger.size_bytes
                 if part.published is not None:
-                    part.removed = part.removed.plus(ledger)
+                    part.removed += LedgerSum.of(ledger)
                 last = ledger.last
                 part.trimmed_up_to = max(part.trimmed_up_to, last)
                 part.chunks.pop(ledger.ledger_id, None)
@@ -401,7 +353,7 @@ class TopicState:
         """Raise AssertionError if the counts don't agree with the ledgers. For tests."""
         files: dict[str, int] = {}
         for number, part in enumerate(self._partitions):
-            ledgers = list(part.view())
+            ledgers = list(part.ledgers)
             assert [each.ledger_id for each in ledgers] == part.column.ids[part.start :]
             assert all(a.ledger_id < b.ledger_id for a, b in pairwise(ledgers))
             assert all(each.partition == number for each in ledgers)
@@ -418,44 +370,25 @@ class TopicState:
         assert files == self.files
         assert not files.keys() & self.tombstones.keys()
 
-    def to_snapshot(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-        """(columns with one value a ledger, the small rest as JSON)."""
-        ledgers = [ledger for part in self._partitions for ledger in part.view()]
-        columns: dict[str, list[Any]] = {
-            name: [getattr(each, name) for each in ledgers] for name in SNAPSHOT_COLUMNS
+    def to_snapshot(self) -> tuple[list[LedgerInfo], dict[str, Any]]:
+        """(the ledgers, partition after partition; the small rest as JSON)."""
+        rest: dict[str, Any] = {name: getattr(self, name) for name in _IN_SNAPSHOTS}
+        rest["sequence_ids"] = {str(p): dict(each) for p, each in self.sequence_ids.items()}
+        rest["tombstones"] = {
+            file: [grave.since_ms, grave.reclaimed] for file, grave in self.tombstones.items()
         }
-        columns["batch_sizes"] = [
-            [number for run in each.batch_sizes.runs for number in run] for each in ledgers
-        ]
-        seals = [each.seal for each in ledgers]
-        columns["file_bytes"] = [seal and seal.size_bytes for seal in seals]
-        columns["footer_crc32"] = [seal and seal.footer_crc32 for seal in seals]
-        columns["digest"] = [each.digest for each in ledgers]
-        rest = {
-            "number": self.number,
-            "commit_id": self.commit_id,
-            "timestamp_ms": self.timestamp_ms,
-            "term": self.term,
-            "next_ledger_id": self.next_ledger_id,
-            "settings": self.settings,
-            "applications": self.applications,
-            "sequence_ids": {str(p): dict(each) for p, each in self.sequence_ids.items()},
-            "tombstones": {
-                file: [grave.since_ms, grave.reclaimed] for file, grave in self.tombstones.items()
-            },
-            "partitions": [part.to_json_value() for part in self._partitions],
-        }
+        rest["partitions"] = [part.to_json_value() for part in self._partitions]
         rest.update(self.last_seen.to_json_value())
         if self.producers is not None:
             rest["producers"] = self.producers
         if self.schemas.schemas:
             rest["schemas"] = self.schemas.to_json_value()
-        return columns, rest
+        return [ledger for part in self._partitions for ledger in part.ledgers], rest
 
     @staticmethod
     def from_snapshot(
         topic: str, ids: Sequence[int], files: Mapping[str, int], rest: Mapping[str, Any],
-        row: SnapshotRow,
+        row: Callable[[int], LedgerInfo],
     ) -> TopicState:  # fmt: skip
         """The state whose ledgers are built by `row(number)` when somebody asks for them.
 
@@ -463,11 +396,8 @@ class TopicState:
         file, the rows that refer to it. KeyError, TypeError or ValueError if they don't agree.
         """
         state = TopicState(topic)
-        state.number, state.timestamp_ms = int(rest["number"]), int(rest["timestamp_ms"])
-        state.commit_id = str(rest["commit_id"])
-        state.term, state.next_ledger_id = int(rest["term"]), int(rest["next_ledger_id"])
-        state.settings = dict(rest["settings"])
-        state.applications = dict(rest["applications"])
+        for name, read in _IN_SNAPSHOTS.items():
+            setattr(state, name, read(rest[name]))
         state.sequence_ids = {int(p): dict(each) for p, each in rest["sequence_ids"].items()}
         state.tombstones = {
             file: Tombstone(int(since_ms), bool(reclaimed))
@@ -489,3 +419,10 @@ class TopicState:
         if first != len(ids):
             raise ValueError(f"{len(ids)} ledgers for partitions of {first}")
         return state
+
+
+_IN_SNAPSHOTS: Final[dict[str, Callable[[Any], Any]]] = {
+    "number": int, "commit_id": str, "timestamp_ms": int, "term": int, "next_ledger_id": int,
+    "settings": dict, "applications": dict,
+}  # fmt: skip
+"""Fields that a snapshot has as they are, and how each is read."""

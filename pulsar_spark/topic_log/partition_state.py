@@ -18,7 +18,13 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerList, LedgerSum
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.topic_log.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
+from pulsar_spark.topic_log.chunked_messages import (
+    CHUNKS_KEPT_MS,
+    ChunkedMessages,
+    ChunkRun,
+    chunks_from_json,
+    chunks_to_json,
+)
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
 
@@ -78,10 +84,11 @@ class PartitionState:
     published: LedgerSum | None = field(default_factory=LedgerSum)
     """The sum of all ledgers ever; None if an older snapshot without it is all there is."""
     removed: LedgerSum = field(default_factory=LedgerSum)
-    """The sum of trimmed ledgers: with that of `view` it makes `published`."""
+    """The sum of trimmed ledgers: with that of `ledgers` it makes `published`."""
 
-    def view(self) -> LedgerList:
-        """The partition's ledgers as of now."""
+    @property
+    def ledgers(self) -> LedgerList:
+        """Those of now; later commits don't change the list."""
         return LedgerList.window(self.column, self.start, len(self.column.ids))
 
     @property
@@ -91,20 +98,33 @@ class PartitionState:
 
     def sum_of_ledgers(self) -> LedgerSum:
         """The sum of the present ledgers, by the ledgers themselves."""
-        total = LedgerSum()
-        for ledger in self.view():
-            total = total.plus(ledger)
-        return total
+        return sum(map(LedgerSum.of, self.ledgers), LedgerSum())
 
-    def place(self, ledger_id: int) -> int | None:
-        """The ledger's place in the column."""
-        return self.view().place(ledger_id)
+    def ledgers_left(self) -> LedgerList:
+        """Its ledgers, and trimmed ones of which compaction has kept messages."""
+        ledgers = self.ledgers
+        return ledgers if self.compacted is None else self.compacted.with_log(ledgers)
+
+    def trimmable(self, before: int, now_ms: int) -> tuple[int, ...]:
+        """The ids of the ledgers below `before` that may go.
+
+        In a partition that was ever compacted, ledgers behind the horizon stay; and so does, with
+        all behind it, a ledger with chunks of a message that stays, or is yet to be complete.
+        """
+        ledgers = self.ledgers
+        if self.compacted is not None:
+            before = min(before, self.compacted.horizon.ledger_id + 1)
+        gone = tuple(each.ledger_id for each in ledgers.between(0, before - 1))
+        if self.chunks:
+            known = ChunkedMessages.of(self.chunks, ledgers)
+            before = min(known.needed(gone, now_ms - CHUNKS_KEPT_MS), default=before)
+        return tuple(each for each in gone if each < before)
 
     def to_json_value(self) -> dict[str, Any]:
         """The state without its ledgers. `published` is counted now where it never was."""
         if self.published is None:
             self.published = self.sum_of_ledgers()
-        ledgers = self.view()
+        ledgers = self.ledgers
         hidden = self.hidden.since(ledgers[0].ledger_id) if ledgers else None
         compacted = self.compacted and self.compacted.to_json_value()
         some = {"chunks": chunks_to_json(self.chunks), "compacted": compacted}

@@ -197,7 +197,7 @@ class Publication:
         known = state.highest_sequence_id(partition, producer)
         if known is not None and (late := ids <= known).any():
             ledgers = state.ledgers(partition)
-            repeated[late] |= state.sequences(partition).published(
+            repeated[late] |= state.partition(partition).sequences.published(
                 producer, ids[late], lambda ledger_id: self._sequences(_there(ledgers, ledger_id))
             )
         first = 0

@@ -45,7 +45,7 @@ def test_a_demo_that_is_killed_half_way_goes_on_and_counts_every_flight_once(
     assert "pulsar_spark/" not in text
     assert sorted(each.name for each in kept.parent.iterdir()) == ["kept.txt", "persistent"]
     state = Root(str(kept.parent), {}).open(TopicName.parse("flights")).state
-    assert sum(state.messages(partition) for partition in range(4)) == JANUARY
+    assert sum(state.partition(partition).messages for partition in range(4)) == JANUARY
 
 
 def _start(folder: Path) -> subprocess.Popen[str]:

@@ -84,6 +84,7 @@ def test_a_list_shows_who_is_connected_and_holds_what(
     [
         (("seek", "t", "unknown", "--to", "earliest"), "SubscriptionNotFound"),
         (("seek", "t", "s", "--to", "nowhere"), "it takes earliest, latest, or a message id"),
+        (("seek", "t", "s", "--to", "0:0:7"), "names no partition of"),
         (("list", "tt"), "Did you mean persistent://public/default/t?"),
         (("create", "t", " "), "[INVALID_TOPIC_NAME]"),
     ],

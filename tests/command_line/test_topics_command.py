@@ -180,7 +180,7 @@ def test_trim_by_time_drops_what_is_wholly_older(
     before = ["topics", "trim", "orders", "--before-time"]
     assert "Nothing" in run(capsys, *before, "1970-01-01")[1][0]
     assert "Dropped 3 messages" in run(capsys, *before, "1970-01-02T12:00:00Z")[1][0]
-    assert topics.open(TopicName.parse("orders")).state.messages(0) == 3
+    assert topics.open(TopicName.parse("orders")).state.partition(0).messages == 3
 
 
 def test_a_trim_leaves_the_chunks_of_a_message_that_stays(

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_spark.connector.broker.broker_query import Broker, standalone
 from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.system.subscription_admin import ask, request_id
+from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.s3_server import s3_root, s3_server
@@ -61,7 +61,7 @@ def broker_of_module(
     with standalone(spark, str(tmp_path_factory.mktemp("root"))) as broker:
         send(broker.root.service_url, "first", ["a"])
         about = TopicPartition("persistent://public/default/first", 0)
-        ask(broker.root, {about: CreateSubscription("s", request_id=request_id())}, 150)
+        ask(broker.root, {about: CreateSubscription("s")}, 150)
         yield broker
 
 

@@ -24,9 +24,13 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy, TopicPolicies
+from pulsar_spark.protocol.policies import (
+    ConsumerOptions,
+    DeadLetterPolicy,
+    MultiplierRedeliveryBackoff,
+    TopicPolicies,
+)
 from pulsar_spark.protocol.ready import Ready
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_spark.subscriptions.broker_state import BrokerState
 
 TOPIC = "persistent://public/default/orders"

@@ -18,7 +18,7 @@ from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
-from pulsar_spark.protocol.ready_builder import ReadyBuilder
+from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions import message_redelivery
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
@@ -194,7 +194,7 @@ def trims_what_somebody_needs(patch: Any) -> None:
 
 def forgets_to_look_again(patch: Any) -> None:
     """Nobody says when the next redelivery is due."""
-    patch.setattr(ReadyBuilder, "due_at", lambda *_: None)
+    patch.setattr(Ready, "due_at", lambda *_: None)
 
 
 def gives_a_seek_no_new_epoch(patch: Any) -> None:

@@ -10,9 +10,9 @@ from pulsar_spark.protocol.policies import (
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     TopicPolicies,
 )
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 from tests.simulation.lots import Lots
 
 THIRDS = ((0, 20_000), (20_001, 44_000), (44_001, 65_535))

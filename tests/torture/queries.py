@@ -144,7 +144,7 @@ class Publisher(Query):
             yield "planned"
             batch = record_batch(checkpoint.rows[number], MESSAGE_TYPES)
             schema = schema_of(batch, MESSAGE_TYPES)
-            sink = MessageSink(options, root, schema, overwrite=False)
+            sink = MessageSink(options, root, schema)
             writer = PulsarliteStreamWriter(sink)
             written = []
             for task in (batch.slice(0, len(batch) // 2), batch.slice(len(batch) // 2)):
@@ -249,7 +249,7 @@ def acknowledge(
     options = options_of(root.service_url, Scope.WRITE, {"subscriptionName": subscription})
     batch = record_batch(rows, ACK_TYPES)
     schema = schema_of(batch, ACK_TYPES)
-    writer = PulsarliteStreamWriter(AcknowledgmentSink(options, root, schema, overwrite=False))
+    writer = PulsarliteStreamWriter(AcknowledgmentSink(options, root, schema))
     folded = writer.write(iter([batch]))
     yield "folded"
     asked = world.oracle.acknowledging(subscription, rows)

@@ -124,7 +124,7 @@ class _Log:
         self.commits.append(data)
         self._state.apply(commit)
         for ledger in commit.ledgers:
-            hidden = self._state.hidden(0).of([ledger.ledger_id]).row_mask(ledger)
+            hidden = self._state.partition(0).hidden.of([ledger.ledger_id]).row_mask(ledger)
             for producer, (rows, ids) in sequences_of(self.files[ledger.file]).items():
                 self.visible += [(producer, each) for each in ids[~hidden[rows]].tolist()]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pulsar_spark.errors import ConsumerBusyError, ConsumerNotConnectedError, InvalidOptionError
 from pulsar_spark.positions.position import Position
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch, max_entries_in_this_batch
 from pulsar_spark.subscriptions.delayed_messages import COLUMNS, DelayedMessages

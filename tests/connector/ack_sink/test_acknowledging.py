@@ -18,6 +18,7 @@ from pulsar_spark.connector.ack_sink import acknowledgment_writer
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import MOST_ERRORS, fold
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.sink.stream_writer import (
     PulsarliteStreamWriter,
     PulsarliteWriter,
@@ -44,9 +45,8 @@ from pulsar_spark.protocol.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.ready import Grant
+from pulsar_spark.protocol.ready import Grant, Stepped
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, options_of, send, trim
@@ -78,7 +78,7 @@ def write(place: Root, columns: Columns, tasks: int = 1, **given: object) -> Non
     """As Spark writes a DataFrame: the rows dealt out to tasks, then the commit."""
     options = options_of(place.service_url, given={"topic": "t", "subscriptionName": "s", **given})
     batch = batch_of(columns)
-    sink = AcknowledgmentSink(options, place, from_arrow_schema(batch.schema), overwrite=False)
+    sink = AcknowledgmentSink(options, place, from_arrow_schema(batch.schema))
     writer = PulsarliteWriter(sink)
     messages = []
     for number in range(tasks):
@@ -291,9 +291,10 @@ def test_options_of_publishing_and_a_missing_topic_are_refused(place: Root) -> N
     options = options_of(place.service_url, given={"subscriptionName": "s"})
     schema = from_arrow_schema(batch_of(ids(0)).schema)
     with pytest.raises(InvalidOptionError, match="Messages of which topic"):
-        AcknowledgmentSink(options, place, schema, overwrite=False)
-    with pytest.raises(InvalidOptionError, match="only ever added"):
-        AcknowledgmentSink(options, place, schema, overwrite=True)
+        AcknowledgmentSink(options, place, schema)
+    source = PulsarliteDataSource({"serviceUrl": place.service_url, "subscriptionName": "s"})
+    with pytest.raises(InvalidOptionError, match="only ever appended"):
+        source.writer(schema, overwrite=True)
     with pytest.raises(InvalidMessageError, match="Some rows name no topic"):
         fold([batch_of(ids(0, topic=pa.array([None], pa.string())))], place, None)
 
@@ -316,7 +317,7 @@ def test_a_repeated_micro_batch_or_write_is_told_once(place: Root, caplog: Any) 
     options = options_of(place.service_url, given={"topic": "t", "subscriptionName": "s"})
     rows = batch_of(ids(0))
     schema = from_arrow_schema(rows.schema)
-    sink = AcknowledgmentSink(options, place, schema, overwrite=False)
+    sink = AcknowledgmentSink(options, place, schema)
     writer = PulsarliteStreamWriter(sink)
     task = replace(writer.write(iter([rows])), query_id="query")
     for number in (0, 0, 1, 1, 0):

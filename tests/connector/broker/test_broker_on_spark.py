@@ -21,7 +21,7 @@ from pulsar_spark.connector.broker.broker_query import (
 )
 from pulsar_spark.connector.broker.broker_sink import claim_term
 from pulsar_spark.connector.command_line.standalone_command import watch
-from pulsar_spark.connector.system.subscription_admin import ask, request_id
+from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerFencedError
 from pulsar_spark.protocol.commands import CreateSubscription
@@ -160,7 +160,7 @@ def test_a_session_without_the_brokers_settings_gets_a_broker_and_keeps_its_own(
         assert {name: spark.conf.get(name, None) for name in settings} == settings
         send(root, "t", ["a"])
         about = TopicPartition("persistent://public/default/t", 0)
-        ask(broker.root, {about: CreateSubscription("s", request_id=request_id())})
+        ask(broker.root, {about: CreateSubscription("s")})
         await_backlog(root, "t", 1)
     assert {name: spark.conf.get(name, None) for name in settings} == settings
 

@@ -36,9 +36,8 @@ from pulsar_spark.protocol.commands import (
     Subscribe,
     SubscriptionType,
 )
-from pulsar_spark.protocol.dispatch import Stepped
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply
+from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply, Stepped
 from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run

@@ -24,9 +24,12 @@ from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Reco
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
-from pulsar_spark.protocol.dispatch import Stepped
-from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
+from pulsar_spark.protocol.policies import (
+    ConsumerOptions,
+    DeadLetterPolicy,
+    MultiplierRedeliveryBackoff,
+)
+from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, send

@@ -183,7 +183,7 @@ def found(ledger: ManagedLedger, partition: int) -> tuple[list[Put], list[Put]]:
     """What a compacted read finds: (up to the horizon, behind it)."""
     options = Options.parse({"serviceUrl": "."})
     view = PartitionView(ledger, partition, options, compacted=True)
-    compacted = ledger.state.compacted(partition)
+    compacted = ledger.state.partition(partition).compacted
     horizon = EARLIEST if compacted is None else compacted.horizon
     reader = LedgerFileReader(ledger.store, ledger.folder, ledger.topic)
     parts: list[list[Put]] = [[], []]

@@ -15,8 +15,8 @@ from pulsar_spark.connector.housekeeping import compaction
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.sink.message_writer import write_messages
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.source.batch_reader import PulsarliteReader
 from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -147,7 +147,7 @@ def test_a_snapshot_remembers_the_compaction(root: Path) -> None:
     again = ManagedLedger.open(ledger.store, ledger.folder, cached=False)
     again.state.check()
     assert again.state.files == ledger.state.files
-    found, known = again.state.compacted(0), ledger.state.compacted(0)
+    found, known = again.state.partition(0).compacted, ledger.state.partition(0).compacted
     assert found
     assert known
     assert found.to_json_value() == known.to_json_value()
@@ -406,7 +406,7 @@ def test_a_commit_that_compacts_what_does_not_fit_is_refused(
     ledger = ledger_of(root, "t")
     compact(ledger)
     state = ledger.state
-    known = state.compacted(0)
+    known = state.partition(0).compacted
     assert known
     value = {**known.to_json_value(), **change}
     if change.get("horizon") == "0:0":

@@ -122,7 +122,7 @@ def test_what_was_published_is_what_is_there_and_what_was_removed(
     keeper.trim({0: 3})
     keeper.merge_small_files()
     ledger.state.check()
-    there = sum(ledger.state.messages(part) for part in range(3))
+    there = sum(ledger.state.partition(part).messages for part in range(3))
     for _ in range(2):
         sums = ledger.state.to_snapshot()[1]["partitions"]
         published, removed = (

@@ -16,9 +16,8 @@ from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.ledger_files.row_groups import CUT_ROW_GROUP_BYTES
 from pulsar_spark.connector.sink.message_chunking import chunk_runs
-from pulsar_spark.connector.source.batch_reader import PulsarliteReader
 from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
+from pulsar_spark.connector.source.stream_reader import PulsarliteReader, PulsarliteStreamReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
@@ -115,7 +114,7 @@ def test_a_large_message_is_cut_and_comes_back_whole(root: Path) -> None:
     assert [m["value"] for m in found] == [*map(str.encode, sent), None]
     assert [m["entry_id"] for m in found] == [0, 1, 4, 5, 6, 7]
     assert [m["first_chunk_message_id"] for m in found] == [None, None, "0:2:0", *[None] * 3]
-    assert ledger_of(root, "t").state.messages(0) == 8
+    assert ledger_of(root, "t").state.partition(0).messages == 8
 
 
 def test_the_fields_of_a_chunked_message_come_back(root: Path) -> None:
@@ -134,7 +133,7 @@ def test_the_fields_of_a_chunked_message_come_back(root: Path) -> None:
     (runs,) = (
         run
         for partition in range(3)
-        for run in ledger_of(root, "t").state.chunks(partition).values()
+        for run in ledger_of(root, "t").state.partition(partition).chunks.values()
     )
     assert [(run.uuid, run.num_chunks, run.total_bytes) for run in runs] == [("p-7", 3, 25)]
 
@@ -142,7 +141,7 @@ def test_the_fields_of_a_chunked_message_come_back(root: Path) -> None:
 def test_a_chunk_may_be_smaller_than_a_message(root: Path) -> None:
     send(root, "t", ["x" * 10, "y" * 11], **CHUNKED, chunkMaxMessageSize=4)
     assert values(root) == ["x" * 10, "y" * 11]
-    assert ledger_of(root, "t").state.messages(0) == 6
+    assert ledger_of(root, "t").state.partition(0).messages == 6
 
 
 def test_keys_and_round_robin_send_all_chunks_of_a_message_to_one_partition(root: Path) -> None:
@@ -229,7 +228,7 @@ def test_the_log_s_snapshot_keeps_the_chunks(root: Path) -> None:
     ledger.write_snapshot()
     managed_ledger._cache.clear()
     again = ledger_of(root, "t")
-    assert again.state.chunks(0) == ledger.state.chunks(0)
+    assert again.state.partition(0).chunks == ledger.state.partition(0).chunks
     again.state.check()
     send_rows(root, ("x", 1, 3, "2"), ("x", 2, 3, "3"))
     assert values(root) == ["a" * 25, "123"]

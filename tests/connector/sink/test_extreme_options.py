@@ -94,7 +94,7 @@ def test_a_sink_with_any_options_is_refused_or_its_topic_can_be_read(
         if parsed.has("subscriptionName"):
             return
         rows = StructType().add("value", BinaryType())
-        MessageSink(parsed, Root.of(parsed), rows, overwrite=False)
+        MessageSink(parsed, Root.of(parsed), rows)
         application = (parsed["txnAppId"], parsed["txnVersion"]) if "txnAppId" in options else None
         place, timeout_ms = Root.of(parsed), parsed["transactionTimeout"]
         txn = begin(place.store, application, timeout_ms) if parsed["transactional"] else None

@@ -50,14 +50,15 @@ def test_a_key_goes_to_the_partition_of_its_hash_in_order(
 
 def test_without_a_key_round_robin_stays_for_an_entry_then_goes_on(root: Path) -> None:
     send(root, "t", [str(n) for n in range(100)], numPartitions=4, batchingMaxMessages=10)
-    counts = [ledger_of(root, "t").state.messages(partition) for partition in range(4)]
+    counts = [ledger_of(root, "t").state.partition(partition).messages for partition in range(4)]
     assert sorted(counts) == [20, 20, 30, 30]
     assert set(entries(root)) == {10}
 
 
 def test_without_batching_round_robin_goes_on_with_each_message(root: Path) -> None:
     send(root, "t", [str(n) for n in range(8)], numPartitions=4, batchingEnabled=False)
-    assert [ledger_of(root, "t").state.messages(partition) for partition in range(4)] == [2] * 4
+    state = ledger_of(root, "t").state
+    assert [state.partition(each).messages for each in range(4)] == [2] * 4
     assert entries(root) == [1] * 8
 
 
@@ -65,7 +66,7 @@ def test_round_robin_goes_on_when_an_entry_is_full_of_bytes(root: Path) -> None:
     for number in range(2):
         given: dict[str, Any] = {"numPartitions": 4, "batchingMaxBytes": 100}
         send(root, f"t{number}", ["x" * 40] * 16, **given)
-        counts = [ledger_of(root, f"t{number}").state.messages(each) for each in range(4)]
+        counts = [ledger_of(root, f"t{number}").state.partition(each).messages for each in range(4)]
         assert counts == [4] * 4
         assert set(entries(root, f"t{number}")) == {2}
 
@@ -121,7 +122,7 @@ def test_a_router_that_is_not_there_is_refused_when_the_sink_is_made(
 ) -> None:
     options = options_of(root, Scope.WRITE, {"topic": "t", "messageRouter": path})
     with pytest.raises(InvalidOptionError, match=said):
-        MessageSink(options, Root.of(options), VALUE, overwrite=False)
+        MessageSink(options, Root.of(options), VALUE)
 
 
 def test_a_topic_that_grows_is_filled_and_read_in_its_new_partitions(root: Path) -> None:

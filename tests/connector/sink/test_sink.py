@@ -47,7 +47,7 @@ def test_a_system_topic_is_refused_before_anything_is_stored(root: Path, topic: 
         send(root, topic, ["a"])
     options = options_of(root, Scope.WRITE, {"topic": topic})
     with pytest.raises(InvalidTopicNameError, match="is a system topic"):
-        MessageSink(options, Root.of(options), VALUE, overwrite=False)
+        MessageSink(options, Root.of(options), VALUE)
     assert not files_below(root)
 
 
@@ -332,7 +332,7 @@ def test_a_batch_half_committed_over_several_topics_is_finished_by_its_replay(
     with pytest.raises(OSError, match="killed here"):
         publish(Root.of(options), files, ("query", 0))
     monkeypatch.undo()
-    assert [ledger_of(root, topic).state.messages(0) for topic in "abc"] == [1, 0, 0]
+    assert [ledger_of(root, topic).state.partition(0).messages for topic in "abc"] == [1, 0, 0]
     for _ in range(2):
         publish(Root.of(options), written(options, "123", columns), ("query", 0))
     assert [values(root, topic) for topic in "abc"] == [["1"], ["2"], ["3"]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import DataLossError, InvalidOptionError

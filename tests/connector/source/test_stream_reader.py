@@ -234,7 +234,7 @@ def test_hidden_messages_are_not_seen(root: Path) -> None:
     send(root, "t", ["a", "b"], columns=columns, enableDeduplication=True)
     columns["sequence_id"] = [1, 2]
     send(root, "t", ["b again", "c"], columns=columns)
-    assert ledger_of(root, "t").state.hidden(0).since(0)
+    assert ledger_of(root, "t").state.partition(0).hidden.since(0)
     assert Run(root, topic="t", startingOffsets="earliest").values() == ["a", "b", "c"]
     limited = Run(root, topic="t", startingOffsets="earliest", maxMessagesPerTrigger=1)
     assert limited.values() == ["a", "b", "c"]

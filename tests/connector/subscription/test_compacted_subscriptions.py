@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pulsar_spark.errors import (
     DataLossError,
     InvalidOptionError,
 )
-from pulsar_spark.hosting.broker_rows import COMPACTED, LEDGER, command_of, in_order
+from pulsar_spark.hosting.broker_rows import COMPACTED, LEDGER, command_of
 from pulsar_spark.options.options import Scope
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
@@ -208,7 +209,7 @@ def test_a_sink_acknowledges_what_outlived_its_ledgers(
     names = ("topic", "ledger_id", "entry_id", "partition", "batch_index")
     table = pa.RecordBatch.from_pylist([{name: row[name] for name in names} for row in rows])
     schema = from_arrow_schema(table.schema)
-    sink = AcknowledgmentSink(options, Root.of(options), schema, overwrite=False)
+    sink = AcknowledgmentSink(options, Root.of(options), schema)
     sink.commit([sink.write([table])], None, None)
     turns(run, broker)
     assert backlog(run) == 0
@@ -259,6 +260,21 @@ def test_ledgers_trimmed_under_a_subscription_are_read_from_the_compacted_file(
     broker.until_quiet()
     assert pairs(turns(run, broker)) == ["b=1", "a=2", "c=1"]
     assert turns(plain, broker) == []
+
+
+def test_a_grant_of_a_ledger_of_which_nothing_is_left_is_passed_over(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    put(root, "a=1", "b=1", batchingMaxMessages=1)
+    given = {"ackMode": "manual", "maxMessagesPerTrigger": 1, "consumerName": "c"}
+    run = consume(**given)
+    assert pairs(turns(run, broker)) == ["a=1", "b=1"]
+    tell(root, Report("s", epoch=None, rejected=(Rejection(None, PositionSet.of([(0, 0)]), 0),)))
+    broker.until_quiet()
+    put(root, "a=2", "b=2")
+    compact(ledger_of(root, "t"))
+    trim(root, "t", 1)
+    assert pairs(turns(run, broker)) == ["a=2", "b=2"]
 
 
 def test_the_next_of_a_failover_goes_on_in_the_compacted_part(
@@ -319,8 +335,9 @@ def test_a_batch_of_the_broker_knows_no_more_than_it_did(root: Path) -> None:
 
     def told() -> list[tuple[str, Any]]:
         end = BrokerOffset(hosted={ABOUT: number}, now_ms=1)
-        rows = in_order(BatchInput(Root(str(root), {}), BrokerOffset(), end).rows())
-        return [(row.kind, command_of(row)) for row in rows if row.kind in (LEDGER, COMPACTED)]
+        rows = BatchInput(Root(str(root), {}), BrokerOffset(), end).rows()
+        ordered = sorted(rows, key=attrgetter("phase", "place", "row"))
+        return [(row.kind, command_of(row)) for row in ordered if row.kind in (LEDGER, COMPACTED)]
 
     before = told()
     put(root, "d=1")

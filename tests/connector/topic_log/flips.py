@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pulsar_spark.connector.housekeeping.compaction import compact
-from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.namespace_policies import read_policies, set_policy

@@ -155,7 +155,7 @@ def test_what_is_hidden_survives_a_snapshot_and_goes_with_its_ledger(topic: Mana
     assert values_of(other(topic)) == names(0, 14)
     LedgerStore(topic).trim({0: 2})
     topic.write_snapshot()
-    assert not other(topic).state.hidden(0).since(0)
+    assert not other(topic).state.partition(0).hidden.since(0)
 
 
 def test_ranges_tell_whether_an_id_occurs_twice() -> None:
@@ -187,7 +187,7 @@ def test_a_duplicate_in_each_commit_costs_the_last_no_more_than_the_first(
         hooks(topic).calls.clear()
         parsed.clear()
         reader.refresh()
-        hidden = reader.state.hidden(0).of([reader.state.next_ledger_id - 1])
+        hidden = reader.state.partition(0).hidden.of([reader.state.next_ledger_id - 1])
         send_ids(topic, [new // 3])
         opened = len([call for call, _ in hooks(topic).calls if call == "open_input"])
         costs.append((len(parsed), opened, len(hidden.ledger_ids)))

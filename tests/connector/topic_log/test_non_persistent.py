@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.broker.retention import NON_PERSISTENT_KEPT_MS
 from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.source.batch_reader import PulsarliteReader
+from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.storage.clock import SystemClock
 from pulsar_spark.connector.storage.service_url import open_store
@@ -136,9 +136,9 @@ def test_what_is_old_is_deleted_by_who_publishes(root: Path, clock: Move) -> Non
         clock(NON_PERSISTENT_KEPT_MS)
         send(root, TICKS, ["x"])
     state = ledger_of(root, TICKS).state
-    assert 1 <= state.messages(0) <= 3
+    assert 1 <= state.partition(0).messages <= 3
     data = [path for path in files_below(root) if "/data/" in path]
-    assert state.messages(0) <= len(data) <= 6
+    assert state.partition(0).messages <= len(data) <= 6
 
 
 def test_nothing_of_it_waits_for_the_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,15 +44,15 @@ def test_what_producers_said_is_read(golden: Path, from_snapshot: bool) -> None:
     state = ledger.state
     state.check()
     assert read_policies(store, NamespaceName("public", "default")).deduplication is True
-    sequences = state.sequences(0)
+    sequences = state.partition(0).sequences
     assert sequences.floors == {"p": 9}
     assert sequences.ranges == {1: {"p": SequenceRange(20, 21, dense=True)}}
-    assert state.chunks(0) == {
+    assert state.partition(0).chunks == {
         2: (ChunkRun(0, "p-7", 0, 2, 3, 21),),
         3: (ChunkRun(0, "p-7", 2, 1, 3, 21),),
     }
     chunked = ChunkedMessages()
-    for ledger_id, runs in state.chunks(0).items():
+    for ledger_id, runs in state.partition(0).chunks.items():
         chunked.add(ledger_id, runs, 0)
     (message,) = chunked.messages_in(chunked.chunks)
     assert (tuple(message.first_chunk), tuple(message.position)) == ((2, 0), (3, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from pulsar_spark.broker.step import HANDLERS
@@ -27,5 +28,6 @@ def test_every_command_is_described() -> None:
 
 def test_every_field_of_ready_is_described_in_its_order() -> None:
     section = TEXT.split("## Ready")[1].split("## Where")[0]
-    places = [section.index(f"`{name}`") for name in Ready.__slots__]
+    names = [each.name for each in fields(Ready) if each.compare]
+    places = [section.index(f"`{name}`") for name in names]
     assert places == sorted(places)

@@ -74,6 +74,14 @@ def test_a_reader_whose_position_is_trimmed_is_moved_on() -> None:
     assert not state.hidden
 
 
+def test_a_commit_that_hides_costs_nothing_of_what_was_hidden_before() -> None:
+    state, _ = run([[ledger(0, [1, 1], hidden=entries(0, 0))], [ledger(1, hidden=entries(1, 0))]])
+    assert state.hidden == entries(0, 0).union(entries(1, 0))
+    after, _ = step(state, [ledger(2, hidden=entries(2, 0))], 20)
+    assert all(after.columns[each] is state.columns[each] for each in state.columns)
+    assert after.hidden.difference(state.hidden) == entries(2, 0)
+
+
 def test_retention_keeps_what_everybody_has_passed_for_its_time() -> None:
     policies = TopicPolicies(retention_time_ms=1_000, retention_size_bytes=1_000)
     state, ready = run(

@@ -16,8 +16,8 @@ from pulsar_spark.protocol.policies import (
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
 )
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 
 FULL = "persistent://public/default/"
 DEAD, RETRY = f"{FULL}first-s-DLQ", f"{FULL}first-s-RETRY"
@@ -112,8 +112,9 @@ def test_each_option_of_a_consumer_goes_to_its_field_of_the_subscribe_command(
 def test_what_the_client_fills_in_is_left_open_and_no_field_lacks_a_case() -> None:
     command = told({})
     assert (command.resumes, command.request_id) == (False, None)
-    assert command.begins_behind is None
-    covered = {name for _, name, _ in CASES} | {"resumes", "request_id", "begins_behind"}
+    assert (command.begins_behind, command.partitions) == (None, None)
+    covered = {name for _, name, _ in CASES}
+    covered |= {"resumes", "request_id", "begins_behind", "partitions"}
     assert covered == {each.name for each in fields(Subscribe)}
 
 

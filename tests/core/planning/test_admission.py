@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,7 @@ def waiting(count: int, entries: int = 1, batch: int = 1, message_bytes: int = 1
 
 
 def counts(admission: Admission, partitions: dict[str, Waiting], turn: int = 0) -> dict[str, int]:
-    taken = admission.admit(partitions, turn=turn)
+    taken = replace(admission, turn=turn).admit(partitions)
     return {key: messages.count(partitions[key].ledgers) for key, messages in taken.items()}
 
 
@@ -136,11 +138,11 @@ def test_partitions_take_turns_where_there_is_not_one_message_each() -> None:
 def test_the_minimum_holds_a_batch_back_until_it_is_reached_or_the_delay_is_over() -> None:
     partitions = {"a": waiting(2), "b": waiting(1)}
     admission = Admission(min_messages=4, max_delay_ms=1000)
-    assert admission.admit(partitions, waited_ms=0) == {}
-    assert admission.admit(partitions, waited_ms=999) == {}
-    assert admission.admit(partitions, waited_ms=1000).keys() == {"a", "b"}
-    assert admission.admit({**partitions, "c": waiting(1)}, waited_ms=0).keys() == {"a", "b", "c"}
-    assert admission.admit(partitions, waited_ms=None).keys() == {"a", "b"}, "AvailableNow"
+    assert admission.admit(partitions, now_s=0) == {}
+    assert admission.admit(partitions, now_s=0.999) == {}
+    assert admission.admit(partitions, now_s=1).keys() == {"a", "b"}
+    assert admission.admit({**partitions, "c": waiting(1)}, now_s=0).keys() == {"a", "b", "c"}
+    assert admission.admit(partitions).keys() == {"a", "b"}, "AvailableNow"
 
 
 def test_a_look_costs_what_it_admits_not_what_waits() -> None:

@@ -29,13 +29,13 @@ from pulsar_spark.protocol.commands import (
     SubscriptionType,
     Unsubscribe,
 )
-from pulsar_spark.protocol.dispatch import Stepped, told
 from pulsar_spark.protocol.policies import (
     BacklogQuotaPolicy,
     ConsumerOptions,
     DeadLetterPolicy,
     KeySharedMode,
     KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     TopicPolicies,
 )
 from pulsar_spark.protocol.ready import (
@@ -48,8 +48,9 @@ from pulsar_spark.protocol.ready import (
     Ready,
     Reply,
     Revoke,
+    Stepped,
+    told,
 )
-from pulsar_spark.protocol.redelivery_backoff import MultiplierRedeliveryBackoff
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SOME = PositionSet.of([(1, 2), (1, 4), (3, 0)]).union(PositionSet.of_batch((5, 0), 10, 0b1010))
@@ -214,7 +215,5 @@ def test_a_subscribe_is_answered_before_its_grants_and_other_requests_behind() -
     welcome, receipt = Reply("c", "s", origin=CURSOR), Reply("c", "s", request_id=1)
     grant, revoke = Grant("s", "c", 1, 0, 0, SOME), Revoke("s", "c", 1, 0, 1)
     quota = BacklogQuotaExceeded(BacklogQuotaPolicy.PRODUCER_EXCEPTION, 2, 1)
-    ready = Ready(
-        replies=(receipt, welcome), revokes=(revoke,), grants=(grant,), backlog_quota=quota
-    )
+    ready = Ready(replies=[receipt, welcome], revokes=[revoke], grants=[grant], backlog_quota=quota)
     assert [item for _, item in told(ready)] == [welcome, revoke, grant, receipt, quota]
