@@ -55,8 +55,9 @@ class NamespaceName:
     def __post_init__(self) -> None:
         if not self.tenant or not self.local_name:
             raise InvalidTopicNameError(f"Invalid namespace format. namespace: {self}")
-        _check_named_entity(self.tenant)
-        _check_named_entity(self.local_name)
+        for name in (self.tenant, self.local_name):
+            if not _NAMED_ENTITY.fullmatch(name):
+                raise InvalidTopicNameError(f"Invalid named entity: {name}")
 
     @staticmethod
     def parse(text: str) -> NamespaceName:
@@ -95,7 +96,7 @@ class TopicName:
             )
         if "/" in self.local_name:
             raise InvalidTopicNameError(f"Invalid topic name: {self}. '/' in the local name.")
-        if not _is_unicode(self.local_name):
+        if any("\ud800" <= mark <= "\udfff" for mark in self.local_name):
             raise InvalidTopicNameError("Invalid topic name: it holds a lone surrogate.")
         object.__setattr__(self, "partition_index", _partition_index(self.local_name))
         if self.is_partition and _is_blank(_without_partition(self.local_name)):
@@ -116,7 +117,10 @@ class TopicName:
             raise InvalidTopicNameError(f"Invalid topic domain: '{domain}'")
         parts = rest.split("/", 3)
         if len(parts) > 3:
-            raise _v1_name(complete)
+            raise InvalidTopicNameError(
+                "V1 topic names (with cluster component) are no longer supported. Please use the "
+                f"V2 format: '<domain>://tenant/namespace/topic'. Got: {complete}"
+            )
         if len(parts) < 3:
             raise InvalidTopicNameError(f"Invalid topic name: {complete}")
         tenant, namespace, local_name = parts
@@ -257,13 +261,6 @@ def _complete(short: str) -> str:
     )
 
 
-def _v1_name(text: str) -> InvalidTopicNameError:
-    return InvalidTopicNameError(
-        "V1 topic names (with cluster component) are no longer supported. Please use the V2 "
-        f"format: '<domain>://tenant/namespace/topic'. Got: {text}"
-    )
-
-
 def _partition_index(local_name: str) -> int:
     """N if the text after the last `-partition-` is N in its one decimal form, else -1."""
     _, suffix, number = local_name.rpartition(PARTITIONED_TOPIC_SUFFIX)
@@ -288,15 +285,6 @@ def _folder_name(part: str) -> str:
     return part
 
 
-def _check_named_entity(name: str) -> None:
-    if not _NAMED_ENTITY.fullmatch(name):
-        raise InvalidTopicNameError(f"Invalid named entity: {name}")
-
-
 def _is_blank(text: str) -> bool:
     """Java's `isBlank`: no-break spaces are no white space there."""
     return all(mark.isspace() and mark not in _NO_BREAK_SPACES for mark in text)
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= mark <= "\udfff" for mark in text)

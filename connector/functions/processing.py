@@ -19,7 +19,7 @@ import json
 import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -33,6 +33,8 @@ from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Outcome = dict[str, Any]
+"""What the sink's row says beside the ids, and the result; empty if all went well."""
 RESULT: Final = "result"
 _PICKLED: Final = b"\x80"
 """How a pickle begins, and no JSON."""
@@ -46,11 +48,6 @@ _SCHEMA: Final = pa.schema(
         ("properties", pa.map_(pa.string(), pa.string())), ("error", pa.string()),
     ]
 )  # fmt: skip
-_OF_A_MESSAGE: Final[dict[str, Any]] = {
-    "value": None, "key": None, "properties": (), "topic": None, **dict.fromkeys(IDS, -1),
-    "redelivery_count": 0, "schema_error": None,
-}  # fmt: skip
-"""Column -> what stands for it where it is missing; in the order of `Message`'s fields."""
 
 
 class RetryLater(Exception):  # noqa: N818 - raised to say so, and no error
@@ -93,6 +90,10 @@ class Message:
     batch_index: int = -1
     redelivery_count: int = 0
     schema_error: str | None = None
+
+
+_OF_A_MESSAGE: Final = {each.name: getattr(Message(), each.name) for each in fields(Message)}
+"""Column -> what stands for it where it is missing."""
 
 
 def process(
@@ -150,8 +151,14 @@ class Processor:
         outcomes_of = _halved if self.batch else _in_order
         with ChildProcess(work, self.timeout_s) as child:
             for each in batches:
-                if each.num_rows:
-                    yield self._rows(each, outcomes_of(child, each))
+                if not each.num_rows:
+                    continue
+                outcomes = outcomes_of(child, each)
+                returned = [outcome.pop(RESULT, None) for outcome in outcomes]
+                rows = _rows(each, outcomes)
+                if self.result is not None:
+                    rows = rows.append_column(RESULT, pa.array(returned, self.result))
+                yield rows
 
     def _one_by_one(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
         rows = batch.slice(start, stop - start)
@@ -159,7 +166,7 @@ class Processor:
             messages = list(messages_of(rows))
         except (ValueError, ArithmeticError):  # Python has no such text, or date: whose is it?
             for row in range(rows.num_rows):
-                yield _outcome(self._one_row, rows.slice(row, 1))
+                yield _outcome(lambda one: self._one(*messages_of(one)), rows.slice(row, 1))
             return
         for message in messages:
             yield _outcome(self._one, message)
@@ -167,15 +174,11 @@ class Processor:
     def _whole(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
         yield _outcome(self._many, batch.slice(start, stop - start))
 
-    def _one_row(self, row: pa.RecordBatch) -> bytes:
-        (message,) = messages_of(row)
-        return self._one(message)
-
     def _one(self, message: Message) -> bytes:
         value = self.function(message)
         if self.result is None:
             return b""
-        return pickle.dumps([pa.scalar(value, self.result).as_py()])
+        return pickle.dumps(pa.scalar(value, self.result).as_py())
 
     def _many(self, batch: pa.RecordBatch) -> bytes:
         values = self.function(batch)
@@ -189,41 +192,22 @@ class Processor:
             )
         return pickle.dumps(found.cast(self.result).to_pylist())
 
-    def _rows(self, batch: pa.RecordBatch, outcomes: list[bytes]) -> pa.RecordBatch:
-        """As the sink takes them, and what the function returned."""
-        if self.result is None:
-            return _rows(batch, outcomes)
-        returned = [_returned(each) for each in outcomes]
-        said = [b"" if each is not None else outcomes[place] for place, each in enumerate(returned)]
-        values = pa.array([each[0] if each else None for each in returned], self.result)
-        return _rows(batch, said).append_column(RESULT, values)
-
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
     """The rows, as a function is given them."""
     there = set(batch.schema.names)
     columns: list[Iterable[Any]] = []
     for name, default in _OF_A_MESSAGE.items():
-        held = batch.column(name).to_pylist() if name in there else [default] * batch.num_rows
+        if name not in there:
+            held = [default] * batch.num_rows
+        elif name == "value" and pa.types.is_nested(batch.column(name).type):
+            held = batch.column(name).to_pylist(maps_as_pydicts="lossy")
+        else:
+            held = batch.column(name).to_pylist()
         if name == "properties":
             held = [dict(each or ()) for each in held]
-        elif name == "value" and name in there and pa.types.is_nested(batch.column(name).type):
-            held = [_with_dicts(each, batch.column(name).type) for each in held]
         columns.append(held)
     yield from map(Message, *columns)
-
-
-def _with_dicts(value: Any, kind: pa.DataType) -> Any:
-    """The value with its maps as dicts, which Arrow gives as lists of pairs."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {each.name: _with_dicts(value[each.name], each.type) for each in kind}
-    if pa.types.is_map(kind):
-        return {key: _with_dicts(each, kind.item_type) for key, each in value}
-    if pa.types.is_list(kind):
-        return [_with_dicts(each, kind.value_type) for each in value]
-    return value
 
 
 # -- outcomes --------------------------------------------------------------------------------------
@@ -234,24 +218,22 @@ def _outcome(function: Callable[[Any], bytes], argument: Any) -> bytes:
     try:
         return function(argument)
     except RetryLater as later:
-        return json.dumps({"delay_ms": later.delay_ms, "properties": later.properties}).encode()
+        outcome: Outcome = {"delay_ms": later.delay_ms, "properties": later.properties}
     except Reject as never:
-        return json.dumps({"ack_type": "DeadLetter", **json.loads(_failed(never.reason))}).encode()
+        outcome = {"ack_type": "DeadLetter", **_failed(never.reason)}
     except BaseException as error:  # noqa: BLE001 - whatever a function raises is its message's
-        return _failed(_text(error))
+        outcome = _failed(_text(error))
+    return json.dumps(outcome).encode()  # JSON is ASCII here, so no text is too strange for it
 
 
-def _returned(outcome: bytes) -> list[Any] | None:
-    """What the function returned, of one message or of a batch; None if it failed."""
-    if not outcome.startswith(_PICKLED):
-        return None
-    values: list[Any] = pickle.loads(outcome)  # noqa: S301 - our own child wrote it
-    return values
+def _read(outcome: bytes) -> Outcome:
+    if outcome.startswith(_PICKLED):
+        return {RESULT: pickle.loads(outcome)}  # noqa: S301 - our own child wrote it
+    return json.loads(outcome) if outcome else {}
 
 
-def _failed(text: str) -> bytes:
-    """JSON is ASCII here, so no text is too strange for it."""
-    return json.dumps({"error": text[:LONGEST_ERROR]}).encode()
+def _failed(text: str) -> Outcome:
+    return {"error": text[:LONGEST_ERROR]}
 
 
 def _text(error: BaseException) -> str:
@@ -268,33 +250,34 @@ def _text(error: BaseException) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _results(child: ChildProcess, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
+def _results(
+    child: ChildProcess, batch: pa.RecordBatch, start: int, stop: int
+) -> Iterator[Outcome]:
     """What the child has for these rows; if it dies, that is the last one."""
     try:
-        yield from child.run(batch, start, stop)
+        yield from map(_read, child.run(batch, start, stop))
     except ChildDiedError as died:
         yield _failed(str(died))
 
 
-def _in_order(child: ChildProcess, batch: pa.RecordBatch) -> list[bytes]:
+def _in_order(child: ChildProcess, batch: pa.RecordBatch) -> list[Outcome]:
     """Message by message; the rest of a batch goes to a new child when one dies."""
-    outcomes: list[bytes] = []
+    outcomes: list[Outcome] = []
     while len(outcomes) < batch.num_rows:
         outcomes.extend(_results(child, batch, len(outcomes), batch.num_rows))
     return outcomes
 
 
-def _halved(child: ChildProcess, batch: pa.RecordBatch) -> list[bytes]:
+def _halved(child: ChildProcess, batch: pa.RecordBatch) -> list[Outcome]:
     """All at once; what fails is halved until it is a message."""
-    outcomes = [b""] * batch.num_rows
+    outcomes: list[Outcome] = [{}] * batch.num_rows
     left = [(0, batch.num_rows)]
     while left:
         start, stop = left.pop()
         (outcome,) = _results(child, batch, start, stop)
-        values = _returned(outcome)
-        if values is not None:
-            outcomes[start:stop] = [pickle.dumps([value]) for value in values]
-        elif outcome and "error" in json.loads(outcome) and stop - start > 1:
+        if RESULT in outcome:
+            outcomes[start:stop] = [{RESULT: value} for value in outcome[RESULT]]
+        elif "error" in outcome and stop - start > 1:
             middle = (start + stop) // 2
             left += [(middle, stop), (start, middle)]
         else:
@@ -302,7 +285,7 @@ def _halved(child: ChildProcess, batch: pa.RecordBatch) -> list[bytes]:
     return outcomes
 
 
-def _rows(batch: pa.RecordBatch, outcomes: list[bytes]) -> pa.RecordBatch:
+def _rows(batch: pa.RecordBatch, outcomes: list[Outcome]) -> pa.RecordBatch:
     """As the sink takes them."""
     count = batch.num_rows
     columns: dict[str, pa.Array] = {
@@ -310,30 +293,25 @@ def _rows(batch: pa.RecordBatch, outcomes: list[bytes]) -> pa.RecordBatch:
         for name in (*IDS, "topic", "attempt")
         if name in batch.schema.names
     }
-    if not any(outcomes):
-        columns["ack_type"] = pa.repeat("Individual", count)
-    else:
-        counted = "properties" in batch.schema.names
-        said: list[dict[str, Any]] = [{}] * count
-        for place, outcome in enumerate(outcomes):
-            if outcome:
-                said[place] = _said(batch, place, json.loads(outcome), counted=counted)
+    if any(outcomes):
+        said = [_said(batch, place, outcome) for place, outcome in enumerate(outcomes)]
         for name in ("ack_type", "delay_ms", "reconsume_times", "properties", "error"):
-            default = "Individual" if name == "ack_type" else None
-            values = [each.get(name, default) for each in said]
+            values = [each.get(name) for each in said]
             columns[name] = pa.array(values, _SCHEMA.field(name).type)
+    else:
+        columns["ack_type"] = pa.repeat("Individual", count)
     for each in _SCHEMA:
         columns.setdefault(each.name, pa.nulls(count, each.type))
     return pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
 
 
-def _said(
-    batch: pa.RecordBatch, place: int, outcome: dict[str, Any], *, counted: bool
-) -> dict[str, Any]:
+def _said(batch: pa.RecordBatch, place: int, outcome: Outcome) -> dict[str, Any]:
+    if not outcome:
+        return {"ack_type": "Individual"}
     if "error" in outcome:
         return {"ack_type": "Negative", **outcome}
     given = {**outcome, "properties": list(outcome["properties"].items())}
-    if not counted:
+    if "properties" not in batch.schema.names:
         return {"ack_type": "Negative", **given}
     held = dict(batch.column("properties")[place].as_py() or ())
     times = held.get(RECONSUMETIMES) or "0"

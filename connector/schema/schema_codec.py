@@ -28,26 +28,26 @@ Reasons = Mapping[int, str]
 """Row -> why its value does not fit."""
 REASON_CHARACTERS: Final = 1_000
 """The longest reason; it may quote a value, and is cut."""
+_MISFITS: Final = (pa.ArrowException, ValueError, OverflowError)
 
-_NUMBERS: Final[dict[SchemaType, tuple[str, pa.DataType]]] = {
-    SchemaType.INT8: (">i1", pa.int8()),
-    SchemaType.INT16: (">i2", pa.int16()),
-    SchemaType.INT32: (">i4", pa.int32()),
-    SchemaType.INT64: (">i8", pa.int64()),
-    SchemaType.FLOAT: (">f4", pa.float32()),
-    SchemaType.DOUBLE: (">f8", pa.float64()),
-    SchemaType.BOOLEAN: (">i1", pa.bool_()),
+_NUMBERS: Final[dict[SchemaType, np.dtype[Any]]] = {
+    SchemaType.BOOLEAN: np.dtype(">i1"),
+    SchemaType.INT8: np.dtype(">i1"),
+    SchemaType.INT16: np.dtype(">i2"),
+    SchemaType.INT32: np.dtype(">i4"),
+    SchemaType.INT64: np.dtype(">i8"),
+    SchemaType.FLOAT: np.dtype(">f4"),
+    SchemaType.DOUBLE: np.dtype(">f8"),
 }
 
 
 def encoder(schema: SchemaInfo) -> Callable[[pa.Array], pa.Array]:
     """A function from a column to one of bytes; InvalidMessageError if that can't be written."""
     if schema.type in _NUMBERS:
-        width, kind = _NUMBERS[schema.type]
-        return lambda column: _numbers_to_bytes(column.cast(kind), np.dtype(width))
+        return partial(_numbers_to_bytes, width=_NUMBERS[schema.type])
     if schema.type.has_definition:
         encode = record_encoder(schema)
-        return lambda column: _records_to_bytes(column, encode)
+        return partial(_records_to_bytes, encode=encode)
     if schema.type is SchemaType.STRING:
         return _texts_to_bytes
     return lambda column: column.cast(pa.binary())
@@ -61,10 +61,9 @@ def decoder(
         why = f"it was published as {writer.type.value}, and is read as {reader.type.value}"
         return partial(nothing_fits, kind, why)
     if reader.type in _NUMBERS:
-        width = np.dtype(_NUMBERS[reader.type][0])
-        return lambda column: _bytes_to_numbers(column, width, kind)
+        return partial(_bytes_to_numbers, width=_NUMBERS[reader.type], kind=kind)
     if reader.type is SchemaType.STRING:
-        return lambda column: _bytes_to_texts(column, kind)
+        return partial(_bytes_to_texts, kind=kind)
     if reader.type is SchemaType.BYTES:
         return lambda column: (column, {})
     try:
@@ -72,13 +71,7 @@ def decoder(
         decode = record_decoder(reader, writer)
     except InvalidSchemaDataError as error:
         return partial(nothing_fits, kind, str(error))
-    return lambda column: _row_by_row(column, decode, kind)
-
-
-def encode_values(rows: pa.RecordBatch, encode: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
-    """The rows with their values as bytes."""
-    place = rows.schema.get_field_index("value")
-    return rows.set_column(place, "value", encode(rows.column(place)))
+    return partial(_row_by_row, decode=decode, kind=kind)
 
 
 def nothing_fits(kind: pa.DataType, why: str, column: pa.Array) -> tuple[pa.Array, Reasons]:
@@ -140,10 +133,8 @@ def _bytes_to_numbers(
     joined = b"".join(held.to_pylist()) if len(held) else b""
     numbers: NDArray[Any] = np.zeros(len(column), width.newbyteorder("="))
     numbers[fits] = np.frombuffer(joined, width)
-    mask = None if fits.all() else ~fits
-    if pa.types.is_boolean(kind):
-        return pa.array(numbers != 0, kind, mask=mask), reasons
-    return pa.array(numbers, kind, mask=mask), reasons
+    values = numbers != 0 if pa.types.is_boolean(kind) else numbers
+    return pa.array(values, kind, mask=~fits), reasons
 
 
 def _texts_to_bytes(column: pa.Array) -> pa.Array:
@@ -191,16 +182,13 @@ def _as_arrow(values: list[Any], kind: pa.DataType, reasons: dict[int, str]) -> 
     """The values as a column; misfits are null, with the reason."""
     try:
         return pa.array(values, kind)
-    except (pa.ArrowException, ValueError, OverflowError):
-        parts = []
+    except _MISFITS:
         for row, value in enumerate(values):
             try:
-                part = pa.array([value], kind)
-            except (pa.ArrowException, ValueError, OverflowError) as error:
-                part = pa.nulls(1, kind)
+                pa.array([value], kind)
+            except _MISFITS as error:  # noqa: PERF203 - each value fits or not
                 reasons[row] = _text(error)
-            parts.append(part)
-        return pa.concat_arrays(parts)
+        return pa.array([None if row in reasons else each for row, each in enumerate(values)], kind)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -18,11 +18,9 @@ from functools import partial
 from typing import Any, Final
 
 from pulsar_spark.errors import InvalidSchemaDataError, MissingPackageError
-from pulsar_spark.schema.avro_schema import PROMOTIONS, AvroField, AvroType, written_field
+from pulsar_spark.schema.avro_schema import PROMOTIONS, AvroType, written_field
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
-Encode = Callable[[Any], bytes]
-Decode = Callable[[bytes], Any]
 _Convert = Callable[[Any], Any]
 
 _BOUNDS: Final = {"int": 1 << 31, "long": 1 << 63}
@@ -32,7 +30,7 @@ _EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation, Overflow])
 _FLOAT_MAX: Final = 3.4028235677973366e38
 
 
-def record_encoder(schema: SchemaInfo) -> Encode:
+def record_encoder(schema: SchemaInfo) -> Callable[[Any], bytes]:
     """A function from a dict (times and dates as Avro's numbers of micros and days) to a value."""
     convert = _writer(schema.avro(), "value", as_json=schema.type is SchemaType.JSON)
     if schema.type is SchemaType.JSON:
@@ -50,7 +48,7 @@ def record_encoder(schema: SchemaInfo) -> Encode:
     return encode
 
 
-def record_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Decode:
+def record_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Callable[[bytes], Any]:
     """A function from a value that was written with `writer` to a dict of `reader`'s fields.
 
     Its errors say what does not fit; they may be any exceptions, as the bytes may be any.
@@ -76,32 +74,25 @@ def fastavro() -> Any:
 
 def _parsed_definition(avro: Any, schema: SchemaInfo) -> Any:
     try:
-        return avro.parse_schema(without_logical_types(json.loads(schema.definition)))
+        return avro.parse_schema(_without_logical_types(json.loads(schema.definition)))
     except avro.schema.SchemaParseException as error:
         raise InvalidSchemaDataError(f"The schema's definition is refused: {error}.") from error
 
 
-def without_logical_types(value: Any) -> Any:
+def _without_logical_types(value: Any) -> Any:
     """The definition of the stored values: times and decimals are converted by this module."""
     if isinstance(value, list):
-        return [without_logical_types(each) for each in value]
-    if isinstance(value, dict):
-        kept = {name: each for name, each in value.items() if name != "logicalType"}
-        for name in ("type", "items", "values"):
-            if name in kept:
-                kept[name] = without_logical_types(kept[name])
-        if isinstance(kept.get("fields"), list):
-            kept["fields"] = [without_logical_types(each) for each in kept["fields"]]
-        return kept
-    return value
-
-
-def default_value(field: AvroField, *, as_json: bool) -> Any:
-    """A field's default as it is written; Avro's definitions give bytes as text of Latin-1."""
-    return _default(field.type, field.default, as_json)
+        return [_without_logical_types(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: each for name, each in value.items() if name != "logicalType"}
+    for name in kept.keys() & {"type", "items", "values", "fields"}:
+        kept[name] = _without_logical_types(kept[name])
+    return kept
 
 
 def _default(avro: AvroType, value: Any, as_json: bool) -> Any:
+    """A field's default as it is written; Avro's definitions give bytes as text of Latin-1."""
     if avro.kind == "union":
         return None if value is None else _default(avro.branches[0], value, as_json)
     if avro.kind == "record" and isinstance(value, dict):
@@ -164,7 +155,7 @@ def _complex_writer(avro: AvroType, where: str, as_json: bool) -> _Convert | Non
             elif not field.has_default:
                 raise ValueError(f"{where}.{field.name} has no default, and no column gives it")
             elif not as_json or field.default is not None:
-                written[field.name] = default_value(field, as_json=as_json)
+                written[field.name] = _default(field.type, field.default, as_json)
         return written
 
     return record
@@ -188,8 +179,7 @@ def _scalar_writer(avro: AvroType, where: str, as_json: bool) -> _Convert | None
 
 
 def _unscaled(value: Decimal, *, scale: int, size: int) -> bytes:
-    with localcontext() as context:
-        context.prec = 100
+    with localcontext(_EXACT):
         number = int(value.scaleb(scale))
     length = size or (number if number >= 0 else ~number).bit_length() // 8 + 1
     return number.to_bytes(length, "big", signed=True)
@@ -216,13 +206,11 @@ def _finite_or_text(value: float) -> Any:
 # -- reading Avro ----------------------------------------------------------------------------------
 
 
-def _avro_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Decode:
+def _avro_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Callable[[bytes], Any]:
     avro = fastavro()
     written = _parsed_definition(avro, writer)
-    wanted = _parsed_definition(avro, reader)
+    wanted = None if reader == writer else _parsed_definition(avro, reader)
     lift = _lifter(reader.avro(), "value")
-    if reader == writer:
-        wanted = None
 
     def decode(value: bytes) -> Any:
         data = io.BytesIO(value)
@@ -262,13 +250,9 @@ def _lifter(avro: AvroType, where: str) -> _Convert | None:
         item = _lifter(avro.inner, f"{where}[]")
         return item and (lambda value: [item(each) for each in value])
     if avro.kind == "map":
-        entry = _lifter(avro.inner, f"{where}[]") or _same
+        entry = _lifter(avro.inner, f"{where}[]") or (lambda value: value)
         return lambda value: [(key, entry(one)) for key, one in value.items()]
     return _scalar_lifter(avro, where)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _scalar_lifter(avro: AvroType, where: str) -> _Convert | None:
@@ -291,8 +275,7 @@ def _scaled(value: bytes, *, precision: int, scale: int, where: str) -> Decimal:
     number = int.from_bytes(value, "big", signed=True)
     if abs(number) >= 10**precision:
         raise ValueError(f"{where} has more than {precision} digits")
-    with localcontext() as context:
-        context.prec = 100
+    with localcontext(_EXACT):
         return Decimal(number).scaleb(-scale)
 
 
@@ -372,7 +355,9 @@ def _record_reader(reader: AvroType, writer: AvroType, where: str) -> _Convert:
             plan.append((each.name, None, _json_reader(each.type, each.type, place)))
         else:
             plan.append((each.name, None, partial(_never, why=f"{place} has no default")))
-    defaults = {each.name: default_value(each, as_json=True) for each in reader.fields}
+    defaults = {
+        each.name: _default(each.type, each.default, as_json=True) for each in reader.fields
+    }
 
     def read(node: Any) -> dict[str, Any]:
         fields = _expect(node, dict, where)

@@ -84,9 +84,8 @@ def check_validation(ledger: ManagedLedger, topic: TopicName) -> None:
 
     Follows Pulsar's `schemaValidationEnforced`, which is checked when a producer connects.
     """
-    if enforces_schemas(ledger, topic):
-        newest = ledger.state.schemas.newest
-        assert newest is not None
+    newest = ledger.state.schemas.newest
+    if newest and enforces_schemas(ledger, topic):
         raise IncompatibleSchemaError(
             f"Topic {ledger.topic} has a schema of type {newest.type.value}, and takes no messages "
             f"without one: give schemaType. Nothing was published. `pulsarlite topics schemas "

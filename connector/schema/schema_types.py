@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError
-from pulsar_spark.schema.avro_schema import AvroType
+from pulsar_spark.schema.avro_schema import PRIMITIVES, AvroType
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
 RECORD_NAME: Final = "topLevelRecord"
@@ -52,7 +52,7 @@ SCALARS: Final[dict[SchemaType, DataType]] = {
 }
 """The Spark type of a value whose schema has no definition."""
 
-_PLAIN: Final[dict[str, DataType]] = {
+_SPARK: Final[dict[str, DataType]] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
     "long": LongType(),
@@ -62,24 +62,17 @@ _PLAIN: Final[dict[str, DataType]] = {
     "string": StringType(),
     "enum": StringType(),
     "fixed": BinaryType(),
-}
-_LOGICAL: Final[dict[str, DataType]] = {
     "date": DateType(),
     "timestamp-millis": TimestampType(),
     "timestamp-micros": TimestampType(),
     "local-timestamp-millis": TimestampNTZType(),
     "local-timestamp-micros": TimestampNTZType(),
 }
+"""Avro's kinds and logical types that Spark has; of another logical type the kind counts."""
 _AVRO: Final[dict[DataType, Any]] = {
-    BooleanType(): "boolean",
+    **{kind: name for name, kind in _SPARK.items() if name in PRIMITIVES},
     ByteType(): "int",
     ShortType(): "int",
-    IntegerType(): "int",
-    LongType(): "long",
-    FloatType(): "float",
-    DoubleType(): "double",
-    StringType(): "string",
-    BinaryType(): "bytes",
     DateType(): {"type": "int", "logicalType": "date"},
     TimestampType(): {"type": "long", "logicalType": "timestamp-micros"},
     TimestampNTZType(): {"type": "long", "logicalType": "local-timestamp-micros"},
@@ -109,13 +102,10 @@ def definition_of(struct: StructType) -> str:
 
 def check_fits(column: DataType, schema: SchemaInfo) -> None:
     """InvalidMessageError if a column of that type can't be written with the schema."""
-    wanted = spark_type(schema)
-    kind = schema.type.value
     if schema.type.has_definition:
         as_struct(column, schema.type)
-    why = _misfit(column, wanted, "value")
-    if why:
-        raise InvalidMessageError(f"{why} by the schema of type {kind}: cast it.")
+    if why := _misfit(column, spark_type(schema), "value"):
+        raise InvalidMessageError(f"{why} by the schema of type {schema.type.value}: cast it.")
 
 
 def as_struct(column: DataType, kind: SchemaType) -> StructType:
@@ -157,7 +147,7 @@ def _spark_scalar(avro: AvroType, where: str) -> DataType:
         raise _no_type(where, "a fixed of no bytes")
     if avro.logical == "decimal" and avro.precision <= _DECIMAL_DIGITS:
         return DecimalType(avro.precision, avro.scale)
-    known = _LOGICAL.get(avro.logical or "") or _PLAIN.get(avro.kind)
+    known = _SPARK.get(avro.logical or "") or _SPARK.get(avro.kind)
     if known is None:
         raise _no_type(where, avro.kind)
     return known
@@ -208,8 +198,7 @@ def _misfit(column: DataType, wanted: DataType, where: str) -> str | None:
         for each in column.fields:
             if each.name not in fields:
                 return f"{where} has a field {each.name}, which is none of its record"
-            why = _misfit(each.dataType, fields[each.name], f"{where}.{each.name}")
-            if why:
+            if why := _misfit(each.dataType, fields[each.name], f"{where}.{each.name}"):
                 return why
         return None
     if isinstance(column, ArrayType) and isinstance(wanted, ArrayType):

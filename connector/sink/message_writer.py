@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pulsar_spark.connector.ledger_files.content_digest import content_digest
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges
-from pulsar_spark.connector.schema.schema_codec import encode_values, encoder
+from pulsar_spark.connector.schema.schema_codec import encoder
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, check_validation, register
 from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
@@ -68,8 +68,10 @@ def write_messages(
             continue
         if enforced:
             check_rows(batch)
-        values = encode_values(batch, encode) if encode else batch
-        for topic, rows in _by_topic(values, options["topic"]):
+        if encode:
+            place = batch.schema.get_field_index("value")
+            batch = batch.set_column(place, "value", encode(batch.column(place)))  # noqa: PLW2901
+        for topic, rows in _by_topic(batch, options["topic"]):
             name = TopicName.parse(topic)
             whole = name.partitioned_topic
             messages = as_messages(rows, options, str(whole), root.clock.wall_ms())

@@ -24,13 +24,13 @@ SHARD_PREFIX = "\x00shard/"
 OFFSET_RECORD = "\x00offset"
 """The `subscription` of the record that has the offset of the commit's batch."""
 
-_REMEDY: Final = "Delete the broker's checkpoint folder: it is rebuilt from __dispatch."
-OFFSET_FORMAT: Final = StoredFormat("An offset of the broker", version=2, remedy=_REMEDY)
-"""The format in Spark's checkpoint."""
-RECORD_FORMAT: Final = StoredFormat(
-    "An offset of the broker", version=2, checked_since=2, remedy=_REMEDY
+OFFSET_FORMAT: Final = StoredFormat(
+    "An offset of the broker",
+    version=2,
+    checked_since=2,
+    remedy="Delete the broker's checkpoint folder: it is rebuilt from __dispatch.",
 )
-"""The format in `__dispatch`."""
+"""The format in `__dispatch`; in Spark's checkpoint it has no checksum."""
 NO_COMMIT: Final = -1
 """The commit number of a topic that does not exist."""
 
@@ -77,16 +77,15 @@ class BrokerOffset:
         topics: dict[str, dict[str, int]] = {}
         for (topic, partition), number in sorted(self.hosted.items()):
             topics.setdefault(topic, {})[str(partition)] = number
-        planned = {} if self.dispatched is None else {"dispatched": self.dispatched}
         return {
-            **planned,
+            **({} if self.dispatched is None else {"dispatched": self.dispatched}),
             "aside": [
                 [*about, each.commands, each.error, *each.created]
                 for about, each in sorted(self.aside.items())
             ],
             "commands": self.commands,
             "created": [[*about, *names] for about, names in sorted(self.created.items())],
-            "due": [[topic, partition] for topic, partition in self.due],
+            "due": [list(about) for about in self.due],
             "lapsed": [_lapsed_to_json(each) for each in self.lapsed],
             "now_ms": self.now_ms,
             "partitions": dict(sorted(self.partitions.items())),
@@ -104,12 +103,12 @@ class BrokerOffset:
 
     def to_json(self) -> bytes:
         """The text of a record of `__dispatch`."""
-        return RECORD_FORMAT.encode(self.to_json_value())
+        return OFFSET_FORMAT.encode(self.to_json_value())
 
     @staticmethod
     def from_json(data: bytes) -> BrokerOffset:
         """Read `to_json`. CorruptFileError, or FutureVersionError if a newer one wrote it."""
-        return BrokerOffset._of(RECORD_FORMAT.decode(data))
+        return BrokerOffset._of(OFFSET_FORMAT.decode(data))
 
     @staticmethod
     def _of(value: Mapping[str, Any]) -> BrokerOffset:
@@ -122,7 +121,7 @@ class BrokerOffset:
                     for partition, number in partitions.items()
                 },
                 value["now_ms"],
-                tuple(TopicPartition(topic, partition) for topic, partition in value["due"]),
+                tuple(TopicPartition(*about) for about in value["due"]),
                 tuple(_lapsed_from_json(each) for each in value["lapsed"]),
                 value["snapshot"],
                 value["restored"],
@@ -154,12 +153,8 @@ def _lapsed_from_json(value: Any) -> Lease | str:
     if isinstance(value, str):
         return value
     subscription, consumer, incarnation, partitions = value
-    return Lease(
-        subscription,
-        consumer,
-        incarnation,
-        partitions=tuple(TopicPartition(*each) for each in partitions),
-    )
+    abouts = tuple(TopicPartition(*each) for each in partitions)
+    return Lease(subscription, consumer, incarnation, partitions=abouts)
 
 
 def last_shards(
@@ -168,11 +163,8 @@ def last_shards(
     """(the last batch's offset, each broker's shards after it), from `__dispatch`."""
     offset = None
     brokers: dict[TopicPartition, dict[str, bytes]] = {}
-
-    def is_kept(_about: TopicPartition, name: str) -> bool:
-        return name == OFFSET_RECORD or name.startswith(SHARD_PREFIX)
-
-    for stored in dispatch.read(0, stop_ledger, keep=is_kept):
+    kept = (OFFSET_RECORD, SHARD_PREFIX)
+    for stored in dispatch.read(0, stop_ledger, keep=lambda _, name: name.startswith(kept)):
         about, name, data = stored.record.about, stored.record.subscription, stored.record.data
         if name == OFFSET_RECORD:
             offset = BrokerOffset.from_json(data)
@@ -187,15 +179,10 @@ def last_shards(
 
 def last_offset(dispatch: SystemTopic, stop_ledger: int) -> BrokerOffset | None:
     """The offset of the last batch; None if `__dispatch` does not have it."""
-    for ledger_id in range(stop_ledger - 1, dispatch.first_ledger() - 1, -1):
-        stored = next(dispatch.read(ledger_id, ledger_id + 1, keep=_is_offset), None)
-        if stored is not None:
+    for ledger in range(stop_ledger - 1, dispatch.first_ledger() - 1, -1):
+        for stored in dispatch.read(ledger, ledger + 1, keep=lambda _, name: name == OFFSET_RECORD):
             return BrokerOffset.from_json(stored.record.data)
     return None
-
-
-def _is_offset(_about: TopicPartition, name: str) -> bool:
-    return name == OFFSET_RECORD
 
 
 def stale_checkpoint(root: Root) -> StaleCheckpointError:

@@ -158,8 +158,7 @@ class _EntryRun:
         ledger_id, entry_id = int(self.ledger_ids[place]), int(self.entry_ids[place])
         part = self.messages.partial_entries(ledger_id).get(entry_id)
         if part is None:
-            ledger = self.ledgers.get(ledger_id)
-            assert ledger is not None, "of() has looked it up"
+            ledger = self.ledgers.of_id(ledger_id)
             part = batch_part.whole(ledger.batch_sizes.size_of(entry_id))
         first = batch_part.first_messages(part, messages)
         return PositionSet(parts={ledger_id: {entry_id: first}})

@@ -9,9 +9,8 @@ and the broker embedded in a process.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,8 +100,7 @@ def command_of(row: InputRow) -> Command:
     if row.kind == COMPACTED:
         return Compacted(CompactedLedgers.from_json_value(parse_json(row.data)))
     if row.kind != LEDGER:
-        command: Command = wire_format.decode(row.data)
-        return command
+        return cast("Command", wire_format.decode(row.data))
     value = parse_json(row.data)
     hidden = value["hidden"]
     return LedgerAdded(
@@ -113,11 +111,6 @@ def command_of(row: InputRow) -> Command:
         _array(row.publish_times_ms, np.int64),
         PositionSet() if hidden is None else Cursor.from_json_value(hidden).individually_deleted,
     )
-
-
-def in_order(rows: Iterable[InputRow]) -> list[InputRow]:
-    """The rows by their place, whatever order they came in."""
-    return sorted(rows, key=lambda each: (each.phase, each.place, each.row))
 
 
 def _array(data: bytes | None, kind: type[Any]) -> NDArray[Any] | None:

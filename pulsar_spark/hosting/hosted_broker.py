@@ -12,6 +12,8 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from pulsar_spark.broker.step import step
@@ -24,6 +26,7 @@ from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import Command
 from pulsar_spark.protocol.ready import Ready, Stepped, told
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_name import TopicPartition
 
 OFFSET_KEY: Final = ""
 """The topic of the row that carries a batch's offset through; it has no broker."""
@@ -58,32 +61,30 @@ def run(broker: HostedBroker, rows: Iterable[InputRow]) -> Batch:
     A broker that can't step is set aside: its shards stay, and a row says why. Rows that restore it
     count for more than what the store has.
     """
-    ordered = broker_rows.in_order(rows)
+    ordered = sorted(rows, key=attrgetter("phase", "place", "row"))
     first = ordered[0]
     held = broker.shards
     restored = {row.text: row.data for row in ordered if row.phase == Phase.RESTORED}
     if restored:
         broker = HostedBroker(restored)
-    about = (first.topic, first.partition)
-    out: list[OutputRow] = []
+    effect = partial(OutputRow, first.topic, first.partition)
     try:
         state, ready = _step(broker, ordered)
-        shards: Mapping[str, bytes] = to_shards(state)
-        out += _actions(about, ready)
-        last = OutputRow(
-            *about, broker_rows.DISPATCH, "", wire_format.encode(_stepped(state, ready))
-        )
-        after = HostedBroker(shards, state)
+        after = HostedBroker(to_shards(state), state)
+        out = [effect(*each) for each in _effects(TopicPartition(*first[:2]), ready)]
+        last = effect(broker_rows.DISPATCH, "", wire_format.encode(_stepped(state, ready)))
     except Exception as error:  # noqa: BLE001 - the brokers of all other topics go on
         _log.exception("Topic partition %s of %s is set aside", first.partition, first.topic)
-        shards, after, out = broker.shards, HostedBroker(broker.shards), []
-        last = OutputRow(*about, broker_rows.ASIDE, "", described(error).encode())
-    written, deleted = changed(held, shards)
+        after, out = HostedBroker(broker.shards), []
+        last = effect(broker_rows.ASIDE, "", described(error).encode())
+    written, deleted = changed(held, after.shards)
     whole = any(row.kind == broker_rows.SNAPSHOT for row in ordered)
-    told_of = shards if whole else written
-    out += [OutputRow(*about, broker_rows.SHARD, key, told_of[key]) for key in sorted(told_of)]
-    gone = sorted({*held, *restored}.difference(shards))
-    out += [OutputRow(*about, broker_rows.SHARD, key) for key in gone]
+    out += [
+        effect(broker_rows.SHARD, key, data)
+        for key, data in sorted((after.shards if whole else written).items())
+    ]
+    gone = sorted({*held, *restored}.difference(after.shards))
+    out += [effect(broker_rows.SHARD, key) for key in gone]
     return Batch(after, written, deleted, [*out, last])
 
 
@@ -104,8 +105,7 @@ def _step(broker: HostedBroker, rows: list[InputRow]) -> tuple[BrokerState, Read
         raise _InputFailedError(failed)
     before = broker.state
     if before is None:
-        first = rows[0]
-        fresh = BrokerState(first.topic, first.partition)
+        fresh = BrokerState(rows[0].topic, rows[0].partition)
         before = from_shards(broker.shards) if broker.shards else fresh
     return step(before, list(_commands(rows)), rows[0].now_ms)
 
@@ -119,30 +119,31 @@ def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:
                 _log.error("Left out at %s:%s of __commands: %s", row.place, row.row, error)
 
 
-def _actions(about: tuple[str, int], ready: Ready) -> Iterator[OutputRow]:
+def _effects(about: TopicPartition, ready: Ready) -> Iterator[tuple[str, str, bytes]]:
+    """(kind, text, data) of each row."""
     for letter in ready.letters:
-        yield OutputRow(*about, broker_rows.LETTER, "", wire_format.encode(letter))
+        yield broker_rows.LETTER, "", wire_format.encode(letter)
     for reply in ready.replies:
         if reply.error is not None and not reply.consumer:
             _log.warning(
-                "Refused on %s-partition-%s, subscription %s, what a sink or an admin wanted: "
-                "%s: %s", *about, reply.subscription, reply.error.value, reply.message,
+                "Refused on %s, subscription %s, what a sink or an admin wanted: %s: %s",
+                about, reply.subscription, reply.error.value, reply.message,
             )  # fmt: skip
     for subscription, item in told(ready):
-        yield OutputRow(*about, broker_rows.DISPATCH, subscription, wire_format.encode(item))
+        yield broker_rows.DISPATCH, subscription, wire_format.encode(item)
     if ready.trim:
-        yield OutputRow(*about, broker_rows.TRIM, "", json.dumps(list(ready.trim)).encode())
+        yield broker_rows.TRIM, "", json.dumps(list(ready.trim)).encode()
 
 
 def _stepped(state: BrokerState, ready: Ready) -> Stepped:
+    subscriptions, ledgers = state.subscriptions.values(), state.ledgers
     backlogs = tuple(
-        (each.name, each.unacknowledged(state.ledgers).count(state.ledgers))
-        for each in state.subscriptions.values()
+        (each.name, each.unacknowledged(ledgers).count(ledgers)) for each in subscriptions
     )
-    durable = tuple(each.name for each in state.subscriptions.values() if each.durable)
+    durable = tuple(each.name for each in subscriptions if each.durable)
     consumers = tuple(
         (each.name, consumer.name, consumer.incarnation)
-        for each in state.subscriptions.values()
+        for each in subscriptions
         for consumer in each.consumers.values()
     )
     return Stepped(

@@ -59,7 +59,7 @@ class ShardWriter:
 
     def put_set(self, key: str, messages: PositionSet) -> Any:
         """Add a set; returns its form in a value: the set if small, else its shards' names."""
-        if messages.is_empty:
+        if not messages:
             return ""
         if _size(messages) <= INLINE_BYTES:
             return Cursor(individually_deleted=messages).to_json_value()["individually_deleted"]
@@ -72,7 +72,7 @@ class ShardWriter:
     ) -> None:
         """Add the part of the set in [start, start + span), halved until it fits."""
         part = _between(messages, start, start + span)
-        if part.is_empty:
+        if not part:
             return
         if _size(part) > _PIECE and span > 1:
             half = span // 2

@@ -88,7 +88,7 @@ def normal_form(avro: AvroType) -> Any:
 
 def why_unreadable(reader: AvroType, writer: AvroType) -> str | None:
     """Why `reader` can't read all that `writer` wrote; None if it can."""
-    return _Resolution().problem(reader, writer, "")
+    return _problem(reader, writer, "", set())
 
 
 @dataclass(slots=True)
@@ -100,10 +100,9 @@ class _Parser:
         if self.depth == DEEPEST_DEFINITION:
             raise _bad(where, f"it has more than {DEEPEST_DEFINITION} types within types")
         self.depth += 1
-        try:
-            return self._read(value, namespace, where)
-        finally:
-            self.depth -= 1
+        made = self._read(value, namespace, where)
+        self.depth -= 1
+        return made
 
     def _read(self, value: Any, namespace: str, where: str) -> AvroType:
         if isinstance(value, str):
@@ -250,45 +249,42 @@ def _normal(avro: AvroType, seen: set[str]) -> Any:
     return [avro.kind, *logical] if logical else avro.kind
 
 
-@dataclass(slots=True)
-class _Resolution:
-    """Pairs that are being looked at count as fitting, so that types may contain themselves."""
-
-    pairs: set[tuple[int, int]] = field(default_factory=set)
-
-    def problem(self, reader: AvroType, writer: AvroType, where: str) -> str | None:
-        if writer.kind == "union":
-            whys = (self.problem(reader, branch, where) for branch in writer.branches)
-            return next((why for why in whys if why), None)
-        if reader.kind == "union":
-            fits = any(self.problem(branch, writer, where) is None for branch in reader.branches)
-            return None if fits else _differ(where, reader, writer)
-        if reader.kind != writer.kind:
-            promoted = writer.kind in PROMOTIONS.get(reader.kind, ())
-            return None if promoted else _differ(where, reader, writer)
-        if reader.kind in ("array", "map"):
-            return self.problem(reader.inner, writer.inner, f"{where}[]")
-        if (id(reader), id(writer)) in self.pairs:
-            return None
-        why = _differ_alone(reader, writer)
-        if why is not None:
-            return f"{where or 'the value'} {why}"
-        return self._record_problem(reader, writer, where) if reader.kind == "record" else None
-
-    def _record_problem(self, reader: AvroType, writer: AvroType, where: str) -> str | None:
-        self.pairs.add((id(reader), id(writer)))
-        for each in reader.fields:
-            place = f"{where}.{each.name}" if where else f"field {each.name}"
-            written = written_field(each, writer)
-            why = None
-            if written is not None:
-                why = self.problem(each.type, written.type, place)
-            elif not each.has_default:
-                why = f"{place} has no default, and is not always there"
-            if why is not None:
-                self.pairs.discard((id(reader), id(writer)))
-                return why
+def _problem(
+    reader: AvroType, writer: AvroType, where: str, pairs: set[tuple[int, int]]
+) -> str | None:
+    """`pairs` of records being looked at count as fitting: types may contain themselves."""
+    if writer.kind == "union":
+        whys = (_problem(reader, branch, where, pairs) for branch in writer.branches)
+        return next(filter(None, whys), None)
+    if reader.kind == "union":
+        whys = (_problem(branch, writer, where, pairs) for branch in reader.branches)
+        return _differ(where, reader, writer) if all(whys) else None
+    if reader.kind != writer.kind:
+        promoted = writer.kind in PROMOTIONS.get(reader.kind, ())
+        return None if promoted else _differ(where, reader, writer)
+    if reader.kind in ("array", "map"):
+        return _problem(reader.inner, writer.inner, f"{where}[]", pairs)
+    pair = id(reader), id(writer)
+    if pair in pairs:
         return None
+    if why := _differ_alone(reader, writer):
+        return f"{where or 'the value'} {why}"
+    pairs.add(pair)
+    for each in reader.fields:
+        place = f"{where}.{each.name}" if where else f"field {each.name}"
+        if why := _field_problem(each, writer, place, pairs):
+            pairs.discard(pair)
+            return why
+    return None
+
+
+def _field_problem(
+    wanted: AvroField, writer: AvroType, where: str, pairs: set[tuple[int, int]]
+) -> str | None:
+    written = written_field(wanted, writer)
+    if written is not None:
+        return _problem(wanted.type, written.type, where, pairs)
+    return None if wanted.has_default else f"{where} has no default, and is not always there"
 
 
 def written_field(wanted: AvroField, writer: AvroType) -> AvroField | None:
@@ -302,7 +298,8 @@ def _differ_alone(reader: AvroType, writer: AvroType) -> str | None:
     """Why types of one kind differ, apart from what they contain."""
     if reader.logical == "decimal" == writer.logical and reader.scale != writer.scale:
         return f"has scale {writer.scale}, not {reader.scale}"
-    if reader.name and not _same_name(reader, writer):
+    last_names = {each.name.rpartition(".")[2] for each in (reader, writer)}
+    if len(last_names) > 1 and writer.name not in reader.aliases:
         return f"is called {writer.name}, not {reader.name}"
     if reader.kind == "fixed" and reader.size != writer.size:
         return f"has {writer.size} bytes, not {reader.size}"
@@ -310,11 +307,6 @@ def _differ_alone(reader: AvroType, writer: AvroType) -> str | None:
         missing = [each for each in writer.symbols if each not in reader.symbols]
         return f"may be {missing[0]}" if missing else None
     return None
-
-
-def _same_name(reader: AvroType, writer: AvroType) -> bool:
-    last = reader.name.rpartition(".")[2] == writer.name.rpartition(".")[2]
-    return last or writer.name in reader.aliases
 
 
 def _differ(where: str, reader: AvroType, writer: AvroType) -> str:
