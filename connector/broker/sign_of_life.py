@@ -12,11 +12,12 @@ import logging
 import os
 import socket
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import inf
 from typing import Final
 
-from pulsar_spark.connector.storage.clock import Repeated
 from pulsar_spark.connector.system.lease import RENEWALS, LeaseWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
@@ -49,14 +50,12 @@ class _Signer:
 
     def is_gone(self) -> bool:
         """Whether it was a process of this machine that is no more."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            os.kill(self.process, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
+        if self.host == socket.gethostname():
+            with suppress(PermissionError):
+                try:
+                    os.kill(self.process, 0)
+                except ProcessLookupError:
+                    return True
         return False
 
 
@@ -68,7 +67,7 @@ class SignOfLife:
         self._store, self._service_url = root.store, root.service_url
         self._me = _Signer(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
         self._shown_s = -inf
-        self._kept: Repeated | None = None
+        self._end: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Show it. BrokerBusyError if another broker shows life; a sign left behind is watched."""
@@ -92,7 +91,7 @@ class SignOfLife:
 
     def keep(self) -> None:
         """From now on the clock renews it, until `remove`."""
-        self._kept = self._store.clock.repeat(SIGN_EVERY_S, self._renew, "sign of life")
+        self._end = self._store.clock.repeat(SIGN_EVERY_S, self._renew, "sign of life")
 
     def show(self) -> None:
         """Renew it if that is due: for a broker that lives as long as somebody calls it."""
@@ -104,8 +103,8 @@ class SignOfLife:
 
     def remove(self) -> None:
         """Delete the file, unless a broker that has taken over has signed since."""
-        if self._kept is not None:
-            self._kept.stop()
+        if self._end is not None:
+            self._end()
         if self._signer() == self._me:
             self._store.delete(SIGN_OF_LIFE)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import RLock
 
-from pulsar_spark.connector.storage.clock import Clock, Repeated
+from pulsar_spark.connector.storage.clock import Clock
 
 
 class DelayedFlush:
@@ -20,18 +20,18 @@ class DelayedFlush:
     ) -> None:
         self._clock, self._delay_ms, self._lock = clock, delay_ms, lock
         self._flush, self._name = flush, name
-        self._repeated: Repeated | None = None
+        self._end: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Something waits from now on. The caller holds the lock."""
-        if self._repeated is None:
-            self._repeated = self._clock.repeat(self._delay_ms / 1000, self._act, self._name)
+        if self._end is None:
+            self._end = self._clock.repeat(self._delay_ms / 1000, self._act, self._name)
 
     def stop(self) -> None:
         """Flush nothing more. The caller does not hold the lock, for which a flush may wait."""
-        repeated, self._repeated = self._repeated, None
-        if repeated is not None:
-            repeated.stop()
+        end, self._end = self._end, None
+        if end is not None:
+            end()
 
     def _act(self) -> None:
         with self._lock:

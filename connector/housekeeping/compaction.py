@@ -113,8 +113,8 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
         closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader,
         LedgerFileWriter(ledger.store, ledger.folder) as writer,
     ):
-        latest = _latest(reader, ledger.topic, sources)
-        kept = _copy(reader, ledger.topic, sources, latest, writer, partition, retain_null_key)
+        latest = _latest(reader, sources)
+        kept = _copy(reader, sources, latest, writer, partition, retain_null_key)
         seal = writer.close().seal if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
@@ -165,7 +165,7 @@ def _sources(
     return found
 
 
-def _latest(reader: LedgerFileReader, topic: str, sources: Iterable[_Source]) -> NDArray[np.int64]:
+def _latest(reader: LedgerFileReader, sources: Iterable[_Source]) -> NDArray[np.int64]:
     """The first pass: the numbers of the messages that are the latest of their key and not empty.
 
     Messages are numbered through all sources, from 0.
@@ -173,7 +173,7 @@ def _latest(reader: LedgerFileReader, topic: str, sources: Iterable[_Source]) ->
     latest: dict[bytes | None, int] = {}
     at = 0
     for source in sources:
-        for batch in _read(reader, topic, source, ("key", "value")):
+        for batch in _read(reader, source, ("key", "value")):
             numbers = np.arange(at, at + batch.num_rows)
             empty = payload_sizes(batch.column("value")) == 0
             latest.update(
@@ -191,7 +191,6 @@ def _latest(reader: LedgerFileReader, topic: str, sources: Iterable[_Source]) ->
 
 def _copy(
     reader: LedgerFileReader,
-    topic: str,
     sources: Iterable[_Source],
     latest: NDArray[np.int64],
     writer: LedgerFileWriter,
@@ -203,7 +202,7 @@ def _copy(
     at = 0
     for source in sources:
         done = 0
-        for batch in _read(reader, topic, source, MESSAGE_SCHEMA.names):
+        for batch in _read(reader, source, MESSAGE_SCHEMA.names):
             mask = np.zeros(batch.num_rows, np.bool_)
             first, stop = np.searchsorted(latest, (at, at + batch.num_rows))
             mask[latest[first:stop] - at] = True
@@ -223,7 +222,7 @@ def _copy(
 
 
 def _read(
-    reader: LedgerFileReader, topic: str, source: _Source, columns: Sequence[str]
+    reader: LedgerFileReader, source: _Source, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The source's messages, one row each; a chunked one as if it had been published whole."""
     rows, done = source.rows, 0
@@ -231,7 +230,7 @@ def _read(
     for batch in reader.read(rows.ledger, columns, rows.first_row, rows.rows):
         size = batch.num_rows
         if rows.chunks:
-            yield _in_one_piece(batch, reader, topic, rows)
+            yield _in_one_piece(batch, reader, rows)
         elif selected is None:
             yield batch
         else:
@@ -240,13 +239,13 @@ def _read(
 
 
 def _in_one_piece(
-    batch: pa.RecordBatch, reader: LedgerFileReader, topic: str, rows: RowRange
+    batch: pa.RecordBatch, reader: LedgerFileReader, rows: RowRange
 ) -> pa.RecordBatch:
     columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name in columns:
         if name in _OF_CHUNKS:
             columns[name] = pa.nulls(1, batch.schema.field(name).type)
-    columns["value"] = put_together(reader, topic, rows.chunks)
+    columns["value"] = put_together(reader, rows.chunks)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, pairwise
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.ledger_store import ORPHAN_AGE_MS
@@ -46,7 +46,7 @@ def forget_decisions(root: Root) -> int:
         ranges.setdefault(application, []).append((version, version))
     if ANONYMOUS in ranges:
         kept = sorted(version for name, version in map(_parts, named) if name == ANONYMOUS)
-        ranges[ANONYMOUS] = list(_all_but(kept, began_before))
+        ranges[ANONYMOUS] = _all_but(kept, began_before)
     for application, each in ranges.items():
         ClosedVersions(store, application).add(each)
     for transaction in unnamed:
@@ -67,15 +67,10 @@ def _parts(transaction: str) -> tuple[str, int]:
     return application, int(version)
 
 
-def _all_but(kept: Iterable[int], stop: int) -> Iterator[tuple[int, int]]:
+def _all_but(kept: Iterable[int], stop: int) -> list[tuple[int, int]]:
     """The ranges of versions from 0 to before `stop`, without those that are kept."""
-    first = 0
-    for version in kept:
-        if first < min(version, stop):
-            yield first, min(version, stop) - 1
-        first = version + 1
-    if first < stop:
-        yield first, stop - 1
+    edges = pairwise([-1, *(version for version in kept if version < stop), stop])
+    return [(before + 1, after - 1) for before, after in edges if after - before > 1]
 
 
 def _decisions(store: ObjectStore) -> dict[str, list[str]]:
@@ -83,7 +78,7 @@ def _decisions(store: ObjectStore) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for application in store.folders(TRANSACTIONS_FOLDER):
         for item in store.files(join(TRANSACTIONS_FOLDER, application)):
-            version = item.path.rsplit("/", 1)[-1].partition(".")[0]
+            version, _, _ = item.name.partition(".")
             if version.isdecimal():
                 found.setdefault(f"{application}/{version}", []).append(item.path)
     return found
@@ -96,7 +91,7 @@ def _named(root: Root) -> Iterator[str]:
         folder = topic.storage_path
         removed = PointerFile(store, folder).read().removed
         for item in store.files(join(folder, LOG_FOLDER)):
-            name, _, kind = item.path.rsplit("/", 1)[-1].partition(".")
+            name, _, kind = item.name.partition(".")
             if kind != "json" or not name.isdecimal() or int(name) <= removed:
                 continue
             data = store.get(item.path)

@@ -268,7 +268,7 @@ class LedgerFileReader:
     """
 
     def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
-        self._store, self._folder, self._topic = store, folder, topic
+        self._store, self._folder, self.topic = store, folder, topic
         self._keep_open = keep_open
         self._files: OrderedDict[tuple[str, FileSeal | None], RowGroups] = OrderedDict()
 
@@ -354,7 +354,7 @@ class LedgerFileReader:
         return footer
 
     def _named(self, ledger: LedgerInfo) -> str:
-        return f"{ledger.file} of topic {self._topic}"
+        return f"{ledger.file} of topic {self.topic}"
 
     def _damaged(self, ledger: LedgerInfo, why: object) -> CorruptFileError:
         return FILE_FORMAT.damaged(self._named(ledger), why)
@@ -364,11 +364,10 @@ class LedgerFileReader:
         """Turn Arrow's errors about a file into ours, which name it."""
         try:
             yield
-        except PulsarliteError as error:
-            if isinstance(error, ObjectNotFoundError):
-                raise ObjectNotFoundError(
-                    f"File {self._named(ledger)} is not there (any more)."
-                ) from error
+        except ObjectNotFoundError as error:
+            text = f"File {self._named(ledger)} is not there (any more)."
+            raise ObjectNotFoundError(text) from error
+        except PulsarliteError:
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._files.pop((ledger.file, ledger.seal), None)

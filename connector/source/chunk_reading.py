@@ -64,9 +64,7 @@ class PartitionChunks:
         if told[-1][0] > known.last_ledger_id:
             for ledger_id, runs in told:
                 if ledger_id > known.last_ledger_id:
-                    info = ledgers.get(ledger_id)
-                    assert info is not None
-                    known.add(ledger_id, runs, info.min_publish_time_ms)
+                    known.add(ledger_id, runs, ledgers.of_id(ledger_id).min_publish_time_ms)
         if known.given_up > given_up:
             _log.warning(
                 "%s chunked messages of %s, partition %s, were never completed, and are left out",
@@ -126,7 +124,7 @@ class PartitionChunks:
         return replace(last, first_row=last.first_row + last.rows - 1, rows=1, chunks=tuple(ranges))
 
 
-def put_together(reader: LedgerFileReader, topic: str, chunks: tuple[RowRange, ...]) -> pa.Array:
+def put_together(reader: LedgerFileReader, chunks: tuple[RowRange, ...]) -> pa.Array:
     """The value of a chunked message, as a column of one row."""
     total = None
     at = 0
@@ -141,11 +139,11 @@ def put_together(reader: LedgerFileReader, topic: str, chunks: tuple[RowRange, .
                 view = memoryview(buffer).cast("B")
             data = payload(batch.column(0))
             if at + len(data) > total:
-                raise _damaged(topic, chunks, f"more than {total}")
+                raise _damaged(reader.topic, chunks, f"more than {total}")
             view[at : at + len(data)] = data
             at += len(data)
     if at != total:
-        raise _damaged(topic, chunks, f"{at}")
+        raise _damaged(reader.topic, chunks, f"{at}")
     offsets = pa.array([0, at], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, buffer])
 

@@ -60,7 +60,7 @@ def _read_range(
     done = attempt = 0
     while there is not None and done < rows.rows:
         try:
-            for batch, size in columns.read(reader, topic.topic, there, done):
+            for batch, size in columns.read(reader, there, done):
                 done += size
                 yield batch
         except ObjectNotFoundError:  # noqa: PERF203 - once a ledger, not once a row
@@ -108,7 +108,7 @@ class _Columns:
         self._constants: dict[tuple[str, Any], pa.Array] = {}
 
     def read(
-        self, reader: LedgerFileReader, topic: str, rows: RowRange, done: int
+        self, reader: LedgerFileReader, rows: RowRange, done: int
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """(batch, the number of its file's rows), without the range's first `done` rows."""
         ledger, first, count = rows.ledger, rows.first_row + done, rows.rows - done
@@ -119,7 +119,7 @@ class _Columns:
         constants: dict[str, Any] = {
             "ledger_id": ledger.ledger_id,
             "partition": ledger.partition,
-            "topic": topic,
+            "topic": reader.topic,
             "redelivery_count": 0,
             "attempt": 0,
             "first_chunk_message_id": _first_chunk(rows),
@@ -134,14 +134,13 @@ class _Columns:
             arrays = []
             for name, kind in self._fields:
                 if name == "value" and rows.chunks:
-                    array = put_together(reader, topic, rows.chunks)
+                    arrays.append(put_together(reader, rows.chunks))
                 elif name in stored:
-                    array = stored[name]
+                    arrays.append(stored[name])
                 elif name in made:
-                    array = pa.array(made[name][at : at + size]).cast(kind)
+                    arrays.append(pa.array(made[name][at : at + size]).cast(kind))
                 else:
-                    array = self._constant(name, kind, constants[name], size)
-                arrays.append(array)
+                    arrays.append(self._constant(name, kind, constants[name], size))
             messages = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             if mask is not None:
                 start = done + at

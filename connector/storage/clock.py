@@ -21,14 +21,6 @@ from pulsar_spark.errors import PulsarliteError
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """An action that a clock repeats until `stop`."""
-
-    stop: Callable[[], None]
-    """End the repetition; an action that is under way has ended when this returns."""
-
-
 class Clock(ABC):
     """Tells the time, sleeps, and repeats."""
 
@@ -45,10 +37,11 @@ class Clock(ABC):
         """Return when that time has passed."""
 
     @abstractmethod
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        """Call `action` each time that `every_s` has passed, from now on.
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
+        """Call `action` each time that `every_s` has passed; returns what ends that.
 
-        A PulsarliteError or OSError is logged as of `name`: it is tried again the next time.
+        An action under way has ended when that end returns. A PulsarliteError or OSError is logged
+        as of `name`: it is tried again the next time.
         """
 
 
@@ -64,7 +57,7 @@ class SystemClock(Clock):
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
         stopped = threading.Event()
 
         def run() -> None:
@@ -78,7 +71,7 @@ class SystemClock(Clock):
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
-        return Repeated(stop)
+        return stop
 
 
 class ManualClock(Clock):
@@ -97,14 +90,14 @@ class ManualClock(Clock):
     def sleep(self, seconds: float) -> None:
         self.advance(seconds * 1000)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
         due = _Due(self._now_ms + every_s * 1000, every_s * 1000, action, name)
         self._repeated.append(due)
 
         def stop() -> None:
             self._repeated = [each for each in self._repeated if each is not due]
 
-        return Repeated(stop)
+        return stop
 
     def advance(self, milliseconds: float) -> None:
         """Let time pass, and call each repeated action at its instants."""

@@ -11,13 +11,11 @@ that stops may lose their messages, and only these.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import io
 import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +24,6 @@ from pulsar_spark.connector.storage.object_store import (
     ObjectInfo,
     ObjectStore,
     Output,
-    Versioned,
     checked_path,
     join,
 )
@@ -55,13 +52,9 @@ class LocalStore(ObjectStore):
             except _MISSING:
                 return None
             try:
-                return _read_all(descriptor)
+                return b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
             finally:
                 os.close(descriptor)
-
-    def get_versioned(self, path: str) -> Versioned | None:
-        data = self.get(path)
-        return None if data is None else Versioned(data, hashlib.sha256(data).hexdigest())
 
     def create(self, path: str, data: bytes) -> bool:
         full = self._full(path)
@@ -69,7 +62,8 @@ class LocalStore(ObjectStore):
             if os.path.exists(full):
                 return False
             durable = _is_durable(path)
-            return _link(self._temporary(full, data, durable=durable), full, durable=durable)
+            with self._temporary(full, data, durable=durable) as temporary:
+                return _link(temporary, full, durable=durable)
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         full = self._full(path)
@@ -81,15 +75,16 @@ class LocalStore(ObjectStore):
                 if (there.token if there else None) != token:
                     return False
                 durable = _is_durable(path)
-                _replace(self._temporary(full, data, durable=durable), full)
+                with self._temporary(full, data, durable=durable) as temporary:
+                    os.replace(temporary, full)
                 if durable:
                     _sync_folder(os.path.dirname(full))
                 return True
 
     def touch(self, path: str, data: bytes) -> None:
         full = self._full(path)
-        with _told("touch", path):
-            _replace(self._temporary(full, data, durable=False), full)
+        with _told("touch", path), self._temporary(full, data, durable=False) as temporary:
+            os.replace(temporary, full)
 
     def size(self, path: str) -> int | None:
         with _told("look at", path), suppress(*_MISSING):
@@ -124,24 +119,22 @@ class LocalStore(ObjectStore):
             self._have(os.path.dirname(full))
             return _LocalOutput(full, path)
 
-    def _temporary(self, full: str, data: bytes, *, durable: bool) -> str:
-        """A new temporary file beside that of the full path, fsynced if it is to be durable."""
+    @contextmanager
+    def _temporary(self, full: str, data: bytes, *, durable: bool) -> Iterator[str]:
+        """A temporary file beside that of the full path, fsynced if it is to be durable."""
         folder = os.path.dirname(full)
         self._have(folder)
         temporary = _new_temporary(folder)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            if durable:
-                os.fsync(descriptor)
-        except OSError:
-            _discard(temporary)
-            raise
+            with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                if durable:
+                    os.fsync(descriptor)
+            yield temporary
         finally:
-            os.close(descriptor)
-        return temporary
+            _discard(temporary)
 
     def _have(self, folder: str) -> None:
         """Make the folder and those above it, durable before anything is in it.
@@ -183,14 +176,13 @@ class _LocalOutput(Output):
             try:
                 self.sink.close()
                 durable = _is_durable(self.path)
-                with io.FileIO(self._temporary) as file:
+                with _opened(self._temporary, os.O_RDONLY) as descriptor:
                     if durable:
-                        os.fsync(file.fileno())
-                    size = os.fstat(file.fileno()).st_size
+                        os.fsync(descriptor)
+                    size = os.fstat(descriptor).st_size
                 return size if _link(self._temporary, self._full, durable=durable) else None
-            except OSError:
+            finally:
                 _discard(self._temporary)
-                raise
 
     def _discard(self) -> None:
         with suppress(OSError):  # the disk may be full
@@ -238,15 +230,6 @@ def _new_temporary(folder: str) -> str:
     return f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
 
-def _replace(temporary: str, full: str) -> None:
-    """Put the temporary file in the place of another."""
-    try:
-        os.replace(temporary, full)
-    except OSError:
-        _discard(temporary)
-        raise
-
-
 def _discard(temporary: str) -> None:
     with suppress(OSError):
         os.unlink(temporary)
@@ -256,26 +239,22 @@ def _link(temporary: str, full: str, *, durable: bool) -> bool:
     """Give the temporary file its name; False if another file has that name."""
     try:
         os.link(temporary, full)
-        created = True
     except FileExistsError:
-        created = False
-    finally:
-        _discard(temporary)
-    if created and durable:
+        return False
+    if durable:
         _sync_folder(os.path.dirname(full))
-    return created
+    return True
 
 
 def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with _opened(folder, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
+
+
+@contextmanager
+def _opened(full: str, flags: int) -> Iterator[int]:
+    descriptor = os.open(full, flags, 0o666)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _read_all(descriptor: int) -> bytes:
-    parts = []
-    while part := os.read(descriptor, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Any
 
 import pyarrow as pa
@@ -20,8 +19,8 @@ from pulsar_spark.connector.storage.object_store import (
     ObjectInfo,
     ObjectStore,
     Output,
-    Versioned,
     checked_path,
+    join,
 )
 from pulsar_spark.errors import ObjectNotFoundError, StorageError
 
@@ -67,10 +66,6 @@ class MemoryStore(ObjectStore):
         found = self._files.get(checked_path(path))
         return None if found is None else found[0]
 
-    def get_versioned(self, path: str) -> Versioned | None:
-        data = self.get(path)
-        return None if data is None else Versioned(data, _token(data))
-
     def create(self, path: str, data: bytes) -> bool:
         with self._lock:
             if checked_path(path) in self._files:
@@ -80,8 +75,8 @@ class MemoryStore(ObjectStore):
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         with self._lock:
-            there = self.get(path)
-            if (None if there is None else _token(there)) != token:
+            there = self.get_versioned(path)
+            if (there.token if there else None) != token:
                 return False
             self._put(path, data)
             return True
@@ -95,15 +90,13 @@ class MemoryStore(ObjectStore):
         return None if data is None else len(data)
 
     def files(self, folder: str) -> Iterator[ObjectInfo]:
-        for name in self._names(folder):
-            path = f"{folder}/{name}" if folder else name
-            found = self._files.get(path)
-            if found is not None:
+        for path in self._paths(folder):
+            if found := self._files.get(path):
                 yield ObjectInfo(path, len(found[0]), found[1])
 
     def folders(self, folder: str) -> list[str]:
-        prefix = f"{folder}/" if folder else ""
-        return sorted(name for name in self._names(folder) if prefix + name in self._folders)
+        found = (path for path in self._paths(folder) if path in self._folders)
+        return sorted(path.rpartition("/")[2] for path in found)
 
     def delete(self, path: str) -> None:
         with self._lock:
@@ -120,10 +113,11 @@ class MemoryStore(ObjectStore):
     def open_output(self, path: str) -> Output:
         return _MemoryOutput(self, checked_path(path))
 
-    def _names(self, folder: str) -> list[str]:
+    def _paths(self, folder: str) -> list[str]:
+        """Of the files and folders directly in the folder."""
         if folder:
             checked_path(folder)
-        return list(self._folders.get(folder, ()))
+        return [join(folder, name) for name in tuple(self._folders.get(folder, ()))]
 
     def _put(self, path: str, data: bytes) -> None:
         """Store the file under the lock. A folder stays when its last file goes, as on a disk."""
@@ -151,11 +145,6 @@ class _MemoryOutput(Output):
 
     def _discard(self) -> None:
         self.sink = None
-
-
-def _token(data: bytes) -> str:
-    """Equal contents have equal tokens, as on a disk."""
-    return sha256(data).hexdigest()
 
 
 _stores: dict[str, MemoryStore] = {}

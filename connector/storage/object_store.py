@@ -14,6 +14,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
@@ -34,6 +35,11 @@ class ObjectInfo:
     path: str
     size_bytes: int
     modified_ms: int
+
+    @property
+    def name(self) -> str:
+        """Its name in its folder."""
+        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +103,10 @@ class ObjectStore(ABC):
         """`get` of many paths, in their order."""
         return map(self.get, paths)
 
-    @abstractmethod
     def get_versioned(self, path: str) -> Versioned | None:
         """The content with its token, or None if there is no such file."""
+        data = self.get(path)
+        return None if data is None else Versioned(data, sha256(data).hexdigest())
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:

@@ -10,12 +10,12 @@ Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
 
-from pulsar_spark.connector.storage.clock import Clock, Repeated
+from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.errors import CorruptFileError, FutureVersionError
 from pulsar_spark.options.option_values import MOST_DURATION_MS
@@ -53,12 +53,8 @@ class Lease:
         return join(LEASES, f"{name}~{self.incarnation}")
 
     def to_json(self) -> bytes:
-        value = {
-            "subscription": self.subscription,
-            "consumer": self.consumer,
-            "incarnation": self.incarnation,
-            "lease_ms": self.lease_ms,
-        }
+        value = asdict(self)
+        del value["partitions"]
         return LEASE_FORMAT.encode(value)
 
     @staticmethod
@@ -96,7 +92,7 @@ class LeaseKeeper:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._lease: Lease | None = None
-        self._renewing: Repeated | None = None
+        self._end: Callable[[], None] | None = None
 
     def keep(self, lease: Lease) -> None:
         """Renew it from now on. The file is written when this returns."""
@@ -104,14 +100,14 @@ class LeaseKeeper:
             return
         self._store.touch(lease.path, lease.to_json())
         self._lease = lease
-        if self._renewing is None:
+        if self._end is None:
             every_s = lease.lease_ms / 1000 / RENEWALS
-            self._renewing = self._store.clock.repeat(every_s, self._renew, "lease")
+            self._end = self._store.clock.repeat(every_s, self._renew, "lease")
 
     def stop(self, *, remove: bool = False) -> None:
         """Renew nothing more; `remove` the files if everybody concerned has been told."""
-        if self._renewing is not None:
-            self._renewing.stop()
+        if self._end is not None:
+            self._end()
         if remove and self._lease is not None:
             self._store.delete(self._lease.path)
 

@@ -24,7 +24,6 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
 )
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.positions.position import Position
 from pulsar_spark.protocol import wire_format
@@ -87,11 +86,8 @@ class SystemTopic:
 
     def exists(self) -> bool:
         if self._ledger is None:
-            try:
-                self._ledger = self.root.open(self.name)
-            except TopicNotFoundError:
-                return False
-        return True
+            self._ledger = self.root.open_found(self.name)
+        return self._ledger is not None
 
     def refresh(self) -> int:
         """Look for news; the id of the next ledger, 0 if there is no such topic.
@@ -186,9 +182,7 @@ def _table(records: Sequence[Record], now_ms: int) -> pa.Table:
 
 
 def _records(
-    reader: LedgerFileReader,
-    ledger: LedgerInfo,
-    keep: Callable[[TopicPartition, str], bool] | None,
+    reader: LedgerFileReader, ledger: LedgerInfo, keep: Callable[[TopicPartition, str], bool] | None
 ) -> Iterator[StoredRecord]:
     apart = keep is not None and ledger.size_bytes >= APART_BYTES
     table = reader.read_table(ledger, _NAMES if apart else (*_NAMES, *_DATA))

@@ -33,14 +33,12 @@ def columns_of(
     if info.min_publish_time_ms != info.max_publish_time_ms:
         names.append(PUBLISH_TIMES)
     table = _read(ledger, info, reader, names)
-    result: dict[str, bytes] = {}
     if table is None:
-        return result
+        return {}
+    result = {name: _milliseconds(table[name]).tobytes() for name in names[1:]}
     hashes = table[HASHES]
     if hashes.null_count < len(hashes):
         result[HASHES] = _hashes(hashes, info.ledger_id)
-    for name in names[1:]:
-        result[name] = _milliseconds(table[name]).tobytes()
     return result
 
 
@@ -75,6 +73,6 @@ def _hashes(hashes: pa.ChunkedArray, ledger_id: int) -> bytes:
 
 
 def _milliseconds(times: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Milliseconds; 0 for a null."""
+    """0 for a null."""
     micros = pc.fill_null(pc.cast(times, pa.int64()), 0).to_numpy()
     return np.asarray(micros // 1000, np.int64)

@@ -10,9 +10,10 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from itertools import chain
+from math import inf
 
 import pyarrow as pa
 
@@ -26,7 +27,7 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
 )
 from pulsar_spark.connector.storage.local_store import TEMPORARY_PREFIX
 from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, join
-from pulsar_spark.connector.topic_log.managed_ledger import Build, ManagedLedger
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER, Commit, MovedLedger
@@ -42,13 +43,6 @@ SMALL_FILE_BYTES = 1 << 20
 """Files up to this length are merged."""
 MERGED_FILE_BYTES = 64 << 20
 """The size at which the rows of small files fill a merged one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SmallFile:
-    path: str
-    size_bytes: int
-    ledgers: tuple[LedgerInfo, ...]
 
 
 class LedgerStore:
@@ -79,7 +73,7 @@ class LedgerStore:
                 return None
             return Commit(state.number + 1, commit_id, now_ms, trimmed=trimmed)
 
-        return self._commit(build)
+        return self.ledger.commit(build, waits=self.waits)
 
     def reclaim_orphans(self, *, older_than_ms: int = ORPHAN_AGE_MS) -> Commit | None:
         """Give up the data files that no commit names and that are older; None if there are none.
@@ -89,19 +83,19 @@ class LedgerStore:
         self.ledger.refresh()
         now_ms = self.ledger.clock()
         old = [
-            f"{DATA_FOLDER}/{_name(item)}"
-            for item in self._files(DATA_FOLDER)
-            if now_ms - item.modified_ms >= older_than_ms and not _is_temporary(item)
+            file
+            for file, item in self._data_files().items()
+            if now_ms - item.modified_ms >= older_than_ms
         ]
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-            known = (state.files, state.tombstones)
-            orphans = [file for file in old if not any(file in each for each in known)]
+            known = {*state.files, *state.tombstones}
+            orphans = tuple(file for file in old if file not in known)
             if not orphans:
                 return None
-            return Commit(state.number + 1, commit_id, now_ms, reclaimed=tuple(orphans))
+            return Commit(state.number + 1, commit_id, now_ms, reclaimed=orphans)
 
-        return self._commit(build)
+        return self.ledger.commit(build, waits=self.waits)
 
     def sweep(self, *, temporary_age_ms: int = ORPHAN_AGE_MS) -> list[str]:
         """Delete the files that were given up before the grace period; their paths.
@@ -120,11 +114,9 @@ class LedgerStore:
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             gone = tuple(file for file in due if file in state.tombstones)
-            if not gone:
-                return None
-            return Commit(state.number + 1, commit_id, now_ms, forgotten=gone)
+            return Commit(state.number + 1, commit_id, now_ms, forgotten=gone) if gone else None
 
-        self._commit(build)
+        self.ledger.commit(build, waits=self.waits)
         for folder in (DATA_FOLDER, LOG_FOLDER):
             delete_temporaries(self.ledger.store, self._path(folder), now_ms - temporary_age_ms)
         return due
@@ -149,7 +141,7 @@ class LedgerStore:
             )  # fmt: skip
 
         self.ledger.refresh()
-        return self._commit(build)
+        return self.ledger.commit(build, waits=self.waits)
 
     def merge_small_files(self) -> list[Commit]:
         """Copy the rows of small files into larger ones, ids unchanged; one commit for each.
@@ -157,34 +149,28 @@ class LedgerStore:
         The rows lie by partition, in ledger order. A file that is trimmed meanwhile is left out.
         """
         self.ledger.refresh()
-        merged = [self._merge(group) for group in self._groups() if len(group) > 1]
+        merged = [self._merge(chain(*group)) for group in self._groups() if len(group) > 1]
         return [commit for commit in merged if commit is not None]
 
-    def _merge(self, group: Sequence[_SmallFile]) -> Commit | None:
-        ledgers = sorted(
-            (ledger for file in group for ledger in file.ledgers),
-            key=lambda each: (each.partition, each.ledger_id),
-        )
+    def _merge(self, small: Iterable[LedgerInfo]) -> Commit | None:
+        ledgers = sorted(small, key=lambda each: (each.partition, each.ledger_id))
         try:
             merged, moved = self._copy(ledgers)
         except ObjectNotFoundError:
             return None  # merged or trimmed by another: the next run sees the rest
-        old = {(each.partition, each.ledger_id): each for each in ledgers}
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             if merged in state.tombstones or merged in state.files:
                 return None
-            still = []
-            for each in moved:
-                there = state.ledgers(each.partition).get(each.ledger_id)
-                if there is not None and there == old[each.partition, each.ledger_id]:
-                    still.append(each)
-            if not still:
-                return None
-            return Commit(state.number + 1, commit_id, now_ms, moved=tuple(still))
+            still = tuple(
+                to
+                for each, to in zip(ledgers, moved, strict=True)
+                if state.ledgers(each.partition).get(each.ledger_id) == each
+            )
+            return Commit(state.number + 1, commit_id, now_ms, moved=still) if still else None
 
         try:
-            return self._commit(build)
+            return self.ledger.commit(build, waits=self.waits)
         except FileReclaimedError:
             return None  # taken for an orphan while this process slept: the next run merges
 
@@ -202,38 +188,31 @@ class LedgerStore:
             for each, first_row in zip(ledgers, first_rows, strict=True)
         ]
 
-    def _groups(self) -> Iterable[list[_SmallFile]]:
-        """The small files, oldest first, in groups whose rows fill a merged file."""
-        group: list[_SmallFile] = []
-        size_bytes = 0
-        for file in self._small_files():
-            size_bytes += file.size_bytes
-            if size_bytes > MERGED_FILE_BYTES:
-                yield group
-                group, size_bytes = [], file.size_bytes
-            group.append(file)
-        yield group
-
-    def _small_files(self) -> list[_SmallFile]:
+    def _groups(self) -> Iterator[list[list[LedgerInfo]]]:
+        """The ledgers of each small file, oldest first, in groups that fill a merged file."""
         state = self.ledger.state
-        sizes = {
-            f"{DATA_FOLDER}/{_name(item)}": item.size_bytes
-            for item in self._files(DATA_FOLDER)
-            if item.size_bytes <= SMALL_FILE_BYTES
-        }
-        ledgers: dict[str, list[LedgerInfo]] = {}
+        sizes = {file: item.size_bytes for file, item in self._data_files().items()}
+        files: dict[str, list[LedgerInfo]] = {}
         for partition in range(state.partitions):
             for each in state.ledgers(partition):
-                if each.file in sizes:
-                    ledgers.setdefault(each.file, []).append(each)
-        files = [_SmallFile(path, sizes[path], tuple(each)) for path, each in ledgers.items()]
-        return sorted(files, key=lambda file: min(each.ledger_id for each in file.ledgers))
+                if sizes.get(each.file, inf) <= SMALL_FILE_BYTES:
+                    files.setdefault(each.file, []).append(each)
+        group: list[list[LedgerInfo]] = []
+        size_bytes = 0
+        for ledgers in sorted(
+            files.values(), key=lambda file: min(each.ledger_id for each in file)
+        ):
+            size_bytes += sizes[ledgers[0].file]
+            if size_bytes > MERGED_FILE_BYTES:
+                yield group
+                group, size_bytes = [], sizes[ledgers[0].file]
+            group.append(ledgers)
+        yield group
 
-    def _commit(self, build: Build[None]) -> Commit | None:
-        return self.ledger.commit(build, waits=self.waits)
-
-    def _files(self, folder: str) -> list[ObjectInfo]:
-        return list(self.ledger.store.files(self._path(folder)))
+    def _data_files(self) -> dict[str, ObjectInfo]:
+        """Those that writers have finished, by their path in the topic's folder."""
+        files = self.ledger.store.files(self._path(DATA_FOLDER))
+        return {join(DATA_FOLDER, item.name): item for item in files if not _is_temporary(item)}
 
     def _path(self, file: str) -> str:
         return join(self.ledger.folder, file)
@@ -255,9 +234,5 @@ def delete_temporaries(store: ObjectStore, folder: str, before_ms: int) -> None:
             store.delete(item.path)
 
 
-def _name(item: ObjectInfo) -> str:
-    return item.path.rsplit("/", 1)[-1]
-
-
 def _is_temporary(item: ObjectInfo) -> bool:
-    return _name(item).startswith(TEMPORARY_PREFIX)
+    return item.name.startswith(TEMPORARY_PREFIX)

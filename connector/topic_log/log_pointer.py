@@ -58,22 +58,19 @@ class LogPointer:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise POINTER_FORMAT.damaged(name, repr(error)) from error
 
-    def moved(self, snapshot: int, now_ms: int, grace_ms: int) -> LogPointer:
+    def moved(self, snapshot: int, now_ms: int) -> LogPointer:
         """The pointer at a newer snapshot; log files superfluous for the grace period are given up.
 
         A mark of the future, from a writer whose clock is ahead, counts from now on.
         """
         marks = tuple((number, min(since_ms, now_ms)) for number, since_ms in self.marks)
-        if not marks or now_ms - marks[-1][1] >= grace_ms // MARKS_IN_GRACE:
+        if not marks or now_ms - marks[-1][1] >= LOG_GRACE_MS // MARKS_IN_GRACE:
             marks = (*marks, (snapshot, now_ms))
-        passed = [
-            number
-            for number, since_ms in marks
-            if number < snapshot and now_ms - since_ms >= grace_ms
-        ]
-        removed = max(self.removed, *passed) if passed else self.removed
-        kept = tuple(mark for mark in marks if mark[0] > removed)
-        return LogPointer(snapshot, removed, kept)
+        removed = self.removed
+        for number, since_ms in marks:
+            if number < snapshot and now_ms - since_ms >= LOG_GRACE_MS:
+                removed = max(removed, number)
+        return LogPointer(snapshot, removed, tuple(mark for mark in marks if mark[0] > removed))
 
 
 NO_POINTER = LogPointer(-1)
@@ -82,8 +79,8 @@ NO_POINTER = LogPointer(-1)
 class PointerFile:
     """Reads and moves one topic's pointer."""
 
-    def __init__(self, store: ObjectStore, folder: str, grace_ms: int = LOG_GRACE_MS) -> None:
-        self._store, self._folder, self._grace_ms = store, folder, grace_ms
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store, self._folder = store, folder
         self._path = join(folder, POINTER_FILE)
         self._seen: tuple[bytes | None, LogPointer] = (None, NO_POINTER)
 
@@ -100,7 +97,7 @@ class PointerFile:
             before = after = self._parse(data)
             if before.snapshot >= snapshot:
                 return None
-            after = before.moved(snapshot, now_ms, self._grace_ms)
+            after = before.moved(snapshot, now_ms)
             return readable(after.to_json, LogPointer.from_json, self._path)
 
         self._store.replace(self._path, moved)
@@ -112,7 +109,7 @@ class PointerFile:
     def _remove(self, removed: int) -> None:
         """Delete commits and snapshots up to a number that the pointer has given up."""
         for item in list(self._store.files(join(self._folder, LOG_FOLDER))):
-            numbered = _NUMBERED.fullmatch(item.path.rsplit("/", 1)[-1])
+            numbered = _NUMBERED.fullmatch(item.name)
             if numbered and int(numbered[1]) <= removed:
                 self._store.delete(item.path)
 

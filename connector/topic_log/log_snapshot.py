@@ -9,11 +9,12 @@ damaged one, is refused.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from zlib_ng import zlib_ng
 
@@ -28,7 +29,8 @@ _MAGIC: Final = b"PLSN"
 _PLACE: Final = 4
 """The length of the magic; behind it stands the CRC-32 of all other bytes of the file."""
 _CHECKSUM: Final = struct.Struct("<I")
-_BEHIND: Final = _PLACE + len(_MAGIC) + _CHECKSUM.size
+_SUM_PLACE: Final = _PLACE + len(_MAGIC)
+_BEHIND: Final = _SUM_PLACE + _CHECKSUM.size
 
 _SCHEMA = pa.schema(
     {
@@ -65,7 +67,6 @@ def encode_snapshot(state: TopicState) -> bytes:
     }
     for name in set(_SCHEMA.names).difference(columns):
         columns[name] = [getattr(each, name) for each in ledgers]
-    table = pa.table(columns, schema=_SCHEMA)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -78,10 +79,10 @@ def encode_snapshot(state: TopicState) -> bytes:
         write_page_checksum=True,
     ) as writer:
         sink.write(_MAGIC + bytes(_CHECKSUM.size))
-        writer.write_table(table)
+        writer.write_table(pa.table(columns, schema=_SCHEMA))
         writer.add_key_value_metadata({REST_KEY: SNAPSHOT_FORMAT.encode(rest).decode()})
     data = bytearray(sink.getvalue())
-    _CHECKSUM.pack_into(data, _PLACE + len(_MAGIC), _checksum(data))
+    _CHECKSUM.pack_into(data, _SUM_PLACE, _checksum(data))
     return bytes(data)
 
 
@@ -91,9 +92,8 @@ def decode_snapshot(data: bytes, topic: str, name: str, number: int) -> TopicSta
     CorruptFileError if it is damaged, FutureVersionError if a newer version wrote it.
     """
     named = f"{name} of topic {topic}"
-    place = _PLACE + len(_MAGIC)
-    is_checked = data[_PLACE:place] == _MAGIC
-    if is_checked and data[place:_BEHIND] != _CHECKSUM.pack(_checksum(data)):
+    is_checked = data[_PLACE:_SUM_PLACE] == _MAGIC
+    if is_checked and data[_SUM_PLACE:_BEHIND] != _CHECKSUM.pack(_checksum(data)):
         raise SNAPSHOT_FORMAT.damaged(named, "its checksum differs")
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
@@ -106,9 +106,10 @@ def decode_snapshot(data: bytes, topic: str, name: str, number: int) -> TopicSta
         for column in _SINCE_VERSION_4:
             if column not in table.column_names:
                 table = table.append_column(column, pa.nulls(len(table), pa.int64()))
-        rows = _Rows(table)
         ids = table.column("ledger_id").to_pylist()
-        state = TopicState.from_snapshot(topic, ids, _counts(table.column("file")), rest, rows.row)
+        counted = table.column("file").value_counts().flatten()
+        files = dict(zip(*(each.to_pylist() for each in counted), strict=True))
+        state = TopicState.from_snapshot(topic, ids, files, rest, _rows(table))
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise SNAPSHOT_FORMAT.damaged(named, error) from error
     if state.number != number:
@@ -119,47 +120,26 @@ def decode_snapshot(data: bytes, topic: str, name: str, number: int) -> TopicSta
 def _checksum(data: bytes | bytearray) -> int:
     """The CRC-32 of the file without the four bytes in which it stands."""
     view = memoryview(data)
-    before = zlib_ng.crc32(view[: _BEHIND - _CHECKSUM.size])
-    return zlib_ng.crc32(view[_BEHIND:], before)
+    return zlib_ng.crc32(view[_BEHIND:], zlib_ng.crc32(view[:_SUM_PLACE]))
 
 
-class _Rows:
-    """The ledgers of a snapshot, turned into Python's values when the first is asked for."""
+def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
+    """Builds the ledgers; all turn into Python's values when the first is asked for."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self._table: pa.Table | None = table
-        self._rows: list[tuple[Any, ...]] = []
+    @cache
+    def values() -> list[tuple[Any, ...]]:
+        return list(zip(*(table.column(name).to_pylist() for name in _SCHEMA.names), strict=True))
 
-    def row(self, number: int) -> LedgerInfo:
-        if self._table is not None:
-            columns = [self._table.column(name).to_pylist() for name in _SCHEMA.names]
-            self._rows = list(zip(*columns, strict=True))
-            self._table = None
+    def row(number: int) -> LedgerInfo:
         (
             ledger_id, partition, file, first_row, size_bytes, earliest, latest, deliver_at, sizes,
             file_bytes, footer_crc32, digest,
-        ) = self._rows[number]  # fmt: skip
+        ) = values()[number]  # fmt: skip
+        batch_sizes = BatchSizes(tuple(zip(sizes[::2], sizes[1::2], strict=True)))
+        seal = None if file_bytes is None else FileSeal(file_bytes, footer_crc32)
         return LedgerInfo(
-            ledger_id,
-            partition,
-            file,
-            first_row,
-            BatchSizes(tuple(zip(sizes[::2], sizes[1::2], strict=True))),
-            size_bytes,
-            earliest,
-            latest,
-            deliver_at,
-            None if file_bytes is None else FileSeal(file_bytes, footer_crc32),
-            digest,
-        )
+            ledger_id, partition, file, first_row, batch_sizes, size_bytes, earliest, latest,
+            deliver_at, seal, digest,
+        )  # fmt: skip
 
-
-def _counts(files: pa.ChunkedArray) -> dict[str, int]:
-    counted = pc.value_counts(files)
-    return dict(
-        zip(
-            counted.field("values").to_pylist(),
-            counted.field("counts").to_pylist(),
-            strict=True,
-        )
-    )
+    return row

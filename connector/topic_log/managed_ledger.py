@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from pulsar_spark.connector.ledger_files.sequence_ids import read_sequence_ids
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
-from pulsar_spark.connector.topic_log.log_pointer import LOG_GRACE_MS, LogPointer, PointerFile
+from pulsar_spark.connector.topic_log.log_pointer import LogPointer, PointerFile
 from pulsar_spark.connector.topic_log.log_snapshot import (
     decode_snapshot,
     encode_snapshot,
@@ -73,19 +73,12 @@ _log = logging.getLogger(__name__)
 class ManagedLedger:
     """One topic. Safe for several threads of one process; `state` is for reading only."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        folder: str,
-        topic: str | None = None,
-        clock: Callable[[], int] | None = None,
-        log_grace_ms: int = LOG_GRACE_MS,
-    ) -> None:
-        """Empty: `open` and `create` make a ledger of use. `clock`: the store's by default."""
+    def __init__(self, store: ObjectStore, folder: str, topic: str | None = None) -> None:
+        """Empty: `open` and `create` make a ledger of use."""
         self.store, self.folder, self.topic = store, folder, topic or folder
-        self.clock = clock or store.clock.wall_ms
+        self.clock = store.clock.wall_ms
         self._state = TopicState(self.topic)
-        self._pointer_file = PointerFile(store, folder, log_grace_ms)
+        self._pointer_file = PointerFile(store, folder)
         self._pointer_looked_s = 0.0
         self._snapshot = -1
         self._undecided: tuple[Commit, int] | None = None  # (commit, when it was first seen)
@@ -93,9 +86,8 @@ class ManagedLedger:
 
     @classmethod
     def open(
-        cls, store: ObjectStore, folder: str, *, topic: str | None = None, cached: bool = True,
-        clock: Callable[[], int] | None = None, log_grace_ms: int = LOG_GRACE_MS,
-    ) -> ManagedLedger:  # fmt: skip
+        cls, store: ObjectStore, folder: str, *, topic: str | None = None, cached: bool = True
+    ) -> ManagedLedger:
         """The topic in that folder, as of now. TopicNotFoundError if there is none.
 
         `topic` is its name in errors. With `cached`, a process that opened it before gets the
@@ -105,7 +97,7 @@ class ManagedLedger:
         ledger = _cache.get(key) if cached else None
         if ledger is not None and ledger.catch_up():
             return ledger
-        ledger = cls(store, folder, topic, clock, log_grace_ms)
+        ledger = cls(store, folder, topic)
         ledger._load()
         if cached:
             _cache[key] = ledger
@@ -115,11 +107,10 @@ class ManagedLedger:
     def create(
         cls, store: ObjectStore, folder: str, partitions: int,
         settings: Mapping[str, Any] | None = None, *, topic: str | None = None,
-        clock: Callable[[], int] | None = None, log_grace_ms: int = LOG_GRACE_MS,
     ) -> ManagedLedger:  # fmt: skip
         """A new topic. TopicExistsError if there is one already, whoever made it."""
         _check_partitions(partitions)
-        ledger = cls(store, folder, topic, clock, log_grace_ms)
+        ledger = cls(store, folder, topic)
 
         def first(state: TopicState, commit_id: str, now_ms: int) -> Commit:
             if state.number >= 0:
@@ -326,7 +317,8 @@ class ManagedLedger:
         known, self._undecided = self._undecided, None
         while True:
             found = self._tail(self._state.number + 1)
-            if not found and not self._pointer_due():
+            quiet_s = self.store.clock.monotonic_s() - self._pointer_looked_s
+            if not found and quiet_s < IDLE_POINTER_LOOK_S:
                 return
             if self._pointer().removed > self._state.number:
                 self._load()
@@ -452,9 +444,6 @@ class ManagedLedger:
             self.write_snapshot()
         except (PulsarliteError, OSError, ArithmeticError, LookupError, ValueError) as error:
             _log.warning("No snapshot of topic %s at %s: %s", self.topic, self._state.number, error)
-
-    def _pointer_due(self) -> bool:
-        return self.store.clock.monotonic_s() - self._pointer_looked_s >= IDLE_POINTER_LOOK_S
 
     def _pointer(self) -> LogPointer:
         self._pointer_looked_s = self.store.clock.monotonic_s()

@@ -76,12 +76,9 @@ def delete_old(ledger: ManagedLedger) -> None:
 
 def _first_kept(ledger: ManagedLedger, partition: int, keep_ms: int) -> int:
     """The id of the first ledger that is young enough; of the newest, if none is."""
-    ledgers = ledger.state.ledgers(partition)
-    now_ms = ledger.clock()
-    for each in ledgers:
-        if now_ms - each.max_publish_time_ms <= keep_ms:
-            return each.ledger_id
-    return ledgers[-1].ledger_id if len(ledgers) else 0
+    ledgers, now_ms = ledger.ledgers(partition), ledger.clock()
+    young = (each.ledger_id for each in ledgers if now_ms - each.max_publish_time_ms <= keep_ms)
+    return next(young, ledgers[-1].ledger_id if len(ledgers) else 0)
 
 
 def _check(topic: str, options: Options, unfit: dict[str, str]) -> None:

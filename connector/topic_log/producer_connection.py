@@ -7,7 +7,7 @@ Follows Pulsar's `ServerCnx.handleProducer`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pulsar_spark.connector.spark.polling import pause_s
@@ -37,23 +37,17 @@ def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
     ProducerFencedError or ProducerBusyError if it may not, and does not wait for it.
     """
     clock, begun_s = ledger.store.clock, ledger.store.clock.monotonic_s()
+    may_publish = False
+
+    def claimed(known: ProducerRegistry, now_ms: int) -> ProducerRegistry:
+        nonlocal may_publish
+        registry, may_publish = known.claim(claim, now_ms)
+        return registry
+
     while True:
-        granted: list[bool] = []
-
-        def build(
-            state: TopicState, commit_id: str, now_ms: int, into: list[bool] = granted
-        ) -> Commit | None:
-            known = ProducerRegistry.from_json_value(state.producers)
-            registry, may_publish = known.claim(claim, now_ms)
-            into[:] = [may_publish]
-            if registry == known:
-                return None
-            producers = registry.to_json_value()
-            return Commit(state.number + 1, commit_id, now_ms, producers=producers)
-
         with told(ledger, claim):
-            ledger.commit(build)
-        if granted[0]:
+            _change(ledger, claimed)
+        if may_publish:
             return
         clock.sleep(pause_s(clock.monotonic_s() - begun_s, remote=ledger.store.remote))
         ledger.refresh()
@@ -61,10 +55,17 @@ def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
 
 def disconnect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
     """Take the producer out of the registry, if it is in it."""
+    _change(ledger, lambda known, _: known.leave(claim))
+
+
+def _change(
+    ledger: ManagedLedger, change: Callable[[ProducerRegistry, int], ProducerRegistry]
+) -> None:
+    """Commit the registry that `change` makes of the present one and the time, if it is another."""
 
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
         known = ProducerRegistry.from_json_value(state.producers)
-        registry = known.leave(claim)
+        registry = change(known, now_ms)
         if registry == known:
             return None
         producers = registry.to_json_value()

@@ -83,9 +83,14 @@ class Root:
         name = topic.partitioned_topic_name
         found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
         present = [str(each) for each in found if not each.is_system]
+        near = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
+        offer = f"Did you mean {near[0]}? " if near else ""
+        if not present:
+            offer = "There is no topic in that namespace: is serviceUrl the right one? "
         raise TopicNotFoundError(
-            f"Topic {name} does not exist in {self.store.root}. "
-            f"{_offer(name, present, self.service_url)}"
+            f"Topic {name} does not exist in {self.store.root}. {offer}Publish to it first, or "
+            f"create it: pulsarlite topics create {name} --partitions 4 --service-url "
+            f"{self.service_url}"
         )
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:
@@ -117,27 +122,21 @@ class Root:
         )
 
     def find(
-        self,
-        tenant: str | None = None,
-        namespace: str | None = None,
-        domain: str = PERSISTENT,
+        self, tenant: str | None = None, namespace: str | None = None, domain: str = PERSISTENT
     ) -> Iterator[TopicName]:
         """The topics of a tenant and namespace, or of all, of one domain, by name.
 
         A topic that is being made is among them; a folder that can't be a topic's is left out.
         """
         store = self.store
-        for found_tenant in store.folders(domain):
-            if tenant is not None and found_tenant.replace("%2E", ".") != tenant:
-                continue
-            for found in store.folders(join(domain, found_tenant)):
-                if namespace is not None and found.replace("%2E", ".") != namespace:
-                    continue
-                folder = join(domain, found_tenant, found)
-                for encoded in store.folders(folder):
-                    topic = _topic_in(join(folder, encoded))
-                    if topic is not None:
-                        yield topic
+
+        def within(folder: str, wanted: str | None) -> list[str]:
+            found = store.folders(folder)
+            return [join(folder, n) for n in found if wanted in (None, n.replace("%2E", "."))]
+
+        for tenants in within(domain, tenant):
+            for topics in within(tenants, namespace):
+                yield from filter(None, map(_topic_in, within(topics, None)))
 
     def matching(self, pattern: str) -> list[TopicName]:
         """The topics whose whole full name matches; a short pattern means `public/default`.
@@ -165,14 +164,3 @@ def _topic_in(folder: str) -> TopicName | None:
         if topic.storage_path == folder:
             return topic
     return None
-
-
-def _offer(name: str, present: list[str], service_url: str) -> str:
-    near = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
-    offer = f"Did you mean {near[0]}? " if near else ""
-    if not present:
-        offer = "There is no topic in that namespace: is serviceUrl the right one? "
-    return (
-        f"{offer}Publish to it first, or create it: pulsarlite topics create {name} --partitions 4 "
-        f"--service-url {service_url}"
-    )

@@ -75,7 +75,11 @@ class TransactionDecisions:
         # After the decisions: a file in an emptied place is void.
         if self._closed.has(self._version):
             return TxnStatus.FORGOTTEN
-        return self._status(attempt)
+        committed = self._committed()
+        if committed is not None:
+            return TxnStatus.COMMITTED if committed == attempt else TxnStatus.ABORTED
+        aborted = any(each.attempt == attempt for each in self._known)
+        return TxnStatus.ABORTED if aborted else TxnStatus.OPEN
 
     def committed(self) -> bool:
         """Whether one of the tries was committed."""
@@ -109,13 +113,6 @@ class TransactionDecisions:
             if data is None:
                 return
             self._known.append(Decision.from_json(data, name))
-
-    def _status(self, attempt: str) -> TxnStatus:
-        committed = self._committed()
-        if committed is not None:
-            return TxnStatus.COMMITTED if committed == attempt else TxnStatus.ABORTED
-        aborted = any(each.attempt == attempt for each in self._known)
-        return TxnStatus.ABORTED if aborted else TxnStatus.OPEN
 
     def _committed(self) -> str | None:
         last = self._known[-1] if self._known else None

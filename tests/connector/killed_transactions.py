@@ -20,11 +20,9 @@ from pathlib import Path
 from pulsar_spark.connector.functions.batch_transaction import commit_batch
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.log_pointer import PointerFile
+from pulsar_spark.connector.topic_log import log_pointer, managed_ledger
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
@@ -38,13 +36,6 @@ from tests.connector.topics import options_of, written
 BATCHES = 5
 TOPICS = ("a", "b")
 ABOUT = TopicPartition("persistent://public/default/a", 0)
-
-
-class Impatient(PointerFile):
-    """Gives a log up as soon as it can, so that decisions are forgotten too."""
-
-    def __init__(self, store: ObjectStore, folder: str, _: int = 0) -> None:
-        super().__init__(store, folder, 0)
 
 
 def sink(folder: Path) -> None:
@@ -130,7 +121,7 @@ def main() -> None:
     every = int(rest[0]) if rest else 1
     managed_ledger.SNAPSHOT_EVERY = 1
     managed_ledger.IDLE_POINTER_LOOK_S = 0.0
-    setattr(managed_ledger, "PointerFile", Impatient)  # noqa: B010 - mypy minds it otherwise
+    log_pointer.LOG_GRACE_MS = 0  # a log is given up at once, so that decisions are forgotten too
     kills = kill_at_steps(Path(folder), every, int(rest[1]) if len(rest) > 1 else 0)
     print(f"ok: killed the sink at {kills} steps")
 

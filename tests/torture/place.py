@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pulsar_spark.connector.storage.clock import Clock, ManualClock, Repeated
+from pulsar_spark.connector.storage.clock import Clock, ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.storage.object_store import ObjectInfo, Output
 from pulsar_spark.errors import StorageUnavailableError
@@ -37,7 +37,7 @@ class SharedClock(ManualClock):
         """Actors that stand still: nothing that they repeat is done."""
         self.renewing = False
         self.while_asleep: Callable[[], None] = lambda: None
-        self._repeated_by: dict[str, list[Repeated]] = {}
+        self._repeated_by: dict[str, list[Callable[[], None]]] = {}
 
     @property
     def elapsed_ms(self) -> int:
@@ -60,7 +60,7 @@ class SharedClock(ManualClock):
         self.while_asleep()
         super().sleep(seconds)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
         actor = self.actor
 
         def act() -> None:
@@ -72,14 +72,14 @@ class SharedClock(ManualClock):
                 finally:
                     self.renewing = before
 
-        repeated = super().repeat(every_s, act, name)
-        self._repeated_by.setdefault(actor, []).append(repeated)
-        return repeated
+        end = super().repeat(every_s, act, name)
+        self._repeated_by.setdefault(actor, []).append(end)
+        return end
 
     def end(self, actor: str) -> None:
         """Its process ends: nothing is repeated any more."""
-        for repeated in self._repeated_by.pop(actor, []):
-            repeated.stop()
+        for end in self._repeated_by.pop(actor, []):
+            end()
 
 
 class TroubledStore(MemoryStore):

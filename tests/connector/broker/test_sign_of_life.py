@@ -66,7 +66,7 @@ def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
     def turn() -> None:
         first.turn()
 
-    turning = clock.repeat(1.0, turn, "turns")
+    end_turns = clock.repeat(1.0, turn, "turns")
     clock.ahead_ms = 86_400_000
     with pytest.raises(BrokerBusyError, match=r"serves memory://test-signs-\d+ already: process"):
         EmbeddedBroker(place)
@@ -74,7 +74,7 @@ def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
         SignOfLife(place).begin()  # as `standalone` does
     tell(place)
     assert first.turn(), "nobody has fenced it"
-    turning.stop()
+    end_turns()
     first.close()
     before_s = clock.monotonic_s()
     EmbeddedBroker(place)

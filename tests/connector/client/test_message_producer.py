@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.connector.client.message_producer import MOST_WAITING, MessageProducer
-from pulsar_spark.connector.storage.clock import ManualClock, Repeated
+from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import (
     InvalidMessageError,
@@ -150,17 +150,17 @@ class Racing(ManualClock):
 
     stuck = False
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Repeated:
-        repeated = super().repeat(every_s, action, name)
+    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
+        end = super().repeat(every_s, action, name)
 
         def stop() -> None:
             thread = threading.Thread(target=action, daemon=True)
-            repeated.stop()
+            end()
             thread.start()
             thread.join(5)
             self.stuck |= thread.is_alive()
 
-        return Repeated(stop)
+        return stop
 
 
 def test_who_fills_up_what_waits_while_its_time_is_over_does_not_wait_for_himself() -> None:

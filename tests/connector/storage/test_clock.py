@@ -20,20 +20,20 @@ def test_a_clock_that_stands_is_moved_by_its_owner_and_by_who_sleeps() -> None:
 
 def test_what_is_repeated_happens_at_its_instants_and_in_their_order() -> None:
     clock, seen = ManualClock(), list[tuple[str, int]]()
-    slow = clock.repeat(3.0, lambda: seen.append(("slow", clock.wall_ms())), "slow")
+    end_slow = clock.repeat(3.0, lambda: seen.append(("slow", clock.wall_ms())), "slow")
     clock.repeat(2.0, lambda: seen.append(("quick", clock.wall_ms())), "quick")
     clock.advance(5_000)
-    slow.stop()
+    end_slow()
     clock.advance(2_000)
     assert seen == [("quick", 2_000), ("slow", 3_000), ("quick", 4_000), ("quick", 6_000)]
 
 
 def test_the_machines_clock_repeats_in_a_thread_until_it_is_stopped() -> None:
     seen = threading.Semaphore(0)
-    repeated = SystemClock().repeat(0.001, seen.release, "test")
+    end = SystemClock().repeat(0.001, seen.release, "test")
     assert all(seen.acquire(timeout=30) for _ in range(3))
-    repeated.stop()
-    repeated.stop()
+    end()
+    end()
 
 
 def test_a_file_in_memory_is_as_old_as_the_stores_clock_says() -> None:

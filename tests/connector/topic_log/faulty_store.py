@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output, Versioned
 from pulsar_spark.errors import ObjectNotFoundError, StorageError, StorageUnavailableError
 
@@ -28,13 +29,13 @@ class KilledError(BaseException):
 class Disk:
     """What is stored; `late` are requests that nobody waits for any more."""
 
-    clock: Callable[[], int]
+    clock: Clock
     files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     late: list[Callable[[], object]] = field(default_factory=list)
 
     def write(self, path: str, data: bytes) -> None:
-        self.files[path] = data, self.clock()
+        self.files[path] = data, self.clock.wall_ms()
         self.versions[path] = self.versions.get(path, 0) + 1
 
     def create(self, path: str, data: bytes) -> bool:
@@ -63,7 +64,7 @@ class FaultyStore(ObjectStore):
     __hash__ = object.__hash__
 
     def __post_init__(self) -> None:
-        self.root = "memory"
+        self.root, self.clock = "memory", self.disk.clock
 
     def get(self, path: str) -> bytes | None:
         self._line()

@@ -18,7 +18,7 @@ from pulsar_spark.connector.topic_log.ledger_store import INACTIVE_AGE_MS, Ledge
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.producer_connection import connect
 from tests.connector.topic_log.make_golden_producers import CLAIMS
-from tests.connector.topic_log.stores import FOLDER, Clock, messages, publish, write
+from tests.connector.topic_log.stores import FOLDER, Clock, messages, publish, with_clock, write
 
 BEGUN_MS = 1_700_000_000_000
 
@@ -30,9 +30,8 @@ def main() -> None:
     names = (f"{number:032x}" for number in range(100))
     clock = Clock(BEGUN_MS)
     with patch("uuid.uuid4", side_effect=(SimpleNamespace(hex=name) for name in names)):
-        ledger = ManagedLedger.create(
-            open_store(root), FOLDER, 1, {"deduplication": True}, clock=clock
-        )
+        store = with_clock(open_store(root), clock)
+        ledger = ManagedLedger.create(store, FOLDER, 1, {"deduplication": True})
         for name in ("gone", "here"):
             sent = write(ledger, {0: messages([name], name, 7)})
             ledger.append(sent, application=(f"app-{name}", 3))

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from tests.connector.topic_log.stores import FOLDER, Clock, messages, write
+from tests.connector.topic_log.stores import FOLDER, Clock, messages, with_clock, write
 
 
 def main() -> None:
@@ -23,9 +23,8 @@ def main() -> None:
     clock = Clock(1_700_000_000_000)
     names = (f"{number:032x}" for number in range(100))
     with patch("uuid.uuid4", side_effect=(SimpleNamespace(hex=name) for name in names)):
-        ledger = ManagedLedger.create(
-            open_store(root), FOLDER, 2, {"deduplication": True}, clock=clock
-        )
+        store = with_clock(open_store(root), clock)
+        ledger = ManagedLedger.create(store, FOLDER, 2, {"deduplication": True})
         both = {0: messages(["a0", "a1", "a2"], "p", 0), 1: messages(["b0"], "p", 0)}
         ledger.append(write(ledger, both, batch=2), application=("query-1", 0), term=1)
         clock.now_ms += 1000

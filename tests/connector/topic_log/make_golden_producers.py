@@ -23,7 +23,7 @@ from pulsar_spark.connector.topic_log.producer_connection import connect
 from pulsar_spark.topic_log.chunked_messages import ChunkRun
 from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
 from pulsar_spark.topic_name import NamespaceName
-from tests.connector.topic_log.stores import FOLDER, Clock, messages, write
+from tests.connector.topic_log.stores import FOLDER, Clock, messages, with_clock, write
 
 CLAIMS = [
     ProducerClaim("old", ProducerAccessMode.EXCLUSIVE, "run-1"),
@@ -50,9 +50,9 @@ def main() -> None:
         raise SystemExit(f"{root} exists: a golden file is never written again")
     names = (f"{number:032x}" for number in range(100))
     with patch("uuid.uuid4", side_effect=(SimpleNamespace(hex=name) for name in names)):
-        store = open_store(root)
+        store = with_clock(open_store(root), Clock(1_700_000_000_000))
         set_policy(store, NamespaceName("public", "default"), deduplication=True)
-        ledger = ManagedLedger.create(store, FOLDER, 1, clock=Clock(1_700_000_000_000))
+        ledger = ManagedLedger.create(store, FOLDER, 1)
         holes = pa.concat_tables([messages(["a5"], "p", 5), messages(["a9"], "p", 9)])
         ledger.append(write(ledger, {0: holes}), deduplicate=True)
         ledger.append(write(ledger, {0: messages(["a20", "a21"], "p", 20)}), deduplicate=True)

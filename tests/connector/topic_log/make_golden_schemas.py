@@ -19,7 +19,7 @@ from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies, 
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy
 from pulsar_spark.topic_name import NamespaceName, TopicName
-from tests.connector.topic_log.stores import FOLDER, Clock
+from tests.connector.topic_log.stores import FOLDER, Clock, with_clock
 
 TOPIC = TopicName.parse("any")
 RECORD = '{"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}'
@@ -36,11 +36,11 @@ def main() -> None:
         raise SystemExit(f"{root} exists: a golden file is never written again")
     names = (f"{number:032x}" for number in range(100))
     with patch("uuid.uuid4", side_effect=(SimpleNamespace(hex=name) for name in names)):
-        store = open_store(root)
+        store = with_clock(open_store(root), Clock(1_700_000_000_000))
         default = NamespaceName("public", "default")
         set_policy(store, default, schema_compatibility_strategy="BACKWARD_TRANSITIVE")
         set_policy(store, default, is_allow_auto_update_schema=False)
-        ledger = ManagedLedger.create(store, FOLDER, 1, clock=Clock(1_700_000_000_000))
+        ledger = ManagedLedger.create(store, FOLDER, 1)
         policies = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE)
         for schema in SCHEMAS[:2]:
             register(ledger, TOPIC, SinkSchema(schema, policies))

@@ -26,7 +26,7 @@ from pulsar_spark.connector.topic_log.transaction_decisions import (
     TransactionDecisions,
 )
 from pulsar_spark.topic_log.transaction_attempt import Transaction
-from tests.connector.topic_log.stores import Clock, messages, publish, write
+from tests.connector.topic_log.stores import Clock, messages, publish, with_clock, write
 
 FOLDERS = ("persistent/public/default/a", "persistent/public/default/b")
 NOW_MS = 1_700_000_000_000
@@ -51,9 +51,8 @@ def main() -> None:
         raise SystemExit(f"{root} exists: a golden file is never written again")
     names = (f"{number:032x}" for number in count())
     with patch("uuid.uuid4", side_effect=(SimpleNamespace(hex=name) for name in names)):
-        store = open_store(root)
-        clock = Clock(NOW_MS)
-        a, b = (ManagedLedger.create(store, folder, 1, clock=clock) for folder in FOLDERS)
+        store = with_clock(open_store(root), Clock(NOW_MS))
+        a, b = (ManagedLedger.create(store, folder, 1) for folder in FOLDERS)
         a.append(write(a, {0: keyed("ABA")}))
         compact(a)
         a.write_snapshot()

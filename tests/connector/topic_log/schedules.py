@@ -17,13 +17,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pytest
 
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source.partition_view import kept_rows
 from pulsar_spark.connector.storage.object_store import ObjectStore
-from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log import log_pointer, managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -66,7 +67,7 @@ class StoreRoot(Root):
 class TickingClock(Clock):
     """Whoever waits for a time to come sees it come."""
 
-    def __call__(self) -> int:
+    def wall_ms(self) -> int:
         self.now_ms += 20
         return self.now_ms
 
@@ -140,9 +141,7 @@ class Schedule:
         return FaultyStore(self.disk, self.die, self.rate, self.meanwhile)
 
     def opened(self, folder: str) -> ManagedLedger:
-        return ManagedLedger.open(
-            self.store(), folder, clock=self.clock, log_grace_ms=LOG_GRACE_MS, cached=False
-        )
+        return ManagedLedger.open(self.store(), folder, cached=False)
 
     def create(self, folder: str) -> None:
         """With faults, and nobody else there yet."""
@@ -150,7 +149,7 @@ class Schedule:
         while not done:
             with self.may_fail():
                 with suppress(TopicExistsError):
-                    ManagedLedger.create(store, folder, 2, clock=self.clock)
+                    ManagedLedger.create(store, folder, 2)
                 done = True
 
     @contextmanager
@@ -288,7 +287,7 @@ class Schedule:
         """From the first file on, on a good day: nothing is lost, nothing changes."""
         for folder, seen in self.seen.items():
             store = FaultyStore(self.disk)
-            ledger = ManagedLedger.open(store, folder, clock=self.clock, cached=False)
+            ledger = ManagedLedger.open(store, folder, cached=False)
             ledger.state.check()
             assert ledger.state.next_ledger_id >= seen.next_ledger_id, "the log went back"
             there = set()
@@ -395,14 +394,11 @@ def quick() -> Iterator[None]:
         "pause_s": lambda *_, **__: 0.0,
         "IDLE_POINTER_LOOK_S": float("inf"),
     }
-    before = {name: getattr(managed_ledger, name) for name in names}
-    try:
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in names.items():
-            setattr(managed_ledger, name, value)
+            patch.setattr(managed_ledger, name, value)
+        patch.setattr(log_pointer, "LOG_GRACE_MS", LOG_GRACE_MS)
         yield
-    finally:
-        for name, value in before.items():
-            setattr(managed_ledger, name, value)
 
 
 def run(seed: int) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pulsar_spark.connector.ledger_files.content_digest import content_digest
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges
+from pulsar_spark.connector.storage.clock import SystemClock
 from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output, Versioned
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.positions.ledger_info import BatchSizes
@@ -25,13 +26,18 @@ TIMES = pa.timestamp("us", tz="UTC")
 
 
 @dataclass
-class Clock:
-    """A clock that stands until a test moves it."""
+class Clock(SystemClock):
+    """The machine's, but for the time of day: that stands until a test moves it."""
 
     now_ms: int = 1_000_000_000
 
-    def __call__(self) -> int:
+    def wall_ms(self) -> int:
         return self.now_ms
+
+
+def with_clock(store: ObjectStore, clock: Clock) -> ObjectStore:
+    store.clock = clock
+    return store
 
 
 @dataclass

@@ -15,7 +15,15 @@ from pulsar_spark.errors import ProducerFencedError
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.publication import AlreadyCommitted
 from tests.connector.topic_log.make_golden_producers import CLAIMS
-from tests.connector.topic_log.stores import FOLDER, Clock, messages, publish, values_of, write
+from tests.connector.topic_log.stores import (
+    FOLDER,
+    Clock,
+    messages,
+    publish,
+    values_of,
+    with_clock,
+    write,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "inactive-v2"
 COMMITS = sorted((GOLDEN / FOLDER / "_log").glob("0*[0-9].json"))
@@ -28,12 +36,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def topic(tmp_path: Path, clock: Clock) -> ManagedLedger:
-    store = open_store(str(tmp_path))
-    return ManagedLedger.create(store, FOLDER, 1, {"deduplication": True}, clock=clock)
+    store = with_clock(open_store(str(tmp_path)), clock)
+    return ManagedLedger.create(store, FOLDER, 1, {"deduplication": True})
 
 
 def other(topic: ManagedLedger, clock: Clock) -> ManagedLedger:
-    return ManagedLedger.open(topic.store, FOLDER, cached=False, clock=clock)
+    ledger = ManagedLedger.open(topic.store, FOLDER, cached=False)
+    ledger.clock = clock.wall_ms
+    return ledger
 
 
 def send(topic: ManagedLedger, value: str, number: int, producer: str = "p", **how: Any) -> Any:
@@ -90,10 +100,10 @@ def test_one_clock_that_is_wrong_makes_nobody_forgotten(
     topic: ManagedLedger, clock: Clock, whose: str
 ) -> None:
     if whose == "one writer":
-        behind = other(topic, Clock(clock() - 2 * INACTIVE_AGE_MS))
+        behind = other(topic, Clock(clock.now_ms - 2 * INACTIVE_AGE_MS))
         publish(topic, "0", application=("first", 0))
         publish(behind, "a", application=("query", 3))
-        ahead = other(topic, Clock(clock() + 2 * INACTIVE_AGE_MS))
+        ahead = other(topic, Clock(clock.now_ms + 2 * INACTIVE_AGE_MS))
         publish(ahead, "b", application=("other", 3))
         topic.refresh()
         assert LedgerStore(topic).forget_inactive() is None

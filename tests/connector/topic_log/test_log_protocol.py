@@ -12,7 +12,11 @@ import pytest
 from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
-from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE, PointerFile
+from pulsar_spark.connector.topic_log.log_pointer import (
+    LOG_GRACE_MS,
+    POINTER_FILE,
+    PointerFile,
+)
 from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import (
@@ -34,10 +38,11 @@ from tests.connector.topic_log.stores import (
     publish,
     snapshot,
     values_of,
+    with_clock,
     write,
 )
 
-GRACE_MS = 1_000
+GRACE_MS = LOG_GRACE_MS
 
 
 class World:
@@ -49,15 +54,13 @@ class World:
         self.first = self.create()
 
     def create(self, folder: str = FOLDER) -> ManagedLedger:
-        return ManagedLedger.create(
-            HookedStore(self._new_store()), folder, 2, clock=self.clock, log_grace_ms=GRACE_MS
-        )
+        return ManagedLedger.create(self._store(), folder, 2)
 
     def open(self) -> ManagedLedger:
-        store = HookedStore(self._new_store())
-        return ManagedLedger.open(
-            store, FOLDER, clock=self.clock, log_grace_ms=GRACE_MS, cached=False
-        )
+        return ManagedLedger.open(self._store(), FOLDER, cached=False)
+
+    def _store(self) -> ObjectStore:
+        return with_clock(HookedStore(self._new_store()), self.clock)
 
     def clean_up_past(self, number: int) -> None:
         """Others commit, and take snapshots, until the log is gone up to `number`."""
@@ -100,7 +103,7 @@ def test_a_topic_that_is_cleaned_up_while_it_is_created_again_stays_one(world: W
     store = HookedStore(world.first.store)
     store.before("put_if_absent", log_file(0), lambda: world.clean_up_past(0))
     with pytest.raises(TopicExistsError):
-        ManagedLedger.create(store, FOLDER, 2, clock=world.clock)
+        ManagedLedger.create(store, FOLDER, 2)
     assert store.get(f"{FOLDER}/{log_file(0)}") is None
 
 
@@ -300,7 +303,7 @@ def test_two_that_snapshot_at_once_leave_the_newer_pointer(world: World) -> None
 
 def test_a_snapshot_by_a_clock_that_is_ahead_does_not_stop_the_clean_up(world: World) -> None:
     ahead, other = world.open(), world.open()
-    ahead.clock = Clock(world.clock() + 10**12)
+    ahead.clock = Clock(world.clock.now_ms + 10**12).wall_ms
     publish(ahead, "a")
     ahead.write_snapshot()
     snapshot(other, times=3, clock=world.clock, step_ms=GRACE_MS)

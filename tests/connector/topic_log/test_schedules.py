@@ -24,12 +24,12 @@ def test_a_tidy_that_slept_for_longer_than_every_grace_period_merges_nothing() -
     """Its merged file was given up as an orphan, deleted and forgotten before it committed."""
     clock = Clock()
     disk = Disk(clock)
-    ledger = ManagedLedger.create(FaultyStore(disk), FOLDER, 1, clock=clock)
+    ledger = ManagedLedger.create(FaultyStore(disk), FOLDER, 1)
     for value in "abc":
         publish(ledger, value)
 
     store = FaultyStore(disk)
-    asleep = LedgerStore(ManagedLedger.open(store, FOLDER, clock=clock, cached=False))
+    asleep = LedgerStore(ManagedLedger.open(store, FOLDER, cached=False))
     awake = LedgerStore(ledger, grace_ms=1_000)
 
     def sleep() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -44,11 +43,13 @@ class Died(BaseException):
     """Stands for a process that is gone."""
 
 
-def fresh(root: Path, topic: str, clock: Callable[[], int] | None = None) -> ManagedLedger:
+def fresh(root: Path, topic: str, clock: Clock | None = None) -> ManagedLedger:
     """The topic, as a process sees it that has not seen it before."""
     name = TopicName.parse(topic)
-    more: dict[str, Any] = {"clock": clock} if clock else {}
-    return ManagedLedger.open(open_store(str(root)), name.storage_path, cached=False, **more)
+    store = open_store(str(root))
+    if clock is not None:
+        store.clock = clock
+    return ManagedLedger.open(store, name.storage_path, cached=False)
 
 
 def seen(root: Path) -> dict[str, list[str]]:

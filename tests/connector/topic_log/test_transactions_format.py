@@ -20,7 +20,12 @@ from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
 from tests.connector.topic_log.make_golden_transactions import FOLDERS, NOW_MS, OPEN, TIMEOUT_MS
-from tests.connector.topic_log.stores import Clock, assert_is_rewritten_as_it_was, values_of
+from tests.connector.topic_log.stores import (
+    Clock,
+    assert_is_rewritten_as_it_was,
+    values_of,
+    with_clock,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 VERSIONS = ["transactions-v1", "transactions-v2"]
@@ -36,10 +41,8 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_what_was_decided_and_compacted_is_read(golden: Path, from_snapshot: bool) -> None:
     if not from_snapshot:
         (golden / FOLDERS[0] / "_log" / "pointer.json").unlink()
-    store = open_store(str(golden))
-    a, b = (
-        ManagedLedger.open(store, folder, cached=False, clock=Clock(NOW_MS)) for folder in FOLDERS
-    )
+    store = with_clock(open_store(str(golden)), Clock(NOW_MS))
+    a, b = (ManagedLedger.open(store, folder, cached=False) for folder in FOLDERS)
     assert values_of(a) == ["A", "B", "A", "C", "A", "committed", "last"]
     assert values_of(b) == ["committed", "last"]
     compacted = a.state.partition(0).compacted
