@@ -64,9 +64,7 @@ class PartitionChunks:
         if told[-1][0] > known.last_ledger_id:
             for ledger_id, runs in told:
                 if ledger_id > known.last_ledger_id:
-                    info = ledgers.get(ledger_id)
-                    assert info is not None
-                    known.add(ledger_id, runs, info.min_publish_time_ms)
+                    known.add(ledger_id, runs, ledgers.of_id(ledger_id).min_publish_time_ms)
         if known.given_up > given_up:
             _log.warning(
                 "%s chunked messages of %s, partition %s, were never completed, and are left out",

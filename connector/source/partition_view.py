@@ -208,8 +208,7 @@ def _kept_ranges(
 ) -> Iterator[RowRange]:
     """The rows of kept messages, with entry id and batch index of each, and these columns."""
     for ledger_id in messages.ledger_ids:
-        ledger = compacted.ledgers.get(ledger_id)
-        assert ledger is not None
+        ledger = compacted.ledgers.of_id(ledger_id)
         kept, rows = kept_rows(compacted, ledger)
         wanted = messages.row_mask(ledger)[kept]
         entries, indexes = ledger.batch_sizes.places(kept)

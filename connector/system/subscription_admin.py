@@ -128,7 +128,7 @@ def _stats(about: TopicPartition, state: BrokerState, name: str) -> Subscription
         held.subscription_type.value,
         held.durable,
         str(held.cursor.mark_delete_position),
-        held.unacknowledged(state.ledgers).count(state.ledgers),
+        held.cursor.backlog(state.ledgers),
         held.waiting.messages.count(state.ledgers),
         state.delayed.messages.count(state.ledgers),
         tuple(

@@ -190,7 +190,7 @@ class StreamOffset:
 
 def _cursor_value(cursor: Cursor) -> Any:
     """`ledger:entry` for a cursor without holes, else the cursor's own form."""
-    if cursor.individually_deleted.is_empty:
+    if not cursor.individually_deleted:
         return str(cursor.mark_delete_position)
     return cursor.to_json_value()
 

@@ -153,7 +153,7 @@ class Cursor:
         """Raise AssertionError if an invariant is broken."""
         self.individually_deleted.check()
         below = self.individually_deleted.up_to(self.mark_delete_position)
-        assert below.is_empty, "something lies at or before the mark-delete position"
+        assert not below, "something lies at or before the mark-delete position"
         assert not self.individually_deleted.contains(self.mark_delete_position.next), "can move"
 
     def to_bytes(self) -> bytes:
@@ -244,7 +244,7 @@ def _advance_in_ledger(position: Position, deleted: PositionSet) -> tuple[Positi
     >>> _advance_in_ledger(Position(3, 0), PositionSet.of([(3, 1), (3, 2), (3, 4)]))
     (Position(ledger_id=3, entry_id=2), PositionSet(3:4))
     """
-    if not deleted.is_empty:
+    if deleted:
         if min(deleted.ledger_ids) <= position.ledger_id:
             deleted = deleted.after(position)
         entries = deleted.whole_entries(position.ledger_id)

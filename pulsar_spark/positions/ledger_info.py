@@ -219,6 +219,13 @@ class LedgerList(Sequence[LedgerInfo]):
         index = self._left(ledger_id)
         return self._column.at(index) if index < self._stop else None
 
+    def of_id(self, ledger_id: int) -> LedgerInfo:
+        """The ledger of that id. KeyError if the list lacks it."""
+        ledger = self.get(ledger_id)
+        if ledger is None:
+            raise KeyError(f"the list has no ledger {ledger_id}")
+        return ledger
+
     def first_after(self, ledger_id: int) -> LedgerInfo | None:
         index = self._right(ledger_id)
         return self._column.at(index) if index < self._stop else None

@@ -134,10 +134,6 @@ class PositionSet:
     # -- looking -----------------------------------------------------------------------------
 
     @property
-    def is_empty(self) -> bool:
-        return not self._whole and not self._parts
-
-    @property
     def ledger_ids(self) -> list[int]:
         """The ids of ledgers that it has entries of, ascending."""
         return sorted(self._whole.keys() | self._parts.keys())
@@ -162,7 +158,7 @@ class PositionSet:
 
     def count(self, ledgers: LedgerList) -> int:
         """How many messages it holds. KeyError if `ledgers` lacks one of its ledgers."""
-        return sum(self._count_of(_ledger(ledgers, ledger_id)) for ledger_id in self.ledger_ids)
+        return sum(self._count_of(ledgers.of_id(ledger_id)) for ledger_id in self.ledger_ids)
 
     def entries(self) -> Iterator[tuple[Position, int | None]]:
         """(position, None if whole, else the part) in order."""
@@ -276,7 +272,7 @@ class PositionSet:
         for ledger_id in self.ledger_ids:
             if messages <= 0:
                 break
-            ledger = _ledger(ledgers, ledger_id)
+            ledger = ledgers.of_id(ledger_id)
             held = self._count_of(ledger)
             if held <= messages:
                 taken = self.of_ledgers([ledger_id])
@@ -294,7 +290,7 @@ class PositionSet:
     __sub__ = difference
 
     def __bool__(self) -> bool:
-        return not self.is_empty
+        return bool(self._whole or self._parts)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PositionSet):
@@ -405,13 +401,6 @@ def ranges_text(values: NDArray[Any]) -> str:
     lasts = values[np.concatenate((breaks, [len(values) - 1]))].tolist()
     pairs = zip(firsts, lasts, strict=True)
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in pairs)
-
-
-def _ledger(ledgers: LedgerList, ledger_id: int) -> LedgerInfo:
-    ledger = ledgers.get(ledger_id)
-    if ledger is None:
-        raise KeyError(f"the list has no ledger {ledger_id}")
-    return ledger
 
 
 def _array(entries: BitMap) -> NDArray[np.int64]:

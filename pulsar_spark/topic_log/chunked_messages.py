@@ -12,7 +12,7 @@ Pulsar takes the time at which they reach a consumer.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
 from pyroaring import BitMap
@@ -44,9 +44,7 @@ class ChunkRun:
 
     def to_json(self) -> list[Any]:
         """The JSON in commits and snapshots."""
-        return [
-            self.entry_id, self.uuid, self.chunk_id, self.count, self.num_chunks, self.total_bytes,
-        ]  # fmt: skip
+        return [*astuple(self)]
 
     @staticmethod
     def from_json(value: Sequence[Any]) -> ChunkRun:

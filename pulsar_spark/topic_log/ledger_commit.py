@@ -163,57 +163,20 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
 
 def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
     """The JSON of one of a commit's ledgers."""
-    record = {
-        "id": ledger.ledger_id,
-        "partition": ledger.partition,
-        "file": ledger.file,
-        "first_row": ledger.first_row,
-        "batch_sizes": ledger.batch_sizes.to_json(),
-        "size_bytes": ledger.size_bytes,
-        "min_publish_time_ms": ledger.min_publish_time_ms,
-        "max_publish_time_ms": ledger.max_publish_time_ms,
-    }
-    if ledger.max_deliver_at_ms is not None:
-        record["max_deliver_at_ms"] = ledger.max_deliver_at_ms
-    if ledger.seal is not None:
-        record["seal"] = seal_to_json(ledger.seal)
-    if ledger.digest is not None:
-        record["digest"] = ledger.digest
-    return record
-
-
-def seal_to_json(seal: FileSeal | None) -> list[int]:
-    """The JSON of a seal; empty if there is none."""
-    return [] if seal is None else [seal.size_bytes, seal.footer_crc32]
+    values = ((name, getattr(ledger, name), write) for name, (_, write) in _LEDGER.items())
+    record = {name: write(value) for name, value, write in values if value is not None}
+    return {"id": ledger.ledger_id, **record}
 
 
 def ledger_from_json(item: Mapping[str, Any]) -> LedgerInfo:
     """Read `ledger_to_json`. KeyError, TypeError or ValueError if it is none."""
-    if unknown := set(item) - _LEDGER_FIELDS:
+    if unknown := set(item) - {"id", *_LEDGER}:
         raise ValueError(f"a ledger has the unknown fields {sorted(unknown)}")
-    deliver_at, digest = item.get("max_deliver_at_ms"), item.get("digest")
-    return LedgerInfo(
-        ledger_id=_count(item["id"]),
-        partition=_count(item["partition"]),
-        file=checked_file(item["file"]),
-        first_row=_count(item["first_row"]),
-        batch_sizes=checked_batch_sizes(item["batch_sizes"]),
-        size_bytes=_count(item["size_bytes"]),
-        min_publish_time_ms=_whole(item["min_publish_time_ms"]),
-        max_publish_time_ms=_whole(item["max_publish_time_ms"]),
-        max_deliver_at_ms=None if deliver_at is None else _whole(deliver_at),
-        seal=_seal(item.get("seal", ())),
-        digest=None if digest is None else _count(digest),
-    )
+    given = (name for name in _LEDGER if item.get(name) is not None)
+    return LedgerInfo(_count(item["id"]), **{name: _LEDGER[name][0](item[name]) for name in given})
 
 
-_LEDGER_FIELDS = {
-    "id", "partition", "file", "first_row", "batch_sizes", "size_bytes", "min_publish_time_ms",
-    "max_publish_time_ms", "max_deliver_at_ms", "seal", "digest",
-}  # fmt: skip
-
-
-def checked_batch_sizes(runs: Sequence[Sequence[int]]) -> BatchSizes:
+def _batch_sizes(runs: Sequence[Sequence[int]]) -> BatchSizes:
     """Entries of at least one message each, at least one of them. ValueError otherwise."""
     sizes = BatchSizes.from_json(runs)
     if not sizes.runs or any(size < 1 or count < 1 for size, count in sizes.runs):
@@ -270,7 +233,11 @@ def _moved(value: Sequence[Any]) -> MovedLedger:
 
 def _moved_to_json(moved: MovedLedger) -> list[Any]:
     place = (moved.partition, moved.ledger_id, moved.file, moved.first_row)
-    return [*place, *seal_to_json(moved.seal)]
+    return [*place, *(_seal_to_json(moved.seal) if moved.seal else ())]
+
+
+def _seal_to_json(seal: FileSeal) -> list[int]:
+    return [seal.size_bytes, seal.footer_crc32]
 
 
 def _producers(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,6 +267,19 @@ def _by_text(write: _Change) -> _Change:
 
 
 _Change = Callable[[Any], Any]
+_LEDGER: Final[dict[str, tuple[_Change, _Change]]] = {
+    "partition": (_count, _same),
+    "file": (checked_file, _same),
+    "first_row": (_count, _same),
+    "batch_sizes": (_batch_sizes, BatchSizes.to_json),
+    "size_bytes": (_count, _same),
+    "min_publish_time_ms": (_whole, _same),
+    "max_publish_time_ms": (_whole, _same),
+    "max_deliver_at_ms": (_whole, _same),
+    "seal": (_seal, _seal_to_json),
+    "digest": (_count, _same),
+}
+"""Fields of a ledger besides its id: how each is read, and written. None is left out."""
 _MAY_BE_EMPTY: Final = {"settings", "producers"}
 _OPTIONAL: Final[dict[str, tuple[_Change, _Change]]] = {
     "partitions": (_count, _same),

@@ -168,6 +168,4 @@ class PartitionState:
 
 
 def _by_ledger(messages: PositionSet) -> Iterator[tuple[int, PositionSet]]:
-    for ledger_id in messages.ledger_ids:
-        whole, parts = messages.whole_entries(ledger_id), messages.partial_entries(ledger_id)
-        yield ledger_id, PositionSet({ledger_id: whole}, {ledger_id: parts})
+    return ((each, messages.of_ledgers([each])) for each in messages.ledger_ids)

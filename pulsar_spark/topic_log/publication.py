@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pulsar_spark.errors import FencedError, FileReclaimedError
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo, LedgerList
+from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_log.chunked_messages import ChunkRun
 from pulsar_spark.topic_log.ledger_commit import Application, Commit
@@ -101,8 +101,8 @@ class Publication:
             for index, ledger in enumerate(self.ledgers)
             if len(duplicates.get(index, ())) < ledger.batch_sizes.messages
         ]
-        ids = range(state.next_ledger_id, state.next_ledger_id + len(kept))
-        ledgers = tuple(self.ledgers[n].numbered(i) for i, n in zip(ids, kept, strict=True))
+        numbered = dict(enumerate(kept, state.next_ledger_id))
+        ledgers = tuple(self.ledgers[n].numbered(i) for i, n in numbered.items())
         higher_term = self.term is not None and self.term > state.term
         if not (ledgers or self.application or higher_term or producers):
             return AlreadyCommitted(state.number, None)
@@ -111,7 +111,6 @@ class Publication:
             if index in duplicates:
                 repeated = PositionSet.of_messages(ledger, duplicates[index])
                 hidden.setdefault(ledger.partition, []).append(repeated)
-        chunks = {i: self.ledgers[n].chunks for i, n in zip(ids, kept, strict=True)}
         return Commit(
             number=state.number + 1,
             commit_id=commit_id,
@@ -126,10 +125,10 @@ class Publication:
             sequence_ids=self._new_highest(state) if records else {},
             sequence_ranges={
                 i: ranges
-                for i, n in zip(ids, kept, strict=True)
+                for i, n in numbered.items()
                 if records and (ranges := self._ranges_without(n, duplicates.get(n)))
             },
-            chunks={i: runs for i, runs in chunks.items() if runs},
+            chunks={i: runs for i, n in numbered.items() if (runs := self.ledgers[n].chunks)},
             producers=producers,
         )
 
@@ -198,7 +197,7 @@ class Publication:
         if known is not None and (late := ids <= known).any():
             ledgers = state.ledgers(partition)
             repeated[late] |= state.partition(partition).sequences.published(
-                producer, ids[late], lambda ledger_id: self._sequences(_there(ledgers, ledger_id))
+                producer, ids[late], lambda ledger_id: self._sequences(ledgers.of_id(ledger_id))
             )
         first = 0
         for index, (rows, _) in zip(indexes, read, strict=True):
@@ -242,12 +241,6 @@ class Publication:
                         each.highest, of_partition.get(producer, each.highest)
                     )
         return highest
-
-
-def _there(ledgers: LedgerList, ledger_id: int) -> LedgerInfo:
-    ledger = ledgers.get(ledger_id)
-    assert ledger is not None
-    return ledger
 
 
 def check_term(state: TopicState, term: int | None) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -85,12 +85,7 @@ class Transaction:
         return replace(self, complete=True)
 
     def to_json_value(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "attempt": self.attempt,
-            "timeout_ms": self.timeout_ms,
-            "complete": self.complete,
-        }
+        return asdict(self)
 
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> Transaction:
