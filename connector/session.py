@@ -94,7 +94,11 @@ def configuration(
     by_number = {} if message_bytes is None else _by_number(message_bytes)
     local = LOCAL if master.startswith("local") else {}
     merged: dict[str, object] = {**DEFAULTS, **local, **by_number, **settings}
-    return {name: _text(value) for name, value in merged.items() if value is not None}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in merged.items()
+        if value is not None
+    }
 
 
 def _by_number(message_bytes: int) -> dict[str, str]:
@@ -120,7 +124,3 @@ def _prepare_environment(master: str) -> None:
     if master.startswith("local"):
         # Such a session talks to itself: no name look-up, no port open to the network.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

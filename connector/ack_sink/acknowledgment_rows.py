@@ -23,7 +23,6 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidCursorPositionError, InvalidMessageError
 from pulsar_spark.options.option_values import parse_duration_ms
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import ReconsumeLater, Rejection, Report
@@ -271,7 +270,14 @@ def _batch_sizes(rows: Rows, about: TopicPartition, state: TopicState) -> Number
         wanted = entries[chosen]
         if ledger is None or wanted.min() < 0 or wanted.max() >= ledger.entries:
             wrong = int(wanted.min() if wanted.min() < 0 else wanted.max())
-            raise _never_published(about, ledger_id, wrong, ledger)
+            there = "there is no such ledger"
+            if ledger is not None:
+                there = f"that ledger's entries are 0 to {ledger.entries - 1}"
+            raise InvalidCursorPositionError(
+                f"Message {ledger_id}:{wrong} of {about} was never published: {there}. Take "
+                "ledger_id, entry_id, partition, batch_index and topic as they were read. Nothing "
+                "was acknowledged."
+            )
         runs = ledger.batch_sizes.runs
         sizes[chosen] = runs[0][0] if len(runs) == 1 else ledger.batch_sizes.array()[wanted]
     beyond = np.flatnonzero((indexes >= sizes) & (sizes > 0))
@@ -282,18 +288,6 @@ def _batch_sizes(rows: Rows, about: TopicPartition, state: TopicState) -> Number
             f"row names batch index {indexes[row]}. Indexes count from 0. Nothing was acknowledged."
         )
     return sizes
-
-
-def _never_published(
-    about: TopicPartition, ledger_id: int, entry_id: int, ledger: LedgerInfo | None
-) -> InvalidCursorPositionError:
-    there = "there is no such ledger"
-    if ledger is not None:
-        there = f"that ledger's entries are 0 to {ledger.entries - 1}"
-    return InvalidCursorPositionError(
-        f"Message {ledger_id}:{entry_id} of {about} was never published: {there}. Take ledger_id, "
-        "entry_id, partition, batch_index and topic as they were read. Nothing was acknowledged."
-    )
 
 
 # -- single columns ------------------------------------------------------------------------------
@@ -355,17 +349,16 @@ def _kinds(table: pa.Table) -> Numbers:
 
 def _topics(table: pa.Table, topic: str | None) -> tuple[Numbers, list[str]]:
     """(each row's index into the names, the names of the topics)."""
-    column = table["topic"] if "topic" in table.column_names else None
-    if column is None or column.null_count == len(column):
-        column = None if topic is None else pa.chunked_array([pa.repeat(topic, len(table))])
-    elif column.null_count and topic is not None:
+    given = table["topic"].combine_chunks() if "topic" in table.column_names else None
+    column = pa.nulls(len(table), pa.string()) if given is None else given.cast(pa.string())
+    if topic is not None:
         column = pc.fill_null(column, topic)
-    if column is None or column.null_count:
+    if column.null_count:
         raise InvalidMessageError(
             "Some rows name no topic: fill the column topic, or give the option topic for those "
             "that have none."
         )
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = column.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
 
 

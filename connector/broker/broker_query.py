@@ -173,9 +173,9 @@ class Broker:
         """
         progress = self._progress = self.query.lastProgress or self._progress
         sources = progress["sources"] if progress else []
-        offset = sources[0]["endOffset"] if sources else None
-        held = parse_json(offset) if isinstance(offset, str) else offset or {}
-        aside = BrokerOffset.from_json_value(held).aside if held else {}
+        held = sources[0]["endOffset"] if sources else None
+        value = parse_json(held) if isinstance(held, str) else held
+        offset = BrokerOffset.from_json_value(value) if value else BrokerOffset()
         batch_id = progress["batchId"] if progress else -1
         if progress and not progress["numInputRows"]:
             batch_id -= 1  # of an idle query Spark reports under the next one's number
@@ -184,9 +184,9 @@ class Broker:
             "service_url": self.root.service_url,
             "term": self.term,
             "batch_id": batch_id,
-            "now_ms": held.get("now_ms", 0),
-            "topics": sorted(held.get("topics", {})),
-            "set_aside": {str(about): each.error for about, each in sorted(aside.items())},
+            "now_ms": offset.now_ms,
+            "topics": sorted({about.topic for about in offset.hosted}),
+            "set_aside": {str(about): each.error for about, each in sorted(offset.aside.items())},
             "restarts": self.restarts,
             "restart_error": self.restart_error,
             "error": None if self._error is None else str(self._error),

@@ -9,9 +9,11 @@ everybody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -106,13 +108,12 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
     A topic partition whose letters can't be written is set aside, with all that its step said.
     """
     task = SteppedTask(query_id)
-    by_partition: dict[TopicPartition, list[OutputRow]] = {}
-    for row in rows:
-        by_partition.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+    place = attrgetter("topic", "partition")
     records: list[Record] = []
     shards: list[Record] = []
     failed: list[TopicPartition] = []
-    for about, mine in by_partition.items():
+    for key, each in groupby(sorted(rows, key=place), key=place):
+        about, mine = TopicPartition(*key), list(each)
         letters = [wire_format.decode(row.data) for row in mine if row.kind == broker_rows.LETTER]
         try:
             written = write_letters(root, about, letters)
@@ -170,27 +171,25 @@ def _done_with(root: Root, about: TopicPartition, letters: Iterable[Letter]) -> 
 
 
 def commit_batch(
-    root: Root, tasks: Iterable[SteppedTask], application: tuple[str, int], term: int
+    root: Root, tasks: Sequence[SteppedTask], application: tuple[str, int], term: int
 ) -> None:
     """The driver's side: letters, then the commit of `__dispatch`, then trims and housekeeping."""
-    held = list(tasks)
-    dispatch = SystemTopic(root, DISPATCH)
-    log = dispatch.open()
+    log = SystemTopic(root, DISPATCH).open()
     log.refresh()
     if log.state.term > term:
         raise _fenced(root)
-    offsets = [BrokerOffset.from_json(each.offset) for each in held if each.offset]
+    offsets = [BrokerOffset.from_json(each.offset) for each in tasks if each.offset]
     if log.state.applications.get(application[0], -1) < application[1]:
         planned = {each.dispatched for each in offsets} - {None}
         if planned - {log.state.next_ledger_id}:  # the plan misses ledgers of `__dispatch`
             raise stale_checkpoint(root)
-    _publish_letters(root, held, application)
+    _publish_letters(root, tasks, application)
     try:
-        new = [ledger for task in held for ledger in task.dispatch]
+        new = [ledger for task in tasks for ledger in task.dispatch]
         log.append(new, application=application, term=term)
     except FencedError as error:
         raise _fenced(root) from error
-    for about, ledger_ids in (trim for task in held for trim in task.trims):
+    for about, ledger_ids in (trim for task in tasks for trim in task.trims):
         _trim(root, about, ledger_ids)
     for ended in offsets:
         if ended.snapshot:
@@ -210,7 +209,9 @@ def claim_term(root: Root) -> int:
         # another broker took that term just now
 
 
-def _publish_letters(root: Root, tasks: list[SteppedTask], application: tuple[str, int]) -> None:
+def _publish_letters(
+    root: Root, tasks: Sequence[SteppedTask], application: tuple[str, int]
+) -> None:
     letters: dict[str, list[NewLedger]] = {}
     for written in (each for task in tasks for each in task.letters):
         letters.setdefault(written.topic, []).extend(written.ledgers)

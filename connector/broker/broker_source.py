@@ -41,7 +41,7 @@ from pulsar_spark.connector.system.lease import (
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import PulsarliteError, TopicNotFoundError
+from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.protocol.commands import Subscribe
 from pulsar_spark.protocol.ready import Stepped
@@ -203,7 +203,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         resting = self._resting(start, base)
         logs, unreadable = self._logs_of({each.topic for each in hosted if each not in resting})
         partitions, created = self._grown(base, hosted, logs, seen)
-        again = {each for each in start.aside if each not in resting}
+        again = start.aside.keys() - resting
         created |= {each: start.aside[each].created for each in again if start.aside[each].created}
         aside = {each: base.aside[each] for each in resting}
         for about in [each for each in hosted if each.topic in unreadable and each not in aside]:
@@ -219,10 +219,10 @@ class BrokerStreamReader(DataSourceStreamReader):
         due = {each for each, at in self._due.items() if at <= now_ms and each in hosted}
         lapsed = self._lapsed(aside) if unread_ms is None else ()
         snapshot = self._snapshot_is_due()
-        same = commands == start.commands and moved == start.hosted and aside == start.aside
-        same = same and partitions == start.partitions
         self._failed = {}
-        if same and not (due or lapsed or snapshot):
+        news = (commands, moved, aside, partitions)
+        before = (start.commands, start.hosted, start.aside, start.partitions)
+        if news == before and not (due or lapsed or snapshot):
             return None
         for each in moved if snapshot else due:
             self._due.pop(each, None)
@@ -268,19 +268,16 @@ class BrokerStreamReader(DataSourceStreamReader):
             return to in ("", ASIDE_RECORD)
 
         for stored in self._dispatch.read(self._dispatch_read, stop, keep=is_kept):
-            about = stored.record.about
-            if stored.record.subscription == ASIDE_RECORD:
-                failed[about] = stored.record.data.decode()
-                continue
-            item = stored.record.item()
-            if not isinstance(item, Stepped):
-                continue
-            self._due.pop(about, None)
-            if item.next_due_ms is not None:
-                self._due[about] = item.next_due_ms
-            self._durable[about] = item.durable
-            self._consumers[about] = tuple(Lease(*each) for each in item.consumers)
-            self._tries.pop(about, None)
+            record, about = stored.record, stored.record.about
+            if record.subscription == ASIDE_RECORD:
+                failed[about] = record.data.decode()
+            elif isinstance(item := record.item(), Stepped):
+                self._due.pop(about, None)
+                if item.next_due_ms is not None:
+                    self._due[about] = item.next_due_ms
+                self._durable[about] = item.durable
+                self._consumers[about] = tuple(Lease(*each) for each in item.consumers)
+                self._tries.pop(about, None)
         self._dispatch_read = stop
         return failed
 
@@ -329,13 +326,14 @@ class BrokerStreamReader(DataSourceStreamReader):
         """The topic's log, refreshed; None if there is no such topic."""
         ledger = self._logs.get(topic)
         if ledger is None:
-            if self._clock.monotonic_s() < self._missing.get(topic, 0.0):
+            now_s = self._clock.monotonic_s()
+            if now_s < self._missing.get(topic, 0.0):
                 return None
-            try:
-                ledger = self._logs[topic] = self._root.open(TopicName.parse(topic))
-            except TopicNotFoundError:
-                self._missing[topic] = self._clock.monotonic_s() + MISSING_EVERY_S
+            ledger = self._root.open_found(TopicName.parse(topic))
+            if ledger is None:
+                self._missing[topic] = now_s + MISSING_EVERY_S
                 return None
+            self._logs[topic] = ledger
         ledger.refresh()
         return ledger
 

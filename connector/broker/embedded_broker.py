@@ -9,6 +9,8 @@ does. It shows life as long as somebody calls `turn`. Stands where `broker_query
 from __future__ import annotations
 
 import uuid
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
@@ -18,7 +20,7 @@ from pulsar_spark.connector.system.broker_offset import BrokerOffset, last_shard
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting import broker_rows
-from pulsar_spark.hosting.broker_rows import InputRow, OutputRow
+from pulsar_spark.hosting.broker_rows import OutputRow
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, HostedBroker, run
 from pulsar_spark.records.stored_record import StoredFormat
 
@@ -90,10 +92,7 @@ class EmbeddedBroker:
         return batches
 
     def next_due_ms(self) -> int | None:
-        """The instant of the next possible work, if nobody says or publishes anything before.
-
-        Time until then counts in full for leases: it is no pause of the watcher.
-        """
+        """The instant of the next possible work, if nobody says or publishes anything before."""
         return self._source.rests_until_ms()
 
     def close(self) -> None:
@@ -109,12 +108,11 @@ class EmbeddedBroker:
     # -- inside --------------------------------------------------------------------------------
 
     def _run(self, number: int, start: BrokerOffset, end: BrokerOffset) -> None:
-        by_key: dict[tuple[str, int], list[InputRow]] = {}
-        for row in self._source.input_of(start, end).rows():
-            by_key.setdefault((row.topic, row.partition), []).append(row)
+        place = attrgetter("topic", "partition")
+        taken_in = sorted(self._source.input_of(start, end).rows(), key=place)
         stepped: Brokers = {}
         out: list[OutputRow] = []
-        for key, rows in sorted(by_key.items()):
+        for key, rows in groupby(taken_in, key=place):
             if key[0] == OFFSET_KEY:
                 out += [OutputRow(*key, broker_rows.OFFSET, "", row.data) for row in rows]
                 continue
@@ -130,12 +128,8 @@ class EmbeddedBroker:
         """Name the batch in the checkpoint; StaleCheckpointError if another broker wrote it."""
         if self._checkpoint is None:
             return
-        value = {
-            "broker": self._id,
-            "batch": number,
-            "start": self.offset.to_json_value(),
-            "end": end.to_json_value(),
-        }
+        begun, ended = self.offset.to_json_value(), end.to_json_value()
+        value = {"broker": self._id, "batch": number, "start": begun, "end": ended}
         data = CHECKPOINT_FORMAT.encode(value)
 
         def change(there: bytes | None) -> bytes | None:
@@ -173,4 +167,4 @@ class EmbeddedBroker:
 def _stored(dispatch: SystemTopic, stop_ledger: int) -> Brokers:
     """The brokers as of that ledger of `__dispatch`."""
     _, shards = last_shards(dispatch, stop_ledger)
-    return {(about.topic, about.partition): HostedBroker(held) for about, held in shards.items()}
+    return {about: HostedBroker(held) for about, held in shards.items()}

@@ -13,6 +13,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import inf
 from typing import Final
@@ -49,14 +50,12 @@ class _Signer:
 
     def is_gone(self) -> bool:
         """Whether it was a process of this machine that is no more."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            os.kill(self.process, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
+        if self.host == socket.gethostname():
+            with suppress(PermissionError):
+                try:
+                    os.kill(self.process, 0)
+                except ProcessLookupError:
+                    return True
         return False
 
 

@@ -163,16 +163,12 @@ def _checked(message: Mapping[str, Any]) -> pa.RecordBatch:
 
 def _batch(messages: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """The messages as rows; a column that none has is left out, for an option to fill in."""
-    names = [
-        each.name
+    given = [
+        each
         for each in _COLUMNS
         if each.name == "value" or any(message[each.name] is not None for message in messages)
     ]
-    arrays = [
-        pa.array([message[name] for message in messages], _COLUMNS.field(name).type)
-        for name in names
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names)
+    return pa.RecordBatch.from_pylist(messages, pa.schema(given))
 
 
 def _ids(commit: Commit) -> Iterator[MessageId]:

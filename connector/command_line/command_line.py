@@ -58,13 +58,13 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `... | head` is no error
         return 0
-    except PulsarliteError as error:
-        return _fail(str(error))
     except Exception as error:
-        message = pulsarlite_message(str(error))
+        own = isinstance(error, PulsarliteError)
+        message = str(error) if own else pulsarlite_message(str(error))
         if message is None:
             raise
-        return _fail(message)
+        print(f"pulsarlite: {message}", file=sys.stderr)
+        return 1
 
 
 def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -94,8 +94,3 @@ def pulsarlite_message(text: str) -> str | None:
     """
     found = re.findall(r"pulsar_spark\.errors\.\w+: (\[[A-Z_]+\] [^\n]+)", text)
     return found[-1].strip() if found else None
-
-
-def _fail(message: str) -> int:
-    print(f"pulsarlite: {message}", file=sys.stderr)
-    return 1

@@ -12,7 +12,7 @@ import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -180,16 +180,14 @@ def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
     yield from table(heads, rows)
     sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
     stored = sum(size or 0 for size in sizes.values())
-    yield f"{messages:,} messages in {len(files):,} files of {_bytes(stored)}; {_log(ledger)}"
-    if state.tombstones:
-        yield f"{len(state.tombstones):,} files were given up: `topics tidy` deletes them in time."
-
-
-def _log(ledger: ManagedLedger) -> str:
-    state = ledger.state
     moment = dt.datetime.fromtimestamp(state.timestamp_ms / 1000, dt.timezone.utc)
     settings = f", settings {json.dumps(state.settings, sort_keys=True)}" if state.settings else ""
-    return f"newest commit {state.number}, of {_moment(moment)}{settings}"
+    yield (
+        f"{messages:,} messages in {len(files):,} files of {_bytes(stored)}; newest commit "
+        f"{state.number}, of {_moment(moment)}{settings}"
+    )
+    if state.tombstones:
+        yield f"{len(state.tombstones):,} files were given up: `topics tidy` deletes them in time."
 
 
 @TOPICS.command(
@@ -204,15 +202,13 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
         raise InvalidOptionError(f"--count {arguments.count}: it takes a number, 1 or more.")
     topic = TopicName.parse(arguments.name)
     ledger = root.open(topic)
-    chosen = range(ledger.state.partitions)
-    if topic.is_partition:
-        if topic.partition_index not in chosen:
-            raise InvalidOptionError(
-                f"{ledger.topic} has {len(chosen)} partitions, numbered from 0: there is no "
-                f"partition {topic.partition_index}."
-            )
-        chosen = range(topic.partition_index, topic.partition_index + 1)
-    for partition in chosen:
+    partitions = range(ledger.state.partitions)
+    if topic.partition_index not in (-1, *partitions):
+        raise InvalidOptionError(
+            f"{ledger.topic} has {len(partitions)} partitions, numbered from 0: there is no "
+            f"partition {topic.partition_index}."
+        )
+    for partition in [topic.partition_index] if topic.is_partition else partitions:
         shown = list(_peek_partition(ledger, partition, arguments.count, last=arguments.last))
         yield from shown or [f"partition {partition} is empty"]
 
@@ -313,9 +309,8 @@ def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
     oldest_ms = parsed("--before-time", text, TIME)
     before = {}
     for partition in range(ledger.state.partitions):
-        for each in ledger.ledgers(partition):
-            if each.max_publish_time_ms >= oldest_ms:
-                break
+        ledgers = ledger.ledgers(partition)
+        for each in takewhile(lambda each: each.max_publish_time_ms < oldest_ms, ledgers):
             before[partition] = each.ledger_id + 1
     return before
 

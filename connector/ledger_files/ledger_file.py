@@ -364,11 +364,10 @@ class LedgerFileReader:
         """Turn Arrow's errors about a file into ours, which name it."""
         try:
             yield
-        except PulsarliteError as error:
-            if isinstance(error, ObjectNotFoundError):
-                raise ObjectNotFoundError(
-                    f"File {self._named(ledger)} is not there (any more)."
-                ) from error
+        except ObjectNotFoundError as error:
+            text = f"File {self._named(ledger)} is not there (any more)."
+            raise ObjectNotFoundError(text) from error
+        except PulsarliteError:
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._files.pop((ledger.file, ledger.seal), None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -106,10 +105,10 @@ class RowGroups:
     ) -> pa.RecordBatch:
         """The other columns of a row group, in one piece."""
         names = [name for name in stored if name != _VALUE]
-        if not names:
-            return _nulls(self._parquet.metadata.row_group(number).num_rows, schema)
-        table = self._parquet.read_row_group(number, columns=names, use_threads=False)
         rows = self._parquet.metadata.row_group(number).num_rows
+        if not names:
+            return _nulls(rows, schema)
+        table = self._parquet.read_row_group(number, columns=names, use_threads=False)
         if len(table) != rows:
             raise DamagedError(f"row group {number} has {len(table)} of {rows} rows")
         return _shaped(table.combine_chunks().to_batches()[0], schema)
@@ -154,25 +153,22 @@ def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with exactly the schema's columns, in its order."""
     if batch.schema.equals(schema):
         return batch
-    arrays = []
-    for field in schema:
-        index = batch.schema.get_field_index(field.name)
-        if index < 0:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
-        else:
-            array = batch.column(index)
-            arrays.append(array if array.type == field.type else _plain(array, field.type))
+    held = dict(zip(batch.schema.names, batch.columns, strict=True))
+    arrays = [
+        _plain(held[field.name], field.type)
+        if field.name in held
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The array as that type; a dictionary of one value, as most files have, in no time."""
-    rows = len(array)
-    if (
-        isinstance(array, pa.DictionaryArray)
-        and len(array.dictionary) == 1
-        and not array.null_count
-    ):
+    if array.type == wanted:
+        return array
+    if pa.types.is_dictionary(array.type) and len(array.dictionary) == 1 and not array.null_count:
+        rows = len(array)
         return _repeated(array.dictionary[0].as_py(), rows // 1024 + 1).slice(0, rows)
     return array.cast(wanted)
 
@@ -183,5 +179,6 @@ def _repeated(text: str, blocks: int) -> pa.Array:
 
 
 def _nulls(rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    arrays: list[Any] = [pa.nulls(rows, field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.nulls(rows, kind) for kind in schema.types], schema=schema
+    )

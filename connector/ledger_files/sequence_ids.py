@@ -30,15 +30,13 @@ def sequences_of(messages: pa.Table | pa.RecordBatch) -> dict[str, tuple[Rows, R
     if "chunk_id" in messages.schema.names:
         last = pc.subtract(messages.column("num_chunks_from_msg"), 1)
         known = pc.and_(known, pc.fill_null(pc.equal(messages.column("chunk_id"), last), True))
-    rows = np.flatnonzero(np.asarray(known))
-    names = producers.filter(known).dictionary_encode()
-    values = ids.filter(known).to_numpy().astype(np.int64)
-    if isinstance(names, pa.ChunkedArray):
-        names = names.unify_dictionaries().combine_chunks()
-    codes = names.indices.to_numpy() if len(names) else np.empty(0, np.int32)
+    places = np.arange(messages.num_rows)
+    found = pa.table({"producer": producers, "id": ids, "row": places}).filter(known)
+    names = found["producer"].combine_chunks().dictionary_encode()
+    rows, values, codes = (array.to_numpy() for array in (found["row"], found["id"], names.indices))
     return {
         name: (rows[codes == code], values[codes == code])
-        for code, name in enumerate(names.dictionary.to_pylist() if len(names) else ())
+        for code, name in enumerate(names.dictionary.to_pylist())
     }
 
 

@@ -25,7 +25,6 @@ from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE, as_messages, check_rows
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import deduplicates
 from pulsar_spark.connector.topic_log.non_persistent import check_publishing
 from pulsar_spark.connector.topic_log.topics import Root
@@ -97,7 +96,7 @@ class _TopicWriter:
         check_publishing(str(topic), options)
         self._options, self._root, self._topic = options, root, topic
         settings = {"deduplication": True} if options["enableDeduplication"] else None
-        self._ledger: ManagedLedger = root.open_or_create(topic, options["numPartitions"], settings)
+        self._ledger = root.open_or_create(topic, options["numPartitions"], settings)
         if schema is None and enforced:
             check_validation(self._ledger, topic)
         self._schema_version = None if schema is None else register(self._ledger, topic, schema)

@@ -39,14 +39,17 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int)
         if name != "deliver_after":
             columns[name] = _cast(rows.column(name), MESSAGE_SCHEMA.field(name).type, name, topic)
     sizes = payload_sizes(columns["value"])
-    _check_sizes(sizes, options, topic)
+    largest = int(sizes.max(initial=0))
+    if largest > options["maxMessageSize"] and not options["chunkingEnabled"]:
+        raise InvalidMessageError(
+            f"A message for {topic} has {largest} bytes, and maxMessageSize is "
+            f"{options['maxMessageSize']}. Make it smaller, raise maxMessageSize, or set "
+            "chunkingEnabled to true and batchingEnabled to false."
+        )
     columns["publish_time"] = pa.repeat(_moment(now_ms), rows.num_rows)
     if options["producerName"]:
-        name = columns.get("producer_name")
-        if name is None:
-            columns["producer_name"] = pa.repeat(options["producerName"], rows.num_rows)
-        elif name.null_count:
-            columns["producer_name"] = pc.fill_null(name, options["producerName"])
+        names = columns.get("producer_name", pa.nulls(rows.num_rows, pa.string()))
+        columns["producer_name"] = pc.fill_null(names, options["producerName"])
     deliver_at = _delivery_times(rows, columns.get("deliver_at"), options, topic, now_ms)
     if deliver_at is not None:
         columns["deliver_at"] = deliver_at
@@ -69,21 +72,8 @@ def check_rows(rows: pa.RecordBatch) -> None:
 
 def payload_sizes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
     """Bytes of each value, shape (rows,); 0 for a null."""
-    lengths = pc.binary_length(values)
-    if lengths.null_count:
-        lengths = pc.fill_null(lengths, 0)
-    sizes: NDArray[np.int64] = lengths.to_numpy().astype(np.int64)
-    return sizes
-
-
-def _check_sizes(sizes: NDArray[np.int64], options: Options, topic: str) -> None:
-    largest = int(sizes.max(initial=0))
-    if largest > options["maxMessageSize"] and not options["chunkingEnabled"]:
-        raise InvalidMessageError(
-            f"A message for {topic} has {largest} bytes, and maxMessageSize is "
-            f"{options['maxMessageSize']}. Make it smaller, raise maxMessageSize, or set "
-            "chunkingEnabled to true and batchingEnabled to false."
-        )
+    lengths: NDArray[np.int32] = pc.fill_null(pc.binary_length(values), 0).to_numpy()
+    return lengths.astype(np.int64)
 
 
 def _delivery_times(

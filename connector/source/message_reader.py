@@ -134,14 +134,13 @@ class _Columns:
             arrays = []
             for name, kind in self._fields:
                 if name == "value" and rows.chunks:
-                    array = put_together(reader, rows.chunks)
+                    arrays.append(put_together(reader, rows.chunks))
                 elif name in stored:
-                    array = stored[name]
+                    arrays.append(stored[name])
                 elif name in made:
-                    array = pa.array(made[name][at : at + size]).cast(kind)
+                    arrays.append(pa.array(made[name][at : at + size]).cast(kind))
                 else:
-                    array = self._constant(name, kind, constants[name], size)
-                arrays.append(array)
+                    arrays.append(self._constant(name, kind, constants[name], size))
             messages = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             if mask is not None:
                 start = done + at

@@ -104,8 +104,7 @@ def before_time(view: PartitionView, time_ms: int) -> Position:
     Of a compacted ledger only the kept messages count.
     """
     older = (each for each in reversed(view.ledgers) if each.min_publish_time_ms < time_ms)
-    newest = next(older, None)
-    if newest is None:
+    if (newest := next(older, None)) is None:
         return view.first_position
     if newest.max_publish_time_ms < time_ms:
         return newest.last

@@ -230,7 +230,7 @@ def _mismatch(batch: pa.RecordBatch, topic: str, reasons: Reasons) -> SchemaMism
     names = ("ledger_id", "entry_id", "partition", "batch_index")
     message_id = ":".join(str(batch.column(name)[row]) for name in names)
     version = batch.column("schema_version")[row].as_py()
-    whose = "none" if version is None else str(version)
+    whose = "none" if version is None else version
     return SchemaMismatchError(
         f"Message {message_id} of {topic} (schema version {whose}) does not fit the topic's "
         f"schema: {reasons[row]}. Set onSchemaMismatch to null to have it as null with its reason, "

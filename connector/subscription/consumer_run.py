@@ -252,8 +252,9 @@ class ConsumerRun:
             self._say(self._reports(begun, begun, self._asked))
         if all(self._is_heard_out(partition, client) for partition in consumers):
             return True
-        self._asked_s = self._asked_s or self._clock.monotonic_s()
-        silent_s = self._clock.monotonic_s() - max(self._asked_s, client.heard_s)
+        now_s = self._clock.monotonic_s()
+        self._asked_s = self._asked_s or now_s
+        silent_s = now_s - max(self._asked_s, client.heard_s)
         if silent_s > self._options["drainTimeout"] / 1000:
             url = self._root.service_url
             raise BrokerAbsentError(

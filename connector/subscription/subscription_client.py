@@ -72,8 +72,6 @@ class SubscriptionClient:
         self.incarnation = self._next_incarnation(begun.incarnation)
         self.requests = count(1)
         """The numbers of its next requests."""
-        self._counts: dict[str, int] = {}
-        """The partitions of each topic, as of the latest look."""
         self.heard_s = self._root.clock.monotonic_s()
         """When the broker was last heard, whatever it said."""
         self._tell_at_s: float | None = None
@@ -83,9 +81,7 @@ class SubscriptionClient:
 
     def subscribe(self) -> None:
         """Subscribe to all partitions of its topics, unless that was done before."""
-        partitions = self._topics.partitions()
-        self._counts |= {a.topic: each.ledger.state.partitions for a, each in partitions.items()}
-        new = [each for each in partitions if each not in self.consumers]
+        new = [each for each in self._topics.partitions() if each not in self.consumers]
         if new:
             self._subscribe(new)
         self._is_new = False
@@ -125,7 +121,8 @@ class SubscriptionClient:
             self._tell_if_waiting()
             return False
         self.heard_s, self._tell_at_s = self._root.clock.monotonic_s(), None
-        if self._dispatch.trimmed_up_to().ledger_id >= self._heard:
+        trimmed_up_to = self._dispatch.open().state.partition(0).trimmed_up_to
+        if trimmed_up_to.ledger_id >= self._heard:
             _log.warning("Consumer %s was too far behind the broker: it asks again", self.name)
             self._heard = stop
             self._resumes |= {about for about, each in self.consumers.items() if each.connected}
@@ -172,7 +169,7 @@ class SubscriptionClient:
                 ),
                 resumes=about in self._resumes,
                 request_id=next(self.requests),
-                partitions=self._counts[about.topic],
+                partitions=self._topics.view(about).ledger.state.partitions,
             )
             if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
@@ -210,20 +207,14 @@ class SubscriptionClient:
             return {each for each in new if by_pattern or each.topic in topics}
         if not by_pattern or self._options["subscriptionInitialPosition"] != "Latest":
             return set()
-        there = {
-            each.topic_partition.topic
-            for each in subscriptions(self._root)
-            if each.name == self.subscription and each.durable
-        }
+        known = subscriptions(self._root)
+        same = (each for each in known if each.name == self.subscription and each.durable)
+        there = {each.topic_partition.topic for each in same}
         late = {each for each in new if each.topic not in there}
         return late if late != new else set()
 
     def _look_at_refusals(self) -> None:
-        refused = {
-            about: consumer.refusal
-            for about, consumer in self.consumers.items()
-            if consumer.refusal is not None
-        }
+        refused = {a: each.refusal for a, each in self.consumers.items() if each.refusal}
         if not refused:
             return
         about, reply = next(iter(refused.items()))

@@ -143,9 +143,8 @@ def what_remains(
     floor = report.committed or EARLIEST
     done = report.acknowledged.difference(Cursor(floor), ledgers).difference(held)
     acknowledged = Cursor(min(floor, report.acknowledged.mark_delete_position)).acknowledge(done)
-    buried = state.buried.get(about)
     rejected = report.rejected
-    if buried:
+    if buried := state.buried.get(about):
         text = (
             f"The query of consumer {report.consumer} ended {state.failures} times or more in a "
             "micro-batch that had this message, the last times by itself"

@@ -373,7 +373,6 @@ def _scope_text(scope: Scope) -> str:
         Scope.STREAM_READ: "readStream",
         Scope.BATCH_READ: "read",
         Scope.BATCH_WRITE: "write",
-        Scope.STREAM_WRITE: "writeStream",
         Scope.STREAM_READ | Scope.WRITE: "readStream and writing",
     }
     return names[scope]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Final
 
 from pulsar_spark.errors import ServerError
@@ -165,9 +166,7 @@ class PartitionConsumer:
         `hidden` are not offered, nor are those that compaction has `removed`.
         """
         attempts = self._attempts(start)
-        done = self.origin.floor(self.floor)
-        if self.automatic:
-            done = _union(done, attempts)
+        done = _union(self.origin.floor(self.floor), attempts if self.automatic else {})
         done = done.acknowledge(hidden).acknowledge(removed)
         explicit: dict[int, PositionSet] = {}
         for attempt, granted in self.grants.items():
@@ -255,8 +254,7 @@ class PartitionConsumer:
         acknowledged = Cursor()
         if self.automatic:
             acknowledged = _union(self.origin, self._attempts(committed))
-        if self.lost_up_to > EARLIEST:
-            acknowledged = acknowledged.floor(self.lost_up_to)
+        acknowledged = acknowledged.floor(self.lost_up_to)
         if removed:
             passed = self._passed_over(planned or committed, removed, ledgers)
             acknowledged = acknowledged.acknowledge(passed)
@@ -279,8 +277,7 @@ class PartitionConsumer:
         self, planned: PartitionOffset | None, removed: PositionSet, ledgers: LedgerList
     ) -> PositionSet:
         """The removed messages before the first that is still to be planned."""
-        done = self.origin.floor(self.floor).acknowledge(removed)
-        done = _union(done, self._attempts(planned))
+        done = _union(self.origin.floor(self.floor), self._attempts(planned)).acknowledge(removed)
         return removed.after(self.floor).up_to(done.advance(ledgers).mark_delete_position)
 
 
@@ -313,6 +310,4 @@ class Offered:
 
 
 def _union(cursor: Cursor, attempts: Mapping[int, Cursor]) -> Cursor:
-    for each in attempts.values():
-        cursor = cursor.union(each)
-    return cursor
+    return reduce(Cursor.union, attempts.values(), cursor)
