@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from pulsar_spark.hosting.broker_rows import OFFSET, InputRow, OutputRow
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, HostedBroker, run

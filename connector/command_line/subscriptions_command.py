@@ -24,6 +24,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import TIME, Kind
 from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition, Seek, Unsubscribe
 from pulsar_spark.topic_name import TopicPartition, check_subscription_name
 
@@ -95,9 +96,9 @@ def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
     if arguments.to_time:
         seek = Seek(name, timestamp_ms=parsed("--to-time", arguments.to_time, TIME))
     elif arguments.to == "earliest":
-        seek = Seek.to_earliest(name)
+        seek = Seek(name, EARLIEST)
     elif arguments.to == "latest":
-        seek = Seek.to_latest(name)
+        seek = Seek(name, LATEST)
     else:
         message_id = parsed("--to", arguments.to, _SEEKS_TO)
         only = message_id.partition

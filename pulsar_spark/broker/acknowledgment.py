@@ -17,11 +17,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import previous_position
 from pulsar_spark.positions.position import EARLIEST, LATEST
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
-from pulsar_spark.protocol.commands import (
-    RedeliverUnacknowledgedMessages,
-    Report,
-    SubscriptionType,
-)
+from pulsar_spark.protocol.commands import RedeliverUnacknowledgedMessages, Report, SubscriptionType
 from pulsar_spark.protocol.ready import Ready, RefusedError
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
@@ -104,12 +100,6 @@ def redeliver_unacknowledged(
         out.revokes.append(dispatcher_single_active.revoke_all(subscription, consumer))
 
 
-def hear_of_ledgers(state: BrokerState, subscription: Subscription) -> None:
-    """Let acknowledgements count that came before the log told of their ledgers."""
-    if subscription.unheard is not None:
-        acknowledge_cursor(state, subscription, subscription.unheard)
-
-
 def time_out(
     state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready
 ) -> None:
@@ -117,10 +107,8 @@ def time_out(
     due, consumer.timeouts = consumer.timeouts.split(state.now_ms)
     if not due:
         return
-    for attempt in list(consumer.pending):
+    for attempt in _attempts(consumer, None):
         reject(state, subscription, out, consumer, attempt, due, at_once)
-    if consumer.has_open_grant:
-        reject(state, subscription, out, consumer, consumer.open_attempt, due, at_once)
 
 
 def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
@@ -203,11 +191,7 @@ def _published(state: BrokerState, subscription: Subscription, cursor: Cursor) -
 
 
 def _take_state(
-    state: BrokerState,
-    subscription: Subscription,
-    consumer: Consumer,
-    command: Report,
-    out: Ready,
+    state: BrokerState, subscription: Subscription, consumer: Consumer, command: Report, out: Ready
 ) -> None:
     if command.sequence > consumer.sequence:
         consumer.sequence = command.sequence
@@ -257,11 +241,7 @@ def _take_delivered(
 
 
 def _take_rejections(
-    state: BrokerState,
-    subscription: Subscription,
-    consumer: Consumer,
-    command: Report,
-    out: Ready,
+    state: BrokerState, subscription: Subscription, consumer: Consumer, command: Report, out: Ready
 ) -> None:
     for rejection in command.rejected:
         delay = negative_ack_delay(consumer.options, rejection.delay_ms)

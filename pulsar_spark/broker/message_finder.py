@@ -22,7 +22,7 @@ def cursor_before(
 
     If not `compacted`, it holds the kept messages of trimmed ledgers too.
     """
-    ledgers = state.ledgers_compacted if compacted else state.ledgers_that_stay
+    ledgers = state.ledgers_that_stay(compacted=compacted)
     passed = NOTHING if compacted else state.only_compacted
     if not len(ledgers):
         return Cursor(EARLIEST).acknowledge(passed).advance(state.ledgers)

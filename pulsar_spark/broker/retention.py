@@ -10,7 +10,7 @@ time, nor behind a message that stays. Follows Pulsar's `ManagedLedgerImpl.inter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -42,9 +42,7 @@ def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
     total = sum(ledger.size_bytes for ledger in ledgers)
     chosen: list[int] = []
     for ledger in ledgers[:-1]:
-        if ledger.last > passed:
-            break
-        if not _released(state, ledger, now_ms, total):
+        if ledger.last > passed or not _released(state, ledger, now_ms, total):
             break
         total -= ledger.size_bytes
         chosen.append(ledger.ledger_id)
@@ -54,7 +52,7 @@ def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
 def next_release_ms(state: BrokerState, now_ms: int) -> int | None:
     """The instant at which time alone releases the next ledger; None if it needs more."""
     keep_ms = kept_ms(state.topic, state.policies)
-    ledgers = state.ledgers_that_stay
+    ledgers = state.ledgers_that_stay()
     if keep_ms == INFINITE or len(ledgers) < 2:
         return None
     ledger = ledgers[0]
@@ -93,34 +91,35 @@ def check_backlog_quota(state: BrokerState, out: Ready) -> None:
     if not durable or not len(state.ledgers):
         return
     slowest = min(durable, key=lambda each: each.cursor.mark_delete_position)
-    if policies.backlog_quota_bytes != INFINITE:
-        used, limit = backlog_bytes(state, slowest), policies.backlog_quota_bytes
+    policy, limit = policies.backlog_quota_policy, policies.backlog_quota_bytes
+    if limit != INFINITE:
+        used = backlog_bytes(state, slowest)
         if used >= limit:  # as Pulsar compares sizes, and not ages
-            _exceeded(state, durable, out, BacklogQuotaExceeded(
-                policies.backlog_quota_policy, used, limit
-            ))  # fmt: skip
-    if policies.backlog_quota_time_ms != INFINITE and out.backlog_quota is None:
-        oldest_ms = _oldest_unread_ms(state, slowest)
-        used = 0 if oldest_ms is None else state.now_ms - oldest_ms
-        if oldest_ms is not None and used > policies.backlog_quota_time_ms:
-            _exceeded(state, durable, out, BacklogQuotaExceeded(
-                policies.backlog_quota_policy, used, policies.backlog_quota_time_ms, is_size=False
-            ))  # fmt: skip
-        elif oldest_ms is not None:
-            out.due_at(oldest_ms + policies.backlog_quota_time_ms + 1)
+            out.backlog_quota = BacklogQuotaExceeded(policy, used, limit)
+    limit = policies.backlog_quota_time_ms
+    oldest = next(_unread_ledgers(state, slowest), None)
+    if limit != INFINITE and out.backlog_quota is None and oldest is not None:
+        used = state.now_ms - oldest.min_publish_time_ms
+        if used > limit:
+            out.backlog_quota = BacklogQuotaExceeded(policy, used, limit, is_size=False)
+        else:
+            out.due_at(oldest.min_publish_time_ms + limit + 1)
+    if out.backlog_quota is None:
+        return
+    state.quota_exceeded = policy is not BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION
+    if not state.quota_exceeded:
+        for subscription in durable:
+            _evict(state, subscription, out.backlog_quota)
 
 
 def backlog_bytes(state: BrokerState, subscription: Subscription) -> int:
     """Payload bytes of unacknowledged messages; part of a ledger counts by its messages."""
     total = 0
     start = subscription.cursor.mark_delete_position
-    for ledger in state.ledgers.between(max(start.ledger_id, 0), state.ledgers[-1].ledger_id):
-        if ledger.ledger_id in state.compaction.trimmed:
-            continue
+    for ledger in _unread_ledgers(state, subscription):
         done = start.entry_id + 1 if ledger.ledger_id == start.ledger_id else 0
-        if done < ledger.entries:
-            messages = ledger.messages - ledger.batch_sizes.first_message(done)
-            total += ledger.size_bytes * messages // max(ledger.messages, 1)
+        messages = ledger.messages - ledger.batch_sizes.first_message(done)
+        total += ledger.size_bytes * messages // ledger.messages
     return total
 
 
@@ -151,16 +150,13 @@ def _passed_by_all(state: BrokerState) -> Position | None:
 
 def _released(state: BrokerState, ledger: LedgerInfo, now_ms: int, total_bytes: int) -> bool:
     """Whether retention lets the ledger go: it is over its time, or the topic over its size."""
-    policies = state.policies
-    by_time, by_size = kept_ms(state.topic, policies), policies.retention_size_bytes
+    by_time, by_size = kept_ms(state.topic, state.policies), state.policies.retention_size_bytes
     age_ms = now_ms - state.columns[ledger.ledger_id].published_at_ms
     is_old = by_time != INFINITE and age_ms > by_time
-    is_much = by_size != INFINITE and total_bytes - ledger.size_bytes >= by_size
     if not state.is_persistent:
         return is_old
-    if by_time == 0 and by_size == 0:
-        return True
-    return is_old or is_much
+    is_much = by_size != INFINITE and total_bytes - ledger.size_bytes >= by_size
+    return is_old or is_much or (by_time == 0 and by_size == 0)
 
 
 def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tuple[int, int | None]:
@@ -179,36 +175,21 @@ def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tup
     return entries, int(np.asarray(times)[first:last].max()) + ttl_ms + 1
 
 
-def _oldest_unread_ms(state: BrokerState, subscription: Subscription) -> int | None:
+def _unread_ledgers(state: BrokerState, subscription: Subscription) -> Iterator[LedgerInfo]:
+    """Those of the log that end behind the subscription's mark-delete position."""
     start = subscription.cursor.mark_delete_position
     for ledger in state.ledgers.between(max(start.ledger_id, 0), state.ledgers[-1].ledger_id):
         if start < ledger.last and ledger.ledger_id not in state.compaction.trimmed:
-            return ledger.min_publish_time_ms
-    return None
-
-
-def _exceeded(
-    state: BrokerState,
-    durable: Sequence[Subscription],
-    out: Ready,
-    exceeded: BacklogQuotaExceeded,
-) -> None:
-    out.backlog_quota = exceeded
-    if exceeded.policy is not BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION:
-        state.quota_exceeded = True
-        return
-    for subscription in durable:
-        _evict(state, subscription, exceeded)
+            yield ledger
 
 
 def _evict(state: BrokerState, subscription: Subscription, exceeded: BacklogQuotaExceeded) -> None:
     for ledger in state.ledgers:
-        last = ledger.last
-        if last <= subscription.cursor.mark_delete_position:
+        if ledger.last <= subscription.cursor.mark_delete_position:
             continue
         if exceeded.is_size:
             if backlog_bytes(state, subscription) <= exceeded.limit * EVICTED_TO:
                 return
         elif ledger.max_publish_time_ms + exceeded.limit >= state.now_ms:
             return
-        subscription.acknowledge(Cursor(last), state.ledgers)
+        subscription.acknowledge(Cursor(ledger.last), state.ledgers)

@@ -13,21 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pulsar_spark.broker import retention
-from pulsar_spark.broker.acknowledgment import (
-    hear_of_ledgers,
-    redeliver_unacknowledged,
-    report,
-    time_out,
-)
-from pulsar_spark.broker.topic_subscriptions import (
-    close,
-    create,
-    seek,
-    subscribe,
-    unsubscribe,
-    welcome,
-)
+from pulsar_spark.broker import acknowledgment, retention, topic_subscriptions
 from pulsar_spark.dispatchers import (
     dispatcher_multiple_consumers,
     dispatcher_single_active,
@@ -35,22 +21,8 @@ from pulsar_spark.dispatchers import (
 )
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import (
-    CloseConsumer,
-    Command,
-    Compacted,
-    CreateSubscription,
-    LeaseLapsed,
-    LedgerAdded,
-    LedgersTrimmed,
-    RedeliverUnacknowledgedMessages,
-    Report,
-    Seek,
-    SetPolicies,
-    Subscribe,
-    SubscriptionType,
-    Unsubscribe,
-)
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol.commands import Command, LedgerAdded, SubscriptionType
 from pulsar_spark.protocol.ready import Acknowledged, Ready, RefusedError
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
@@ -95,7 +67,8 @@ def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
                 subscription.acknowledge(Cursor().acknowledge(command.hidden), state.ledgers)
     if added:
         for subscription in state.subscriptions.values():
-            hear_of_ledgers(state, subscription)
+            if subscription.unheard is not None:  # these acknowledgements came before
+                acknowledgment.acknowledge_cursor(state, subscription, subscription.unheard)
 
 
 def _advance_time(
@@ -106,7 +79,7 @@ def _advance_time(
     subscription.drop_acknowledged()
     for consumer in subscription.consumers.values():
         if consumer.timeouts:
-            time_out(state, subscription, consumer, out)
+            acknowledgment.time_out(state, subscription, consumer, out)
     due, subscription.waiting = subscription.waiting.split(state.now_ms)
     if subscription.subscription_type.is_shared:
         # Messages behind the read position are read anyway; delayed ones at their time.
@@ -126,8 +99,7 @@ def _dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> Non
     """Decide once what is granted; then report the subscription's place and its next instant."""
     subscription.drop_acknowledged()
     DISPATCHERS[subscription.subscription_type](state, subscription, out)
-    if out.welcomes:
-        welcome(subscription, out)
+    topic_subscriptions.welcome(subscription, out)
     position = subscription.cursor.mark_delete_position
     if position != subscription.announced:
         subscription.announced = position
@@ -137,23 +109,23 @@ def _dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> Non
         out.due_at(min(consumer.timeouts, default=None))
 
 
-def _set_policies(state: BrokerState, command: SetPolicies, _out: Ready) -> None:
+def _set_policies(state: BrokerState, command: commands.SetPolicies, _out: Ready) -> None:
     state.policies = command.policies
 
 
 HANDLERS: Final[dict[type, Callable[[BrokerState, Any, Ready], None]]] = {
     LedgerAdded: lambda _state, _command, _out: None,  # `_take_in_ledgers` has taken it in
-    LedgersTrimmed: lambda state, command, _: state.remove_ledgers(command.ledger_ids),
-    Compacted: lambda state, command, _: state.compact(command.compacted),
-    SetPolicies: _set_policies,
-    Subscribe: subscribe,
-    CreateSubscription: create,
-    CloseConsumer: close,
-    LeaseLapsed: close,
-    Unsubscribe: unsubscribe,
-    Seek: seek,
-    Report: report,
-    RedeliverUnacknowledgedMessages: redeliver_unacknowledged,
+    commands.LedgersTrimmed: lambda state, command, _: state.remove_ledgers(command.ledger_ids),
+    commands.Compacted: lambda state, command, _: state.compact(command.compacted),
+    commands.SetPolicies: _set_policies,
+    commands.Subscribe: topic_subscriptions.subscribe,
+    commands.CreateSubscription: topic_subscriptions.create,
+    commands.CloseConsumer: topic_subscriptions.close,
+    commands.LeaseLapsed: topic_subscriptions.close,
+    commands.Unsubscribe: topic_subscriptions.unsubscribe,
+    commands.Seek: topic_subscriptions.seek,
+    commands.Report: acknowledgment.report,
+    commands.RedeliverUnacknowledgedMessages: acknowledgment.redeliver_unacknowledged,
 }
 """The function of each command; there are no other commands."""
 

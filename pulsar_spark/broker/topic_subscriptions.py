@@ -43,21 +43,25 @@ from pulsar_spark.topic_name import TopicName, check_subscription_name
 def subscribe(state: BrokerState, command: Subscribe, out: Ready) -> None:
     """Let a consumer in, or refuse it; tell one that is in already what it holds."""
     if not state.is_persistent:
-        command = _only_while_connected(command)
+        command = replace(  # there it lasts as long as somebody is connected
+            command,
+            durable=False,
+            initial_position=InitialPosition.LATEST,
+            start_message_id=None,
+            begins_behind=None,
+        )
     subscription = state.subscriptions.get(command.subscription)
     held = subscription.consumers.get(command.consumer) if subscription else None
     _check(state, subscription, held, command)
     if subscription is not None and held is not None:
         _subscribe_again(state, subscription, held, command, out)
         return
-    is_new = subscription is None
     if subscription is None:
         subscription = _created(state, command)
     if not subscription.consumers:
         _first_consumer(state, subscription, command)
     _join(subscription, command)
-    if is_new:
-        state.subscriptions[command.subscription] = subscription
+    state.subscriptions[command.subscription] = subscription
     state.was_subscribed |= subscription.durable
     consumer = Consumer(
         command.consumer,
@@ -165,10 +169,7 @@ def seek(state: BrokerState, command: Seek, out: Ready) -> None:
 
 
 def _check(
-    state: BrokerState,
-    subscription: Subscription | None,
-    held: Consumer | None,
-    command: Subscribe,
+    state: BrokerState, subscription: Subscription | None, held: Consumer | None, command: Subscribe
 ) -> None:
     """RefusedError if the consumer can't come in, in the order in which Pulsar looks."""
     _check_request(state, command)
@@ -248,17 +249,6 @@ def _check_subscriptions(state: BrokerState) -> None:
     if 0 < limit <= len(state.subscriptions):
         text = f"Exceed the maximum subscriptions: {limit}"
         raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
-
-
-def _only_while_connected(command: Subscribe) -> Subscribe:
-    """The command as for a non-persistent topic: there a subscription is not durable."""
-    return replace(
-        command,
-        durable=False,
-        initial_position=InitialPosition.LATEST,
-        start_message_id=None,
-        begins_behind=None,
-    )
 
 
 def _created(state: BrokerState, command: Subscribe) -> Subscription:

@@ -96,25 +96,24 @@ def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None
         subscription.replay = rest
     look_ahead = look_ahead_of(state.policies, len(subscription.consumers))
     excluded = excluded_from_reading(state, subscription) if not blocked else NOTHING
-    passed_over = subscription.replay.count(state.ledgers) if subscription.replay else 0
     beside = NOTHING
     while capacities and not blocked:
+        passed_over = subscription.replay.count(state.ledgers)
         most = min(sum(capacities.values()), look_ahead - passed_over, room)
         if most <= 0:
             break
         # The rest of an entry that was cut goes before the entries behind it.
-        candidates = beside.prefix(most, state.ledgers) if beside else NOTHING
+        candidates = beside.prefix(most, state.ledgers)
         beside = beside.difference(candidates)
         if not beside:
-            most -= candidates.count(state.ledgers) if candidates else 0
+            most -= candidates.count(state.ledgers)
             new, beside = read_new(state, subscription, most, excluded)
             candidates = candidates.union(new)
         if not candidates:
             break
         rest = _deal(state, selector, candidates, draining, capacities, granted, room)
         subscription.replay = subscription.replay.union(rest)
-        passed_over = subscription.replay.count(state.ledgers) if subscription.replay else 0
-        room -= candidates.count(state.ledgers) - (rest.count(state.ledgers) if rest else 0)
+        room -= candidates.count(state.ledgers) - rest.count(state.ledgers)
     if beside:  # too much at once; its owners may still have room
         rest = _deal(state, selector, beside, draining, capacities, granted, max(room, 0))
         subscription.replay = subscription.replay.union(rest)
@@ -174,11 +173,9 @@ def _draining_slots(
     state: BrokerState, subscription: Subscription, selector: StickyKeySelector
 ) -> NDArray[np.int64] | None:
     """The slots that are granted to nobody now; None if there are none."""
-    messages = NOTHING
-    for consumer in subscription.consumers.values():
-        if consumer.draining or consumer.revoked:
-            messages = messages.union(consumer.draining).union(consumer.revoked)
-    messages = messages.difference(subscription.partial_acks)
+    consumers = subscription.consumers.values()
+    going = [*(each.draining for each in consumers), *(each.revoked for each in consumers)]
+    messages = PositionSet.union_of(going).difference(subscription.partial_acks)
     if not messages:
         return None
     return np.unique(StickyKeyRun.of(messages, state, selector).slots)

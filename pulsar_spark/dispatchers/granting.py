@@ -60,10 +60,7 @@ def capacity_of(
 
 def excluded_from_reading(state: BrokerState, subscription: Subscription) -> PositionSet:
     """Messages not to read: delayed ones, and those that wait to go out again."""
-    excluded = state.delayed.messages
-    if subscription.waiting:
-        excluded = excluded.union(subscription.waiting.messages)
-    return excluded
+    return PositionSet.union_of([state.delayed.messages, subscription.waiting.messages])
 
 
 def read_new(
@@ -121,10 +118,7 @@ def grant(
 
 
 def grant_all(
-    state: BrokerState,
-    subscription: Subscription,
-    granted: Mapping[str, PositionSet],
-    out: Ready,
+    state: BrokerState, subscription: Subscription, granted: Mapping[str, PositionSet], out: Ready
 ) -> None:
     """Grant to several; a consumer that is full now is blocked now, not at the next look."""
     for name, messages in granted.items():
@@ -135,13 +129,11 @@ def grant_all(
 
 def grants_again(subscription: Subscription, consumer: Consumer, out: Ready) -> None:
     """Grant again all that the consumer holds, but for messages that it is to give back."""
-    said = consumer.revoked
-    for new in out.grants:
-        if (new.subscription, new.consumer) == (subscription.name, consumer.name):
-            said = said.union(new.messages)
+    about = (subscription.name, consumer.name)
+    new = (each.messages for each in out.grants if (each.subscription, each.consumer) == about)
+    said = PositionSet.union_of([consumer.revoked, *new])
     for attempt, held in sorted(consumer.pending.items()):
-        kept = held.difference(said) if said else held
-        _say(subscription, consumer, attempt, kept, out, again=True)
+        _say(subscription, consumer, attempt, held.difference(said), out, again=True)
 
 
 def _is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: int) -> bool:

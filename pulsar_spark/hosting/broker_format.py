@@ -29,16 +29,7 @@ from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo, LedgerLis
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import SubscriptionType
-from pulsar_spark.protocol.policies import (
-    BacklogQuotaPolicy,
-    ConsumerOptions,
-    DeadLetterPolicy,
-    KeySharedMode,
-    KeySharedPolicy,
-    MultiplierRedeliveryBackoff,
-    TopicPolicies,
-)
+from pulsar_spark.protocol import commands, policies
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import (
@@ -370,13 +361,16 @@ _FORMS: Final[dict[Any, _Form]] = {
     },
     **{
         kind: _json(attrgetter("value"), kind)
-        for kind in (SubscriptionType, KeySharedMode, BacklogQuotaPolicy)
+        for kind in (
+            commands.SubscriptionType, policies.KeySharedMode, policies.BacklogQuotaPolicy,
+        )
     },
     **{
         kind: _dataclass(kind)
         for kind in (
-            TopicPolicies, ConsumerOptions, KeySharedPolicy, DeadLetterPolicy, Compaction,
-            MultiplierRedeliveryBackoff, RedeliveryTracker,
+            policies.TopicPolicies, policies.ConsumerOptions, policies.KeySharedPolicy,
+            policies.DeadLetterPolicy, policies.MultiplierRedeliveryBackoff, Compaction,
+            RedeliveryTracker,
         )
     },
 }  # fmt: skip

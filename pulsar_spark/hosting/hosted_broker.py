@@ -136,10 +136,8 @@ def _effects(about: TopicPartition, ready: Ready) -> Iterator[tuple[str, str, by
 
 
 def _stepped(state: BrokerState, ready: Ready) -> Stepped:
-    subscriptions, ledgers = state.subscriptions.values(), state.ledgers
-    backlogs = tuple(
-        (each.name, each.unacknowledged(ledgers).count(ledgers)) for each in subscriptions
-    )
+    subscriptions = state.subscriptions.values()
+    backlogs = tuple((each.name, each.cursor.backlog(state.ledgers)) for each in subscriptions)
     durable = tuple(each.name for each in subscriptions if each.durable)
     consumers = tuple(
         (each.name, consumer.name, consumer.incarnation)

@@ -100,7 +100,8 @@ class ShardReader:
     def packed(self, key: str) -> bytes:
         """An array in the form of `packed_array`."""
         data = self._bytes(key)
-        return _PACKED + data if _version(self.shards[f"{key}#0"]) == 1 else data
+        _, version, _ = _HEAD.unpack_from(self.shards[f"{key}#0"])
+        return _PACKED + data if version == 1 else data
 
     def array(self, key: str) -> NDArray[Any]:
         """An array, of 32-bit integers if it was packed as such, else of 64-bit ones."""
@@ -126,12 +127,9 @@ class ShardReader:
         return PositionSet.union_of(piece.individually_deleted for piece in pieces)
 
     def _bytes(self, key: str) -> bytes:
-        data = self._one(f"{key}#0")
-        number = 1
-        parts = [data]
-        while len(parts[-1]) == _PIECE and f"{key}#{number}" in self.shards:
-            parts.append(self._one(f"{key}#{number}"))
-            number += 1
+        parts = [self._one(f"{key}#0")]
+        while len(parts[-1]) == _PIECE and f"{key}#{len(parts)}" in self.shards:
+            parts.append(self._one(f"{key}#{len(parts)}"))
         return b"".join(parts)
 
     def _one(self, key: str) -> bytes:
@@ -171,17 +169,12 @@ def _unframed(key: str, framed: bytes) -> bytes:
     return data
 
 
-def _version(framed: bytes) -> int:
-    return int(_HEAD.unpack_from(framed)[1])
-
-
 def _size(messages: PositionSet) -> int:
     """An estimate of its bytes, on the high side."""
     total = 0
     for ledger_id in messages.ledger_ids:
-        whole = messages.whole_entries(ledger_id)
         total += 24
-        if whole:
+        if whole := messages.whole_entries(ledger_id):
             total += len(serialized(whole))
         parts = messages.partial_entries(ledger_id)
         total += sum(_PART_BYTES + part.bit_length() // 8 for part in parts.values())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
+from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.policies import ConsumerOptions, KeySharedPolicy, TopicPolicies
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
@@ -159,14 +159,6 @@ class Seek:
     batch_index: int = -1
     timestamp_ms: int | None = None
     request_id: int | None = None
-
-    @staticmethod
-    def to_earliest(subscription: str) -> Seek:
-        return Seek(subscription, EARLIEST)
-
-    @staticmethod
-    def to_latest(subscription: str) -> Seek:
-        return Seek(subscription, LATEST)
 
 
 @dataclass(frozen=True, slots=True)

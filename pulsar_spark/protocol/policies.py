@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -46,8 +46,7 @@ class KeySharedPolicy:
 
     def matches(self, other: KeySharedPolicy) -> bool:
         """Whether two consumers with these can share a subscription."""
-        mine = (self.mode, self.allow_out_of_order_delivery)
-        return mine == (other.mode, other.allow_out_of_order_delivery)
+        return replace(self, ranges=other.ranges) == other
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,10 +133,7 @@ def _report(
 
 
 def _cumulative(
-    position: Position,
-    ack_set: tuple[int, ...] | None,
-    attempt: int | None = None,
-    **held: Any,
+    position: Position, ack_set: tuple[int, ...] | None, attempt: int | None = None, **held: Any
 ) -> commands.Report:
     """A sink's cumulative acknowledgement, of which versions 1 and 2 made a command of its own.
 

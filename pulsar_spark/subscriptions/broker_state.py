@@ -181,18 +181,13 @@ class BrokerState:
         """Whether it keeps messages for those who are not connected."""
         return is_persistent(self.topic)
 
-    @property
-    def ledgers_that_stay(self) -> LedgerList:
-        """Those of the log whose removal was not asked for."""
+    def ledgers_that_stay(self, *, compacted: bool = False) -> LedgerList:
+        """Those whose removal was not asked for; if `compacted`, for who reads compacted."""
         going = self.trimming | self.compaction.trimmed
+        if compacted:
+            going = self.trimming - self.compaction.ledger_ids
         if not going:
             return self.ledgers
-        return LedgerList(each for each in self.ledgers if each.ledger_id not in going)
-
-    @property
-    def ledgers_compacted(self) -> LedgerList:
-        """The same, and those that stay for who reads compacted."""
-        going = self.trimming - self.compaction.ledger_ids
         return LedgerList(each for each in self.ledgers if each.ledger_id not in going)
 
     @property

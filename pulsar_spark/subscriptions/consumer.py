@@ -7,7 +7,7 @@ others; `delivered` is part of what it holds. Follows Pulsar's `Consumer` and it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from pulsar_spark.positions.cursor import Cursor
@@ -23,7 +23,7 @@ MAX_INSTANTS: Final = 1024
 
 @dataclass(slots=True)
 class Consumer:
-    """A connected consumer. Changes within a step; `copy` keeps the state before it whole."""
+    """A connected consumer. Changes within a step, which works on a copy."""
 
     name: str
     incarnation: int
@@ -53,9 +53,6 @@ class Consumer:
     redeliver_sequence: int = -1
     is_blocked: bool = False
     """On unacknowledged messages: until it holds half of what it may."""
-
-    def copy(self) -> Consumer:
-        return replace(self)
 
     @property
     def held(self) -> PositionSet:

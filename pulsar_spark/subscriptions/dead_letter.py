@@ -19,11 +19,7 @@ from pulsar_spark.protocol.policies import DeadLetterPolicy
 from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
-from pulsar_spark.topic_name import (
-    TopicName,
-    check_user_topic,
-    default_dead_letter_topic,
-)
+from pulsar_spark.topic_name import TopicName, check_user_topic, default_dead_letter_topic
 
 RECONSUMETIMES: Final = "RECONSUMETIMES"
 DELAY_TIME: Final = "DELAY_TIME"

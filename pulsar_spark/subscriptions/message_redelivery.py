@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import ReconsumeLater
 from pulsar_spark.protocol.policies import ConsumerOptions
 from pulsar_spark.protocol.ready import Ready
@@ -30,19 +30,16 @@ LEAST_NEGATIVE_ACK_DELAY_MS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Burial:
-    """What becomes of messages that come back once too often.
+    """Messages that come back once too often become dead letters, with these properties.
 
-    `allowed`: they may become dead letters, which get these properties. `now`: they do so however
-    seldom they were delivered.
+    `now`: however seldom they were delivered.
     """
 
-    allowed: bool = True
     now: bool = False
     properties: tuple[tuple[str, str], ...] = ()
 
 
 BURY: Final = Burial()
-DONT_BURY: Final = Burial(allowed=False)
 
 
 def at_once(_count: int) -> int:
@@ -69,7 +66,7 @@ def give_back(
     *,
     seen: bool,
     delay: Delay = at_once,
-    burial: Burial = BURY,
+    burial: Burial | None = BURY,
 ) -> None:
     """Nobody holds these any more, which were granted at that attempt.
 
@@ -81,12 +78,12 @@ def give_back(
         return
     tracker = subscription.tracker
     policy = options.dead_letter_policy
-    if seen and burial.allowed and policy is not None:
-        least = 0 if burial.now else policy.max_redeliver_count
-        dead = tracker.count_of(messages, least)
+    if seen and burial is not None and policy is not None:
+        dead = messages
+        if not burial.now:
+            dead = messages.intersection(tracker.counts.at_least(policy.max_redeliver_count))
         if dead:
-            letter = dead_letter(state, subscription, policy, dead, burial.properties)
-            out.letters.append(letter)
+            out.letters.append(dead_letter(state, subscription, policy, dead, burial.properties))
             subscription.acknowledge(Cursor().acknowledge(dead), state.ledgers)
             messages = messages.difference(dead)
     if seen and not state.is_persistent:  # no message of such a topic comes twice
@@ -137,7 +134,7 @@ def take_from(
     messages = subscription.cursor.not_acknowledged(messages)
     whole = not state.policies.batch_index_acknowledgment
     if whole:  # but what it has not delivered yet stays: it may be about to
-        entries = _entries_of(messages)
+        entries = PositionSet.of(position for position, _ in messages.entries())
         if consumer.says_delivered:
             entries = entries.intersection(consumer.delivered)
         messages = messages.union(entries)
@@ -153,22 +150,17 @@ def take_from(
 
 
 def give_back_all(
-    state: BrokerState,
-    subscription: Subscription,
-    out: Ready,
-    consumer: Consumer,
-    *,
-    bury: bool,
+    state: BrokerState, subscription: Subscription, out: Ready, consumer: Consumer, *, bury: bool
 ) -> None:
     """The consumer holds nothing any more; what it may have delivered is counted as seen."""
     options = consumer.options
-    burial = BURY if bury else DONT_BURY
+    burial = BURY if bury else None
     if consumer.has_open_grant:
         attempt = consumer.open_attempt
         seen = consumer.delivered.difference(consumer.held)
         if not consumer.says_delivered:
             seen = _may_have_read(state, subscription, consumer)
-            burial = DONT_BURY
+            burial = None
         consumer.open_attempt = -1
         give_back(state, subscription, out, options, attempt, seen, seen=True, burial=burial)
     for attempt, held in list(consumer.pending.items()):
@@ -200,9 +192,9 @@ def reconsume_later(
                 state, subscription, out, consumer, attempt, messages, lambda _: request.delay_ms
             )
         return
-    given = NOTHING
-    for attempt in attempts:
-        given = given.union(take_from(state, subscription, consumer, attempt, messages))
+    given = PositionSet.union_of(
+        [take_from(state, subscription, consumer, attempt, messages) for attempt in attempts]
+    )
     if given:
         out.letters.append(retry_letter(state, subscription, policy, given, request))
         subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
@@ -212,12 +204,7 @@ def _may_have_read(
     state: BrokerState, subscription: Subscription, consumer: Consumer
 ) -> PositionSet:
     """By its open grant, of a consumer that never said: as much as it may hold at most."""
-    everything = subscription.held_openly(subscription.unacknowledged(state.ledgers))
+    everything = subscription.held_openly(subscription.cursor.unread(state.ledgers))
     if consumer.permits > 0:
         return everything.prefix(consumer.permits, state.ledgers)
     return everything
-
-
-def _entries_of(messages: PositionSet) -> PositionSet:
-    """The whole entries of which the set has something."""
-    return PositionSet.of(position for position, _ in messages.entries())

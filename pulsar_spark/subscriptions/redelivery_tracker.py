@@ -65,10 +65,6 @@ class RedeliveryTracker:
         """(redelivery count, messages), ascending."""
         return self.counts.parts(messages, 0)
 
-    def count_of(self, messages: PositionSet, least: int) -> PositionSet:
-        """Those of the messages whose redelivery count is at least that."""
-        return messages if least <= 0 else self.counts.at_least(least).intersection(messages)
-
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         for numbers, least in ((self.attempts, self.base_attempt + 1), (self.counts, 1)):

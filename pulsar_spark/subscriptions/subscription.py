@@ -65,7 +65,7 @@ class Subscription:
 
     def copy(self) -> Subscription:
         twin = replace(self)
-        twin.consumers = {name: each.copy() for name, each in self.consumers.items()}
+        twin.consumers = {name: replace(each) for name, each in self.consumers.items()}
         twin.incarnations = dict(self.incarnations)
         return twin
 
@@ -111,15 +111,11 @@ class Subscription:
                 rest = rest.difference(other)
         return rest
 
-    def unacknowledged(self, ledgers: LedgerList) -> PositionSet:
-        """Everything that is not acknowledged; costs the ledgers after the mark-delete."""
-        return self.cursor.unread(ledgers)
-
     def remember(self, consumer: Consumer) -> None:
         """Its incarnation is over."""
         self.incarnations.pop(consumer.name, None)
         self.incarnations[consumer.name] = consumer.incarnation
-        while len(self.incarnations) > MAX_REMEMBERED_INCARNATIONS:
+        if len(self.incarnations) > MAX_REMEMBERED_INCARNATIONS:
             del self.incarnations[next(iter(self.incarnations))]
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 from pulsar_spark.broker.step import step
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.position import LATEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
     Command,
@@ -135,7 +136,7 @@ def everything() -> BrokerState:
         ],
         10,
     )
-    state, _ = step(state, [Seek.to_latest("failover")], 15)
+    state, _ = step(state, [Seek("failover", LATEST)], 15)
     held = state.subscriptions["s"].consumers["a"].pending[0]
     seen = held.prefix(4, state.ledgers)
     state, _ = step(

@@ -250,7 +250,7 @@ class Oracle:
     ) -> None:
         origin = subscription.origin
         held = {m for m in self.heard if origin.contains(Position(*m[:2]), m[2])}
-        stay = {ledger.ledger_id for ledger in after.ledgers_that_stay}
+        stay = {ledger.ledger_id for ledger in after.ledgers_that_stay()}
         seeks = [command for command in commands if isinstance(command, Seek)]
         ends = (Unsubscribe, CloseConsumer, LeaseLapsed)
         self.world.goes_on_alone &= not seeks

@@ -29,7 +29,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.hosting.broker_rows import COMPACTED, LEDGER, command_of
 from pulsar_spark.options.options import Scope
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
     LeaseLapsed,
@@ -304,7 +304,7 @@ def test_a_seek_goes_back_to_what_compaction_has_kept(
     put(root, "c=1")
     run = consume()
     assert pairs(turns(run, broker)) == ["b=1", "a=2", "c=1"]
-    tell(root, Seek.to_earliest("s"))
+    tell(root, Seek("s", EARLIEST))
     assert pairs(turns(run, broker)) == ["b=1", "a=2", "c=1"]
 
 

@@ -14,6 +14,7 @@ from pulsar_spark.connector.broker.broker_query import standalone
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import Rejection, Report, Seek
 from pulsar_spark.topic_name import TopicPartition
@@ -231,7 +232,7 @@ def test_a_seek_reaches_a_query_that_runs(
     running = query.start()
     try:
         query.wait_for(set(numbers(0, 3)))
-        tell(root, Seek.to_earliest("s"))
+        tell(root, Seek("s", EARLIEST))
         twice = sorted(numbers(0, 3) * 2)
         eventually(lambda: sorted(delivered(query)) == twice)
     finally:

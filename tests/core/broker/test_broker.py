@@ -224,11 +224,9 @@ def test_a_request_is_refused(command: Any, error: ServerError) -> None:
 
 
 def test_a_report_for_no_subscription_and_one_of_an_older_epoch_change_nothing() -> None:
-    state, ready = run(
-        [[ledger(0), subscribe("a")], [Seek.to_earliest("s")], [report("a", epoch=0)]]
-    )
+    state, ready = run([[ledger(0), subscribe("a")], [Seek("s", EARLIEST)], [report("a", epoch=0)]])
     assert not ready.replies
-    state, ready = step(state, [Seek.to_latest("s"), report("a", epoch=0)], 9)
+    state, ready = step(state, [Seek("s", LATEST), report("a", epoch=0)], 9)
     assert state.subscriptions["s"].epoch == 2
     _, ready = run([[report("a")]])
     assert errors(ready) == [ServerError.SUBSCRIPTION_NOT_FOUND]
@@ -388,7 +386,7 @@ def test_what_a_sink_sends_to_be_reconsumed_later_leaves_every_attempt() -> None
 
 
 def test_a_consumers_report_of_another_epoch_does_nothing_and_a_sinks_has_none() -> None:
-    state, _ = run([[ledger(0, [1] * 2), subscribe("a")], [Seek.to_earliest("s")]])
+    state, _ = run([[ledger(0, [1] * 2), subscribe("a")], [Seek("s", EARLIEST)]])
     state, _ = step(state, [report("a", entries(0, 0))], 5)
     assert state.subscriptions["s"].cursor.mark_delete_position == Position(0, -1)
     sink = Report("s", epoch=None, acknowledged=Cursor().acknowledge(entries(0, 0)))
@@ -472,7 +470,7 @@ def test_what_a_reader_sought_back_to_is_not_trimmed_from_under_it() -> None:
     reader = subscribe("a", durable=False, initial_position=InitialPosition.LATEST)
     keep = TopicPolicies(retention_time_ms=-1, retention_size_bytes=-1)
     state, _ = run([[ledger(0), ledger(1)], [reader]], keep)
-    state, _ = step(state, [Seek.to_earliest("s"), SetPolicies(TopicPolicies())], 5)
+    state, _ = step(state, [Seek("s", EARLIEST), SetPolicies(TopicPolicies())], 5)
     _, ready = step(state, [], 6)
     assert ready.trim == ()
 

@@ -9,7 +9,7 @@ import pytest
 from pulsar_spark.broker.step import step
 from pulsar_spark.dispatchers.dispatcher_sticky_key import look_ahead_of
 from pulsar_spark.errors import ServerError
-from pulsar_spark.positions.position import LATEST, Position
+from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import (
     CreateSubscription,
@@ -194,7 +194,7 @@ def test_a_seek_into_a_ledger_without_times_gives_all_of_it() -> None:
 
 
 def test_a_seek_of_an_empty_topic_waits_for_its_first_message() -> None:
-    state, ready = run([[subscribe("a")], [Seek.to_latest("s")]])
+    state, ready = run([[subscribe("a")], [Seek("s", LATEST)]])
     assert [each.epoch for each in ready.epochs] == [1]
     _, ready = step(state, [ledger(0)], 5)
     assert ready.grants[0].epoch == 1
@@ -227,7 +227,7 @@ def test_a_seek_back_keeps_what_is_granted_from_being_trimmed() -> None:
     """Of a non-durable subscription, for which only its consumers speak."""
     newest = subscribe("c", durable=False, initial_position=InitialPosition.LATEST)
     state, _ = run([[ledger(0), newest]])
-    state, ready = step(state, [ledger(1), Seek.to_earliest("s")], 1)
+    state, ready = step(state, [ledger(1), Seek("s", EARLIEST)], 1)
     assert [str(grant.messages) for grant in ready.grants] == ["0:0 1:0"]
     for now_ms in range(2, 5):
         state, ready = step(state, [], now_ms)

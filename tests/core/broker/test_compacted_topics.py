@@ -77,7 +77,7 @@ def test_who_reads_compacted_begins_with_what_outlived_its_ledgers(
 def test_the_next_compaction_lets_go_of_what_it_no_longer_keeps() -> None:
     state, _ = run([[*LEDGERS, READS], [KEPT], [TRIMMED], [compacted(entries(1, 0), 3)]])
     assert [each.ledger_id for each in state.ledgers] == [1, 3]
-    assert state.subscriptions["s"].unacknowledged(state.ledgers) == entries(1, 0).union(
+    assert state.subscriptions["s"].cursor.unread(state.ledgers) == entries(1, 0).union(
         entries(3, 0)
     )
 
@@ -85,7 +85,7 @@ def test_the_next_compaction_lets_go_of_what_it_no_longer_keeps() -> None:
 def test_single_messages_of_trimmed_ledgers_are_acknowledged() -> None:
     told: list[list[Command]] = [[*LEDGERS], [KEPT, TRIMMED], [READS]]
     state, _ = run([*told, [report("a", entries(0, 0).union(entries(1, 0)))]])
-    assert state.subscriptions["s"].unacknowledged(state.ledgers) == entries(0, 1).union(
+    assert state.subscriptions["s"].cursor.unread(state.ledgers) == entries(0, 1).union(
         entries(3, 0)
     )
     state, _ = step(state, [report("a", entries(0, 1), sequence=1)], 9)
@@ -191,7 +191,7 @@ def test_a_seek_finds_what_outlived_its_ledgers() -> None:
     latest = subscribe("a", EXCLUSIVE, read_compacted=True, initial_position=InitialPosition.LATEST)
     state, _ = run([LEDGERS, [KEPT, TRIMMED], [latest]])
     state, _ = step(state, [Seek("s", EARLIEST)], 5)
-    assert state.subscriptions["s"].unacknowledged(state.ledgers).ledger_ids == [0, 1, 3]
+    assert state.subscriptions["s"].cursor.unread(state.ledgers).ledger_ids == [0, 1, 3]
     state, _ = step(state, [Seek("s", Position(0, 1))], 6)
-    unread = state.subscriptions["s"].unacknowledged(state.ledgers)
+    unread = state.subscriptions["s"].cursor.unread(state.ledgers)
     assert unread == entries(0, 1).union(entries(1, 0)).union(entries(3, 0))

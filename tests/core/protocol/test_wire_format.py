@@ -73,7 +73,7 @@ ITEMS: tuple[Any, ...] = (
     LeaseLapsed("s", "c", 3),
     Unsubscribe("s", "c", 1, 4),
     Seek("s", Position(1, 1), 2, None, 5),
-    Seek.to_latest("s"),
+    Seek("s", LATEST),
     Report(
         "s", "c", 1, 2, 3, CURSOR, {0: SOME, 4: PositionSet.of([(9, 9)])},
         (Rejection(1, SOME, 500), Rejection(2, SOME)),
