@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
@@ -123,16 +124,14 @@ class BatchInput(InputPartition):
                 yield _row(about, Phase.COMMANDS, *place, broker_rows.COMMAND, data=data)
 
     def _restored(
-        self, stop_ledger: int, only: Collection[TopicPartition] | None = None
+        self, stop_ledger: int, only: AbstractSet[TopicPartition] | None = None
     ) -> Iterator[InputRow]:
         dispatch = SystemTopic(self._root, DISPATCH)
         dispatch.refresh()
-        for about, shards in last_shards(dispatch, stop_ledger)[1].items():
-            if only is None or about in only:
-                for row, (key, data) in enumerate(shards.items()):
-                    yield _row(
-                        about, Phase.RESTORED, 0, row, broker_rows.SHARD, text=key, data=data
-                    )
+        brokers = last_shards(dispatch, stop_ledger)[1]
+        for about in brokers if only is None else brokers.keys() & only:
+            for row, (key, data) in enumerate(brokers[about].items()):
+                yield _row(about, Phase.RESTORED, 0, row, broker_rows.SHARD, text=key, data=data)
 
     def _lapsed(self) -> Iterator[InputRow]:
         for place, named in enumerate(self._end.lapsed):

@@ -92,10 +92,7 @@ class EmbeddedBroker:
         return batches
 
     def next_due_ms(self) -> int | None:
-        """The instant of the next possible work, if nobody says or publishes anything before.
-
-        Time until then counts in full for leases: it is no pause of the watcher.
-        """
+        """The instant of the next possible work, if nobody says or publishes anything before."""
         return self._source.rests_until_ms()
 
     def close(self) -> None:

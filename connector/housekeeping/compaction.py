@@ -137,9 +137,7 @@ def _horizon(ledger: ManagedLedger, partition: int, chunks: PartitionChunks) -> 
     So no chunk of a message that may yet be complete is trimmed because its ledger is compacted.
     """
     ledgers, known = ledger.ledgers(partition), chunks.known()
-    pending = None
-    if known is not None:
-        pending = known.first_pending(ledger.clock() - CHUNKS_AWAITED_MS)
+    pending = None if known is None else known.first_pending(ledger.clock() - CHUNKS_AWAITED_MS)
     last = ledgers[-1] if pending is None else ledgers.last_before(pending.ledger_id)
     return EARLIEST if last is None else last.last
 
@@ -176,13 +174,8 @@ def _latest(reader: LedgerFileReader, sources: Iterable[_Source]) -> NDArray[np.
         for batch in _read(reader, source, ("key", "value")):
             numbers = np.arange(at, at + batch.num_rows)
             empty = payload_sizes(batch.column("value")) == 0
-            latest.update(
-                zip(
-                    batch.column("key").cast(pa.binary()).to_pylist(),
-                    np.where(empty, -1, numbers).tolist(),
-                    strict=True,
-                )
-            )
+            keys = batch.column("key").cast(pa.binary()).to_pylist()
+            latest.update(zip(keys, np.where(empty, -1, numbers).tolist(), strict=True))
             at += batch.num_rows
     latest.pop(None, None)
     numbers = np.fromiter(latest.values(), np.int64, len(latest))

@@ -129,10 +129,9 @@ def _bytes_to_numbers(
         int(row): f"it has {lengths[row]} bytes, and has to have {width.itemsize}"
         for row in np.flatnonzero(~fits & (lengths >= 0))
     }
-    held = column.filter(pa.array(fits))
-    joined = b"".join(held.to_pylist()) if len(held) else b""
+    held = b"".join(column.filter(pa.array(fits)).to_pylist())
     numbers: NDArray[Any] = np.zeros(len(column), width.newbyteorder("="))
-    numbers[fits] = np.frombuffer(joined, width)
+    numbers[fits] = np.frombuffer(held, width)
     values = numbers != 0 if pa.types.is_boolean(kind) else numbers
     return pa.array(values, kind, mask=~fits), reasons
 

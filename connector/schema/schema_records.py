@@ -113,14 +113,19 @@ def _default(avro: AvroType, value: Any, as_json: bool) -> Any:
     return value
 
 
+def _but_null(union: AvroType) -> AvroType:
+    """The other branch: Spark has a type for no other unions."""
+    (one,) = (branch for branch in union.branches if branch.kind != "null")
+    return one
+
+
 # -- writing ---------------------------------------------------------------------------------------
 
 
 def _writer(avro: AvroType, where: str, *, as_json: bool) -> _Convert:
     """A function from a value of an Arrow column to what json, or fastavro, writes."""
     if avro.kind == "union":
-        (one,) = (branch for branch in avro.branches if branch.kind != "null")
-        inner = _writer(one, where, as_json=as_json)
+        inner = _writer(_but_null(avro), where, as_json=as_json)
         return lambda value: None if value is None else inner(value)
     convert = _complex_writer(avro, where, as_json) or _scalar_writer(avro, where, as_json)
 
@@ -232,8 +237,7 @@ def _avro_decoder(reader: SchemaInfo, writer: SchemaInfo) -> Callable[[bytes], A
 def _lifter(avro: AvroType, where: str) -> _Convert | None:
     """A function from fastavro's value to Arrow's; None if they are the same."""
     if avro.kind == "union":
-        (one,) = (branch for branch in avro.branches if branch.kind != "null")
-        inner = _lifter(one, where)
+        inner = _lifter(_but_null(avro), where)
         return inner and (lambda value: None if value is None else inner(value))
     if avro.kind == "record":
         lifted = [(each.name, _lifter(each.type, f"{where}.{each.name}")) for each in avro.fields]
@@ -305,11 +309,8 @@ def _json_reader(reader: AvroType, writer: AvroType, where: str) -> _Convert:
     if writer.kind == "union":
         return _union_reader(reader, writer, where)
     if reader.kind == "union":
-        matching = [each for each in reader.branches if _alike(each, writer)]
-        if not matching:
-            return partial(_never, why=f"{where} is {writer.kind} by its own schema")
-        return _json_reader(matching[0], writer, where)
-    if not _alike(reader, writer):
+        return _json_reader(_but_null(reader), writer, where)
+    if reader.kind != writer.kind and writer.kind not in PROMOTIONS.get(reader.kind, ()):
         return partial(_never, why=f"{where} is {writer.kind} by its own schema, not {reader.kind}")
     if reader.kind == "record":
         return _record_reader(reader, writer, where)
@@ -322,17 +323,12 @@ def _json_reader(reader: AvroType, writer: AvroType, where: str) -> _Convert:
     return _scalar_reader(reader, writer, where)
 
 
-def _alike(reader: AvroType, writer: AvroType) -> bool:
-    return reader.kind == writer.kind or writer.kind in PROMOTIONS.get(reader.kind, ())
-
-
 def _never(_: Any, *, why: str) -> Any:
     raise ValueError(why)
 
 
 def _union_reader(reader: AvroType, writer: AvroType, where: str) -> _Convert:
-    (one,) = (branch for branch in writer.branches if branch.kind != "null")
-    inner = _json_reader(reader, one, where)
+    inner = _json_reader(reader, _but_null(writer), where)
 
     def read(node: Any) -> Any:
         if node is not None:

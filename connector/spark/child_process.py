@@ -45,7 +45,8 @@ class ChildProcess:
     def __init__(self, work: Work, timeout_s: float | None = None) -> None:
         """Forks nothing yet. `timeout_s` is how long one piece of work may take."""
         self._work, self._timeout_s = work, timeout_s
-        self._pid = 0
+        self.pid = 0
+        """Of the child; 0 without one."""
         self._status: int | None = None
         self._requests = self._results = -1
         self._trace: IO[bytes] | None = None
@@ -56,11 +57,6 @@ class ChildProcess:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-
-    @property
-    def pid(self) -> int:
-        """Of the child; 0 without one."""
-        return self._pid
 
     def run(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
         """The results for these rows, as they come; ChildDiedError instead of the next one."""
@@ -73,16 +69,16 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End the child, whatever it does."""
-        if self._pid:
+        if self.pid:
             self._reap()
             self._forget()
 
     # -- the parent ----------------------------------------------------------------------------
 
     def _send(self, batch: pa.RecordBatch, start: int, stop: int) -> None:
-        if self._pid and self._exit_status() is not None:
+        if self.pid and self._exit_status() is not None:
             self._forget()  # it died of nothing that we had asked for
-        if not self._pid:
+        if not self.pid:
             self._fork()
         data = b""
         if batch is not self._loaded:
@@ -135,15 +131,15 @@ class ChildProcess:
     def _exit_status(self) -> int | None:
         """None while it lives."""
         if self._status is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = status if pid else None
         return self._status
 
     def _reap(self) -> int:
         """Its exit status; killed, unless it is ending by itself."""
         if self._exit_status() is None:
-            os.kill(self._pid, signal.SIGKILL)
-            self._status = os.waitpid(self._pid, 0)[1]
+            os.kill(self.pid, signal.SIGKILL)
+            self._status = os.waitpid(self.pid, 0)[1]
         assert self._status is not None
         return self._status
 
@@ -163,7 +159,7 @@ class ChildProcess:
         return ChildDiedError(f"{text}: {trace}" if trace else text)
 
     def _forget(self) -> None:
-        self._pid, self._status, self._loaded = 0, None, None
+        self.pid, self._status, self._loaded = 0, None, None
         for descriptor in (self._requests, self._results):
             with suppress(OSError):
                 os.close(descriptor)
@@ -188,7 +184,7 @@ class ChildProcess:
             _be_child(self._work, requests, results, self._trace, parent)
         os.close(requests)
         os.close(results)
-        self._pid = pid
+        self.pid = pid
 
 
 # -- the child -----------------------------------------------------------------------------------

@@ -217,9 +217,8 @@ def _has_file(folder: str) -> bool:
     """Whether the folder has a finished file."""
     try:
         with os.scandir(folder) as entries:
-            return any(
-                entry.is_file() and not entry.name.startswith(TEMPORARY_PREFIX) for entry in entries
-            )
+            finished = (each for each in entries if not each.name.startswith(TEMPORARY_PREFIX))
+            return any(each.is_file() for each in finished)
     except FileNotFoundError:
         return False
     except PermissionError:

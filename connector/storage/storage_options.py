@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -80,9 +81,7 @@ class StorageOptions:
         parsed = StorageOptions({}, {}, {})
         waits = {"max_retries": str(MAX_RETRIES), "retry_timeout": str(RETRY_TIMEOUT_MS)}
         for name, value in given.items():
-            plain = name
-            for prefix in prefixes:
-                plain = plain.removeprefix(prefix)
+            plain = reduce(str.removeprefix, prefixes, name)
             if plain in _RETRY:
                 waits[plain] = value
             elif plain in CLIENT:

@@ -121,7 +121,8 @@ class SubscriptionClient:
             self._tell_if_waiting()
             return False
         self.heard_s, self._tell_at_s = self._root.clock.monotonic_s(), None
-        if self._dispatch.trimmed_up_to().ledger_id >= self._heard:
+        trimmed_up_to = self._dispatch.open().state.partition(0).trimmed_up_to
+        if trimmed_up_to.ledger_id >= self._heard:
             _log.warning("Consumer %s was too far behind the broker: it asks again", self.name)
             self._heard = stop
             self._resumes |= {about for about, each in self.consumers.items() if each.connected}

@@ -143,10 +143,8 @@ class BrokerOffset:
 def _lapsed_to_json(lapsed: Lease | str) -> Any:
     if isinstance(lapsed, str):
         return lapsed
-    return [
-        lapsed.subscription, lapsed.consumer, lapsed.incarnation,
-        [list(each) for each in lapsed.partitions],
-    ]  # fmt: skip
+    where = [list(each) for each in lapsed.partitions]
+    return [lapsed.subscription, lapsed.consumer, lapsed.incarnation, where]
 
 
 def _lapsed_from_json(value: Any) -> Lease | str:

@@ -7,7 +7,7 @@ is a command, and done when the broker has answered. Follows Pulsar's `Topics` a
 
 from __future__ import annotations
 
-import random
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -24,7 +24,6 @@ from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
 
 ANSWER_WITHIN_S: Final = 60.0
-_requests = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
     """
     dispatch = SystemTopic(root, DISPATCH)
     heard = dispatch.refresh()
-    missing = {_requests.getrandbits(62): each for each in commands.items()}
+    missing = {secrets.randbits(62): each for each in commands.items()}
     SystemTopic(root, COMMANDS).append(
         Record.of(about, command.subscription, replace(command, request_id=number))
         for number, (about, command) in missing.items()

@@ -25,7 +25,6 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
-from pulsar_spark.positions.position import Position
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger
@@ -165,9 +164,6 @@ class SystemTopic:
         ledger = self.open()
         ledgers = ledger.ledgers(0)
         return int(ledgers[0].ledger_id) if len(ledgers) else ledger.state.next_ledger_id
-
-    def trimmed_up_to(self) -> Position:
-        return self.open().state.partition(0).trimmed_up_to
 
 
 def _table(records: Sequence[Record], now_ms: int) -> pa.Table:
