@@ -256,7 +256,7 @@ def write_flights(folder: Path, months: int = 12) -> int:
         flights = table.filter(pc.equal(table["month"], month))
         pq.write_table(flights, unfinished / f"2013-{month:02}.parquet")
     unfinished.rename(folder)
-    return table.num_rows
+    return int(table.num_rows)
 
 
 def as_messages(flights: DataFrame) -> DataFrame:
