@@ -89,11 +89,10 @@ class Acknowledgments:
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
+        few = _with_few_errors(self.rejected)
         return tuple(
             Rejection(attempt, messages, delay_ms, properties, bury)
-            for (attempt, delay_ms, properties, bury), messages in _with_few_errors(
-                self.rejected
-            ).items()
+            for (attempt, delay_ms, properties, bury), messages in few.items()
         )
 
     @property

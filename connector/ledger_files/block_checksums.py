@@ -72,13 +72,14 @@ class SummedOutput(io.RawIOBase):
             self._filled += len(part)
             start += len(part)
             if self._filled == BLOCK_BYTES:
-                self._end_block()
+                self._sums.append(self._crc32)
+                self._filled = self._crc32 = 0
         return len(view)
 
     def end_of_blocks(self) -> str:
         """The checksums of all blocks, for the footer: all later bytes are the footer's."""
         if self._filled:
-            self._end_block()
+            self._sums.append(self._crc32)
         self._footer_crc32 = 0
         return base64.b64encode(np.array(self._sums, "<u4").tobytes()).decode("ascii")
 
@@ -86,10 +87,6 @@ class SummedOutput(io.RawIOBase):
         """The seal of the whole file, once its footer is written."""
         assert self._footer_crc32 is not None
         return FileSeal(size_bytes, self._footer_crc32)
-
-    def _end_block(self) -> None:
-        self._sums.append(self._crc32)
-        self._filled = self._crc32 = 0
 
 
 class CheckedInput(io.RawIOBase):

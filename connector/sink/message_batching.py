@@ -41,12 +41,11 @@ def in_entries(messages: pa.Table, options: Options) -> tuple[pa.Table, BatchSiz
 def _containers(messages: pa.Table, limits: BatchLimits) -> NDArray[np.int64]:
     """The sizes of containers of consecutive messages; a delayed message has one to itself."""
     sizes = messages[PAYLOAD_SIZE].to_numpy()
-    deliver_at = messages["deliver_at"] if "deliver_at" in messages.column_names else None
-    if deliver_at is None or deliver_at.null_count == len(deliver_at):
+    if "deliver_at" not in messages.column_names:
         return limits.cut(sizes)
     batches: list[int] = []
     start = 0
-    for place in np.flatnonzero(pc.is_valid(deliver_at).to_numpy()).tolist():
+    for place in np.flatnonzero(pc.is_valid(messages["deliver_at"]).to_numpy()).tolist():
         batches += limits.cut(sizes[start:place]).tolist()
         batches.append(1)
         start = place + 1
@@ -56,24 +55,20 @@ def _containers(messages: pa.Table, limits: BatchLimits) -> NDArray[np.int64]:
 
 def _key_codes(messages: pa.Table) -> NDArray[np.int64]:
     """A number for each key: the ordering key, else the key; 0 without either. Shape (rows,)."""
-    keys = messages["key"] if "key" in messages.column_names else pa.nulls(len(messages))
-    keys = keys.cast(pa.string())
+    keys = pa.nulls(len(messages), pa.string())
+    if "key" in messages.column_names:
+        keys = messages["key"].combine_chunks()
     if "ordering_key" in messages.column_names:
         known = messages["ordering_key"].combine_chunks().dictionary_encode()
         texts = [base64.b64encode(key).decode() for key in known.dictionary.to_pylist()]
         keys = pc.coalesce(pa.array(texts, pa.string()).take(known.indices), keys)
-    if isinstance(keys, pa.ChunkedArray):
-        keys = keys.combine_chunks()
-    codes: NDArray[np.int64] = pc.fill_null(
-        pc.add(keys.dictionary_encode().indices.cast(pa.int64()), 1), 0
-    ).to_numpy()
-    return codes
+    codes: NDArray[np.int32] = pc.fill_null(keys.dictionary_encode().indices, -1).to_numpy()
+    return codes.astype(np.int64) + 1
 
 
 def _sequence_ids(messages: pa.Table) -> NDArray[np.int64]:
     """The messages' own sequence ids; a message without one gets its row number."""
-    given = messages["sequence_id"] if "sequence_id" in messages.column_names else None
-    if given is None or given.null_count:
+    if "sequence_id" not in messages.column_names or messages["sequence_id"].null_count:
         return np.arange(len(messages), dtype=np.int64)
-    ids: NDArray[np.int64] = given.to_numpy()
+    ids: NDArray[np.int64] = messages["sequence_id"].to_numpy()
     return ids

@@ -84,10 +84,9 @@ class PulsarliteWriter(_TaskWriter, DataSourceArrowWriter):
     """`df.write`: append only."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        application = None
         options = self._sink.options
-        if options.has("txnAppId"):
-            application = (options["txnAppId"], options["txnVersion"])
+        named = options.has("txnAppId")
+        application = (options["txnAppId"], options["txnVersion"]) if named else None
         self._sink.commit([each.found for each in _tasks(messages)], application, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -68,7 +68,7 @@ def _deal(
         for name, each in ranges.items():
             places = np.concatenate(each)
             entries = PositionSet.from_arrays(ledger_ids[places], entry_ids[places])
-            taken = rest.intersection(entries).prefix(capacities[name], state.ledgers)
+            taken = entries.intersection(rest).prefix(capacities[name], state.ledgers)
             granted[name] = granted.get(name, NOTHING).union(taken)
             rest = rest.difference(taken)
             capacities[name] -= taken.count(state.ledgers)

@@ -281,14 +281,12 @@ def serialized(entries: BitMap) -> bytes:
 
 
 def _ledger_text(deleted: PositionSet, ledger_id: int) -> str:
-    texts: list[str] = []
-    length = 0
-    for text in _ledger_texts(deleted, ledger_id):
-        texts.append(text)
-        length += len(text) + 1
-        if length > READABLE_CHARACTERS:
+    text = ""
+    for word in _ledger_texts(deleted, ledger_id):
+        text += f"{word} "
+        if len(text) > READABLE_CHARACTERS:
             return "~" + base85.encoded(_compressed(_pack(deleted, ledger_id)))
-    return " ".join(texts)
+    return text.removesuffix(" ")
 
 
 def _ledger_texts(deleted: PositionSet, ledger_id: int) -> Iterator[str]:

@@ -37,8 +37,6 @@ class PositionMap(Mapping[int, PositionSet]):
         if messages is None:
             self._sets = {number: held for number, held in self._sets.items() if held}
 
-    # -- as a Mapping ----------------------------------------------------------------------------
-
     def __getitem__(self, number: int) -> PositionSet:
         return self._sets[number]
 
@@ -55,8 +53,6 @@ class PositionMap(Mapping[int, PositionSet]):
 
     def __repr__(self) -> str:
         return f"PositionMap({', '.join(f'{number}: {self[number]!r}' for number in self)})"
-
-    # -- changing --------------------------------------------------------------------------------
 
     def put(self, number: int, messages: PositionSet) -> PositionMap:
         """The map with that number for these messages, whatever they had before."""
@@ -105,8 +101,6 @@ class PositionMap(Mapping[int, PositionSet]):
         if not self._sets:
             return self
         return PositionMap({n: cursor.not_acknowledged(held) for n, held in self._sets.items()})
-
-    # -- looking ---------------------------------------------------------------------------------
 
     @property
     def messages(self) -> PositionSet:

@@ -47,8 +47,6 @@ class PositionSet:
         for ledger_id, entries in (parts or {}).items():
             self._put_parts(ledger_id, entries)
 
-    # -- making one ------------------------------------------------------------------------
-
     @staticmethod
     def of(positions: Iterable[tuple[int, int]]) -> PositionSet:
         """The whole entries at these positions."""
@@ -131,8 +129,6 @@ class PositionSet:
         joined = {ledger_id: BitMap.union(*bitmaps) for ledger_id, bitmaps in whole.items()}
         return PositionSet(joined, parts)
 
-    # -- looking -----------------------------------------------------------------------------
-
     @property
     def ledger_ids(self) -> list[int]:
         """The ids of ledgers that it has entries of, ascending."""
@@ -180,8 +176,6 @@ class PositionSet:
                 bits = batch_part.mask(part)
                 mask[first[entry_id] : first[entry_id] + len(bits)] = bits
         return mask
-
-    # -- algebra -------------------------------------------------------------------------------
 
     def union(self, other: PositionSet) -> PositionSet:
         """The messages of either. ValueError if they give one entry two batch sizes."""
@@ -283,8 +277,6 @@ class PositionSet:
             messages -= held
         return PositionSet(whole, parts)
 
-    # -- as Python sees it -----------------------------------------------------------------------
-
     __or__ = union
     __and__ = intersection
     __sub__ = difference
@@ -322,8 +314,6 @@ class PositionSet:
                 assert not self.contains((ledger_id, entry_id)), "both whole and in part"
                 assert batch_part.bits(part), "an empty part"
                 assert not batch_part.is_whole(part), "a part that is whole"
-
-    # -- inside ------------------------------------------------------------------------------
 
     def _put_parts(self, ledger_id: int, entries: Mapping[int, int]) -> None:
         """Add parts, for entries of which nothing is held; whole ones become whole entries."""

@@ -29,8 +29,7 @@ _UNREADABLE: Final = (
     CorruptFileError, FutureVersionError, ArithmeticError, LookupError, RecursionError, TypeError,
     ValueError,
 )  # fmt: skip
-_BEFORE_CHECKSUM: Final = f',"{CHECKSUM_FIELD}":"'.encode()
-_TAIL_BYTES: Final = len(_BEFORE_CHECKSUM) + len('01234567"}')
+_TAIL_BYTES: Final = len(f',"{CHECKSUM_FIELD}":"01234567"}}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +50,7 @@ class StoredFormat:
     def encode(self, record: Mapping[str, Any]) -> bytes:
         """Canonical JSON of the record, its version and its checksum."""
         body = canonical_json({**record, "version": self.version})
-        if self.checked_since is None:
-            return body
-        body = body[:-1]
-        return body + _BEFORE_CHECKSUM + f'{zlib.crc32(body):08x}"}}'.encode()
+        return body if self.checked_since is None else body[:-1] + _tail(body[:-1])
 
     def decode(self, data: bytes, name: str = "") -> dict[str, Any]:
         """The fields of a record called `name`, without version and checksum.
@@ -62,8 +58,8 @@ class StoredFormat:
         CorruptFileError if it is damaged; FutureVersionError if a newer version wrote it.
         """
         record = self._parsed(data, name)
-        if CHECKSUM_FIELD in record:
-            self._check_checksum(data, name)
+        if CHECKSUM_FIELD in record and _tail(data[:-_TAIL_BYTES]) != data[-_TAIL_BYTES:]:
+            raise self.damaged(name, "its checksum differs")
         version = self.check_version(record.pop("version", None), name)
         unchecked = record.pop(CHECKSUM_FIELD, None) is None
         if unchecked and self.checked_since is not None and version >= self.checked_since:
@@ -107,13 +103,13 @@ class StoredFormat:
             raise self.damaged(name, "it holds no JSON object")
         return record
 
-    def _check_checksum(self, data: bytes, name: str) -> None:
-        body, tail = data[:-_TAIL_BYTES], data[-_TAIL_BYTES:]
-        if tail != _BEFORE_CHECKSUM + f'{zlib.crc32(body):08x}"}}'.encode():
-            raise self.damaged(name, "its checksum differs")
-
     def _named(self, name: str) -> str:
         return f"{self.what} {name}" if name else self.what
+
+
+def _tail(body: bytes) -> bytes:
+    """The end of a record: the checksum of all bytes before it."""
+    return f',"{CHECKSUM_FIELD}":"{zlib.crc32(body):08x}"}}'.encode()
 
 
 def canonical_json(value: Any) -> bytes:

@@ -126,7 +126,7 @@ class Publication:
             sequence_ranges={
                 i: ranges
                 for i, n in numbered.items()
-                if records and (ranges := self._ranges_without(n, duplicates.get(n)))
+                if records and (ranges := self._ranges(n, duplicates.get(n)))
             },
             chunks={i: runs for i, n in numbered.items() if (runs := self.ledgers[n].chunks)},
             producers=producers,
@@ -204,20 +204,14 @@ class Publication:
             yield index, rows[repeated[first : first + len(rows)]]
             first += len(rows)
 
-    def _ranges(self, index: int) -> Mapping[str, SequenceRange]:
-        """By producer, the sequence ids of one of the ledgers."""
-        told = self.ledgers[index].sequences
-        if told is None:
-            told = self._ranges_without(index, np.empty(0, np.int64))
-        return told
-
-    def _ranges_without(self, index: int, duplicates: Rows | None) -> Mapping[str, SequenceRange]:
-        """The ranges without hidden rows: their ids belong to the rows that came first."""
-        if duplicates is None:
-            return self._ranges(index)
+    def _ranges(self, index: int, hidden: Rows | None = None) -> Mapping[str, SequenceRange]:
+        """By producer, the sequence ids of a ledger; those of hidden rows came first elsewhere."""
+        ledger = self.ledgers[index]
+        if hidden is None and ledger.sequences is not None:
+            return ledger.sequences
         left = {
-            producer: ids[~np.isin(rows, duplicates)]
-            for producer, (rows, ids) in self._sequences(self.ledgers[index].numbered(0)).items()
+            producer: ids if hidden is None else ids[~np.isin(rows, hidden)]
+            for producer, (rows, ids) in self._sequences(ledger.numbered(0)).items()
         }
         return {producer: SequenceRange.of(ids) for producer, ids in left.items() if len(ids)}
 
