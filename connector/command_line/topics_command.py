@@ -178,8 +178,8 @@ def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
         )  # fmt: skip
     heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
     yield from table(heads, rows)
-    sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
-    stored = sum(size or 0 for size in sizes.values())
+    paths = (f"{ledger.folder}/{file}" for file in files)
+    stored = sum(size or 0 for size in ledger.store.answers(ledger.store.size, paths))
     moment = dt.datetime.fromtimestamp(state.timestamp_ms / 1000, dt.timezone.utc)
     settings = f", settings {json.dumps(state.settings, sort_keys=True)}" if state.settings else ""
     yield (

@@ -243,7 +243,7 @@ class ManagedLedger:
     def commits(self, first: int, last: int) -> list[Commit] | None:
         """The commits from `first` to `last`, both included; None if some are gone."""
         numbers = range(first, last + 1)
-        found = self.store.get_many(self._path(number) for number in numbers)
+        found = self.store.answers(self.store.get, map(self._path, numbers))
         commits = []
         for number, data in zip(numbers, found, strict=True):
             if data is None or self._pointer_file.read().removed >= number:
@@ -369,8 +369,8 @@ class ManagedLedger:
         ahead = 1
         while len(found) < TAIL_AT_ONCE:
             first = number + len(found)
-            asked = (self._path(place) for place in range(first, first + ahead))
-            for data in self.store.get_many(asked):
+            asked = map(self._path, range(first, first + ahead))
+            for data in self.store.answers(self.store.get, asked):
                 if data is None:
                     return found
                 found.append(data)
@@ -405,17 +405,17 @@ class ManagedLedger:
 
     def _check_files(self, files: set[str]) -> None:
         """Refuse a commit of a file that does not exist: it may have been given up long ago."""
-        paths = {join(self.folder, file): file for file in files}
-        for path, size in self.store.sizes(paths).items():
+        paths = [join(self.folder, file) for file in files]
+        for file, size in zip(files, self.store.answers(self.store.size, paths), strict=True):
             if size is None:
                 raise FileReclaimedError(
-                    f"File {paths[path]} of topic {self.topic} is not there, so it can't be "
+                    f"File {file} of topic {self.topic} is not there, so it can't be "
                     "committed: it was given up, or never written. Write the messages again, or "
                     "start the clean-up that made it once more."
                 )
             if not size:
                 raise CorruptFileError(
-                    f"File {paths[path]} of topic {self.topic} is empty and can't be committed."
+                    f"File {file} of topic {self.topic} is empty and can't be committed."
                 )
 
     def _snapshot_if_due(self) -> None:
