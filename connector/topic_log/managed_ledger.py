@@ -18,7 +18,6 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
@@ -79,7 +78,8 @@ class ManagedLedger:
         """Empty: `open` and `create` make a ledger of use."""
         self.store, self.folder, self.topic = store, folder, topic or folder
         self.clock = store.clock.wall_ms
-        self._state = TopicState(self.topic)
+        self.state = TopicState(self.topic)
+        """At the last `refresh` or commit. Ask anew after each: it may be another one."""
         self._pointer_file = PointerFile(store, folder)
         self._pointer_looked_s = 0.0
         self._snapshot = -1
@@ -127,29 +127,24 @@ class ManagedLedger:
         ledger.commit(first)
         return ledger
 
-    @property
-    def state(self) -> TopicState:
-        """The state at the last `refresh` or commit. Ask anew after each: it may be another one."""
-        return self._state
-
     def ledgers(self, partition: int) -> LedgerList:
-        return self._state.ledgers(partition)
+        return self.state.ledgers(partition)
 
     def refresh(self) -> bool:
         """Apply the commits since the last look; False if there were none."""
         with self._lock:
-            before = self._state.number
+            before = self.state.number
             self._follow()
-            return self._state.number != before
+            return self.state.number != before
 
     def catch_up(self) -> bool:
         """Refresh; False if the topic is not the one it was (deleted, and made again)."""
         with self._lock:
-            last = self.store.get(self._path(self._state.number))
+            last = self.store.get(self._path(self.state.number))
             if last is None:
-                if self._pointer().removed < self._state.number:
+                if self._pointer().removed < self.state.number:
                     return False
-            elif self._state.commit_id.encode() not in last:
+            elif self.state.commit_id.encode() not in last:
                 return False
             self._follow()
             return True
@@ -178,24 +173,12 @@ class ManagedLedger:
         """
         if isinstance(application, tuple):
             application = Application(*application)
+        read = self._read_sequences
         publication = Publication(
-            ledgers,
-            application,
-            term,
-            deduplicate,
-            self._read_sequences,
-            producer,
-            leaves,
-            is_brokers,
+            ledgers, application, term, deduplicate, read, producer, leaves, is_brokers, transaction
         )
-
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | AlreadyCommitted:
-            proposal = publication.commit_on(state, commit_id, now_ms)
-            if isinstance(proposal, Commit):
-                return replace(proposal, transaction=transaction)
-            return proposal
-
-        committed = self.commit(build, patience_ms=BROKERS_PATIENCE_MS if is_brokers else None)
+        patience_ms = BROKERS_PATIENCE_MS if is_brokers else None
+        committed = self.commit(publication.commit_on, patience_ms=patience_ms)
         assert committed is not None
         return committed
 
@@ -237,7 +220,7 @@ class ManagedLedger:
         lost = 0
         while True:
             with self._lock:
-                proposal = build(self._state, commit_id, self.clock())
+                proposal = build(self.state, commit_id, self.clock())
                 if not isinstance(proposal, Commit):
                     return proposal
                 if self._try(proposal):
@@ -284,10 +267,10 @@ class ManagedLedger:
     def write_snapshot(self) -> None:
         """Store the present state, and let the pointer name it."""
         with self._lock:
-            number = self._state.number
+            number = self.state.number
             path = join(self.folder, snapshot_file(number))
             data = readable(
-                lambda: encode_snapshot(self._state),
+                lambda: encode_snapshot(self.state),
                 lambda stored, name: decode_snapshot(stored, self.topic, name, number),
                 path,
             )
@@ -301,7 +284,7 @@ class ManagedLedger:
 
         def read(stored: bytes, name: str) -> None:
             commit = Commit.from_json(stored, name, proposal.number)
-            checked.append(self._state.checked(commit))
+            checked.append(self.state.checked(commit))
 
         data = readable(proposal.to_json, read, path)
         self._check_files(proposal.files)
@@ -315,22 +298,22 @@ class ManagedLedger:
                 self.store.delete(path)
             return False
         if proposal.transaction is None:
-            self._state.apply_checked(*checked)
+            self.state.apply_checked(*checked)
         return True
 
     def _follow(self) -> None:
         """Apply the commits after the state, or load anew where the log was cleaned up past it."""
         known, self._undecided = self._undecided, None
         while True:
-            found = self._tail(self._state.number + 1)
+            found = self._tail(self.state.number + 1)
             quiet_s = self.store.clock.monotonic_s() - self._pointer_looked_s
             if not found and quiet_s < IDLE_POINTER_LOOK_S:
                 return
-            if self._pointer().removed > self._state.number:
+            if self._pointer().removed > self.state.number:
                 self._load()
                 return
             for data in found:
-                number = self._state.number + 1
+                number = self.state.number + 1
                 try:
                     commit = Commit.from_json(data, self._path(number), number)
                     decided = self._decided(commit)
@@ -338,12 +321,12 @@ class ManagedLedger:
                         known_before = known is not None and known[0] == commit
                         self._undecided = known if known_before else (commit, self.clock())
                         return
-                    self._state.apply(decided)
+                    self.state.apply(decided)
                 except CorruptFileError:
                     if is_persistent(self.topic):
                         raise
                     # Lost when a machine stopped, with others perhaps: it takes up its number.
-                    self._state.apply(Commit(number, "", self._state.timestamp_ms))
+                    self.state.apply(Commit(number, "", self.state.timestamp_ms))
             if len(found) < TAIL_AT_ONCE:
                 return
 
@@ -414,10 +397,10 @@ class ManagedLedger:
                         f"Snapshot {name} of topic {self.topic} is missing. Restore it."
                     )
                 state = decode_snapshot(data, self.topic, name, pointer.snapshot)
-            if state.number >= self._state.number:
-                self._state = state
+            if state.number >= self.state.number:
+                self.state = state
             self._follow()
-            if self._state.number >= 0:
+            if self.state.number >= 0:
                 return
             if self._pointer().snapshot < 0:
                 raise TopicNotFoundError(
@@ -446,14 +429,14 @@ class ManagedLedger:
 
     def _snapshot_if_due(self) -> None:
         """A snapshot now and then; if it fails, the commit stands all the same."""
-        ledgers = sum(map(len, map(self._state.ledgers, range(self._state.partitions))))
+        ledgers = sum(map(len, map(self.state.ledgers, range(self.state.partitions))))
         every = max(SNAPSHOT_EVERY, ledgers // SNAPSHOT_LEDGERS)
-        if self._state.number - max(self._snapshot, 0) < every:
+        if self.state.number - max(self._snapshot, 0) < every:
             return
         try:
             self.write_snapshot()
         except (PulsarliteError, OSError, ArithmeticError, LookupError, ValueError) as error:
-            _log.warning("No snapshot of topic %s at %s: %s", self.topic, self._state.number, error)
+            _log.warning("No snapshot of topic %s at %s: %s", self.topic, self.state.number, error)
 
     def _pointer(self) -> LogPointer:
         self._pointer_looked_s = self.store.clock.monotonic_s()
