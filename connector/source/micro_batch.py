@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
@@ -19,7 +18,6 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source.input_partition import MessageInputPartition, RowRange, TopicRows
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
@@ -184,7 +182,7 @@ def _by_key(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartit
 def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
     """The spread hash of each row's key; a row without key has its row number."""
     span = ("sticky_key_hash",), rows.first_row, rows.rows
-    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+    with ledger.reader() as reader:
         try:
             table = reader.read_table(rows.ledger, *span)
         except ObjectNotFoundError:  # merged into another file since the log was looked at
