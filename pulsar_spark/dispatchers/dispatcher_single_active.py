@@ -72,12 +72,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None
         _revoke(subscription, holder, out)
     if holder is None and elected is not None:
         holder = subscription.consumers[elected]
-        moved(role_of(holder), Event.ELECTED)
-        subscription.tracker = subscription.tracker.open_grant()
-        subscription.replay = NOTHING  # the new grant is above all attempts, so it has them too
-        subscription.active = holder.name
-        holder.open_attempt = subscription.tracker.base_attempt
-        holder.open_from = subscription.cursor.mark_delete_position
+        _open(subscription, holder)
         out.open_grants.append(open_grant_of(subscription, holder))
     if holder is not None and role_of(holder) is Role.ACTIVE and subscription.replay:
         held = subscription.unacked_messages_of(holder, state.ledgers)
@@ -114,6 +109,15 @@ def open_grant_of(
     counts = dict(subscription.tracker.counts.without(others).items())
     who = (subscription.name, consumer.name, consumer.incarnation)
     return OpenGrant(*who, subscription.epoch, consumer.open_attempt, after, counts, again)
+
+
+def _open(subscription: Subscription, consumer: Consumer) -> None:
+    moved(role_of(consumer), Event.ELECTED)
+    subscription.tracker = subscription.tracker.open_grant()
+    subscription.replay = NOTHING  # the new grant is above all attempts, so it has them too
+    subscription.active = consumer.name
+    consumer.open_attempt = subscription.tracker.base_attempt
+    consumer.open_from = subscription.cursor.mark_delete_position
 
 
 def _revoke(subscription: Subscription, consumer: Consumer, out: Ready) -> None:

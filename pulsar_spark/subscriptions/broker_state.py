@@ -156,9 +156,8 @@ class BrokerState:
 
     def _pass_over(self, messages: PositionSet, subscriptions: Iterable[Subscription]) -> None:
         for subscription in subscriptions:
-            if rest := subscription.cursor.not_acknowledged(
-                messages
-            ):  # a Reader whose position is gone is moved on
+            rest = subscription.cursor.not_acknowledged(messages)
+            if rest:  # a Reader whose position is gone is moved on
                 subscription.acknowledge(Cursor().acknowledge(rest), self.ledgers)
             subscription.cursor = subscription.cursor.advance(self.ledgers)
             subscription.drop_acknowledged()  # or it would be looked for in ledgers that are gone
