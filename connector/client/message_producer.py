@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ _COLUMNS: Final = pa.schema(
 )  # fmt: skip
 
 
-class MessageProducer:
+class MessageProducer(AbstractContextManager["MessageProducer"]):
     """One producer of one topic. Also a context manager, which closes it at its end."""
 
     def __init__(self, options: Mapping[str, str], *, publish_delay_ms: int = 0) -> None:
@@ -135,9 +135,6 @@ class MessageProducer:
             if not self._is_closed and self._claim is not None:
                 disconnect(self._ledger, self._claim)
             self._is_closed = True
-
-    def __enter__(self) -> MessageProducer:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
