@@ -70,8 +70,7 @@ class BatchInput(InputPartition):
 
     def rows(self) -> Iterator[InputRow]:
         """The rows, in no particular order: each says where it stands."""
-        for row in self._untimed():
-            yield row._replace(now_ms=self._end.now_ms)
+        return (row._replace(now_ms=self._end.now_ms) for row in self._untimed())
 
     def _untimed(self) -> Iterator[InputRow]:
         start, end = self._start, self._end

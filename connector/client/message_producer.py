@@ -92,7 +92,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         published later on, as the store does not answer, waits, and is tried again.
         """
         with self._lock:
-            self._check_open()
+            if self._is_closed:
+                raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
             number = self._next_sequence_id if sequence_id is None else sequence_id
             message = {
                 "value": value, "key": key, "ordering_key": ordering_key,
@@ -138,10 +139,6 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
 
     def _publish(self, messages: Sequence[Mapping[str, Any]]) -> list[Commit | AlreadyCommitted]:
         written = write_messages([_batch(messages)], self.options, self.root)
