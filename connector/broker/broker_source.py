@@ -148,7 +148,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
         tries = (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
         instants = [*self._due.values(), *tries]
-        watched = {path for path, _ in leases(self._root.store)}
+        watched = set(leases(self._root.store))
         watched |= {each.path for known in self._consumers.values() for each in known}
         if watched:
             look_s = max(self._look_at_leases_s, self._watch.look_by_s(watched, self._lease_ms))
@@ -368,7 +368,7 @@ class BrokerStreamReader(DataSourceStreamReader):
                 held = known.setdefault(each.path, each)
                 known[each.path] = replace(held, partitions=(*held.partitions, about))
         store = self._root.store
-        written = dict(leases(store))
+        written = leases(store)
         self._leases = {path: self._leases.get(path) or read_lease(store, path) for path in written}
         signs = {**dict.fromkeys(known), **written}
         over = self._watch.lapsed(signs, self._lease_ms)

@@ -11,7 +11,6 @@ import datetime as dt
 import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -177,8 +176,8 @@ def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
         )  # fmt: skip
     heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
     yield from table(heads, rows)
-    sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
-    stored = sum(size or 0 for size in sizes.values())
+    paths = (f"{ledger.folder}/{file}" for file in files)
+    stored = sum(size or 0 for size in ledger.store.answers(ledger.store.size, paths))
     moment = dt.datetime.fromtimestamp(state.timestamp_ms / 1000, dt.timezone.utc)
     settings = f", settings {json.dumps(state.settings, sort_keys=True)}" if state.settings else ""
     yield (
@@ -222,7 +221,7 @@ def _peek_partition(
         for row in _rows_shown(ledger, each, reverse=last)
     )
     chosen = list(islice(rows, count))
-    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+    with ledger.reader() as reader:
         yield from (_message(reader, *each) for each in (reversed(chosen) if last else chosen))
 
 

@@ -8,8 +8,8 @@ place was never emptied.
 
 from __future__ import annotations
 
-import contextlib
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -102,7 +102,7 @@ class PointerFile:
 
         self._store.replace(self._path, moved)
         if after.removed > before.removed:
-            with contextlib.suppress(PulsarliteError):
+            with suppress(PulsarliteError):
                 self._remove(after.removed)
         return after
 

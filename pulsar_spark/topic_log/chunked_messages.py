@@ -189,15 +189,10 @@ class ChunkedMessages:
 
         An incomplete message stays if it was begun at `begun_since_ms` or later.
         """
-        groups = [
-            ({part.ledger_id for part in message.parts}, message.position.ledger_id)
-            for message in self._messages.values()
-        ]
-        groups += [
-            ({part.ledger_id for part in each.parts}, -1)
-            for each in self._pending.values()
-            if each.since_ms >= begun_since_ms
-        ]
+        held = [(each.parts, each.position.ledger_id) for each in self._messages.values()]
+        pending = (each for each in self._pending.values() if each.since_ms >= begun_since_ms)
+        held += [(each.parts, -1) for each in pending]
+        groups = [({part.ledger_id for part in parts}, last) for parts, last in held]
         stays: set[int] = set()
         while True:
             more = {
@@ -245,9 +240,7 @@ class ChunkedMessages:
     def _keep(self, uuid: str, held: _Pending) -> None:
         self._pending[uuid] = held
         if self.limits.auto_ack_oldest and len(self._pending) > self.limits.max_pending:
-            begun = {each: _begin(held) for each, held in self._pending.items()}
-            oldest = min(begun, key=lambda each: begun[each])
-            del self._pending[oldest]
+            del self._pending[min(self._pending, key=lambda each: _begin(self._pending[each]))]
             self.given_up += 1
 
 

@@ -10,6 +10,7 @@ Follows Pulsar's `ManagedLedgerImpl`, without its input and output.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,10 +23,8 @@ from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.schema.schema_registry import SchemaRegistry
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.last_seen import LastSeen
-from pulsar_spark.topic_log.ledger_commit import Application, Commit, MovedLedger, log_file
+from pulsar_spark.topic_log.ledger_commit import Commit, log_file
 from pulsar_spark.topic_log.partition_state import PartitionState
-
-__all__ = ["Application", "Commit", "MovedLedger", "Tombstone", "TopicState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class TopicState:
         self.sequence_ids: dict[int, dict[str, int]] = {}
         self.producers: dict[str, Any] | None = None
         self.schemas = SchemaRegistry()
-        self.files: dict[str, int] = {}
+        self.files: Counter[str] = Counter()
         self.tombstones: dict[str, Tombstone] = {}
         self._partitions: list[PartitionState] = []
 
@@ -279,7 +278,7 @@ class TopicState:
         part.size_bytes += ledger.size_bytes
         if part.published is not None:
             part.published = part.published + LedgerSum.of(ledger)
-        self.files[ledger.file] = self.files.get(ledger.file, 0) + 1
+        self.files[ledger.file] += 1
         self.next_ledger_id = ledger.ledger_id + 1
 
     def _move(self, commit: Commit) -> None:
@@ -288,7 +287,7 @@ class TopicState:
             place, ledger = self._find(commit, moved.partition, moved.ledger_id)
             there = replace(ledger, file=moved.file, first_row=moved.first_row, seal=moved.seal)
             places.setdefault(moved.partition, {})[place] = there
-            self.files[moved.file] = self.files.get(moved.file, 0) + 1
+            self.files[moved.file] += 1
             self._release(ledger.file, commit.timestamp_ms)
         for partition, changed in places.items():
             part = self._partitions[partition]
@@ -303,8 +302,7 @@ class TopicState:
                 part.size_bytes -= ledger.size_bytes
                 if part.published is not None:
                     part.removed += LedgerSum.of(ledger)
-                last = ledger.last
-                part.trimmed_up_to = max(part.trimmed_up_to, last)
+                part.trimmed_up_to = max(part.trimmed_up_to, ledger.last)
                 part.chunks.pop(ledger.ledger_id, None)
                 part.sequences.trim(ledger.ledger_id)
                 part.hidden.trim(ledger.ledger_id)
@@ -322,8 +320,7 @@ class TopicState:
     def _compact(self, commit: Commit, compacted: Mapping[int, CompactedLedgers]) -> None:
         for partition, each in compacted.items():
             part = self._partitions[partition]
-            for file in each.files:
-                self.files[file] = self.files.get(file, 0) + 1
+            self.files.update(each.files)
             for file in part.compacted_files:
                 self._release(file, commit.timestamp_ms)
             part.compacted = each
@@ -406,15 +403,14 @@ class TopicState:
         state.last_seen = LastSeen.from_json_value(rest, state.applications)
         state.producers = rest.get("producers")
         state.schemas = SchemaRegistry.from_json_value(rest.get("schemas", ()))
-        state.files = dict(files)
+        state.files = Counter(files)
         first = 0
         for number, part in enumerate(rest["partitions"]):
             last = first + int(part["ledgers"])
             column = LedgerColumn(ids[first:last], range(first, last), row)
             highest = state.sequence_ids.get(number, {})
             state._partitions.append(PartitionState.from_json_value(part, column, highest))
-            for file in state._partitions[-1].compacted_files:
-                state.files[file] = state.files.get(file, 0) + 1
+            state.files.update(state._partitions[-1].compacted_files)
             first = last
         if first != len(ids):
             raise ValueError(f"{len(ids)} ledgers for partitions of {first}")

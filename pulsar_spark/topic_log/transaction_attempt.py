@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -80,16 +80,9 @@ class Transaction:
         application = self.id.partition("/")[0]
         return self.id if application == ANONYMOUS else application
 
-    def completed(self) -> Transaction:
-        """The transaction as the last commit names it."""
-        return replace(self, complete=True)
-
-    def to_json_value(self) -> dict[str, Any]:
-        return asdict(self)
-
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> Transaction:
-        """Read it. KeyError, TypeError or ValueError if it is none."""
+        """Read what `asdict` gives. KeyError, TypeError or ValueError if it is none."""
         named, attempt = value["id"], value["attempt"]
         timeout_ms, complete = value["timeout_ms"], value["complete"]
         if not isinstance(named, str) or not _ID.fullmatch(named):

@@ -67,12 +67,12 @@ def test_a_file_is_replaced_by_whoever_saw_the_last(service: ObjectService) -> N
     store = store_of(service)
     assert store.compare_and_swap("p", None, b"1")
     assert not store.compare_and_swap("p", None, b"x")
-    seen = store.get_versioned("p")
-    assert seen is not None
-    assert store.compare_and_swap("p", seen.token, b"2")
-    assert not store.compare_and_swap("p", seen.token, b"3"), "its token is of what was there"
+    _, token = store.get_versioned("p")
+    assert token is not None
+    assert store.compare_and_swap("p", token, b"2")
+    assert not store.compare_and_swap("p", token, b"3"), "its token is of what was there"
     store.delete("p")
-    assert not store.compare_and_swap("p", seen.token, b"3"), "what was to be replaced is gone"
+    assert not store.compare_and_swap("p", token, b"3"), "what was to be replaced is gone"
     assert store.get("p") is None
 
 
