@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -165,7 +164,7 @@ def _log_rows(root: Root, about: TopicPartition, before: int, last: int) -> list
         commits = ledger.commits(before + 1, last) if before >= 0 else None
         if commits is None:  # some are gone, or none was ever heard
             commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
-        with closing(LedgerFileReader(ledger.store, ledger.folder, about.topic)) as reader:
+        with ledger.reader() as reader:
             return [row for each in commits for row in _commit_rows(ledger, about, each, reader)]
     except TopicNotFoundError:
         return []

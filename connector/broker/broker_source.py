@@ -153,7 +153,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
         instants = [*self._due.values()]
         instants += [ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values()]
-        watched = {path for path, _ in leases(self._root.store)}
+        watched = set(leases(self._root.store))
         watched |= {each.path for known in self._consumers.values() for each in known}
         if watched:
             look_s = max(self._look_at_leases_s, self._watch.look_by_s(watched, self._lease_ms))
@@ -378,7 +378,7 @@ class BrokerStreamReader(DataSourceStreamReader):
             for each in consumers if about not in aside else ():
                 held = known.setdefault(each.path, each)
                 known[each.path] = replace(held, partitions=(*held.partitions, about))
-        written = dict(leases(self._root.store))
+        written = leases(self._root.store)
         self._leases = {path: self._lease(path) for path in written}
         signs = {**dict.fromkeys(known), **written}
         over = self._watch.lapsed(signs, self._lease_ms)

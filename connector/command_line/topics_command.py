@@ -11,7 +11,6 @@ import datetime as dt
 import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -223,7 +222,7 @@ def _peek_partition(
         for row in _rows_shown(ledger, each, reverse=last)
     )
     chosen = list(islice(rows, count))
-    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+    with ledger.reader() as reader:
         yield from (_message(reader, *each) for each in (reversed(chosen) if last else chosen))
 
 

@@ -14,7 +14,6 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -112,21 +111,13 @@ _ENCODINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A written file: its path in the topic's folder, its rows, its seal."""
-
-    path: str
-    rows: int
-    seal: FileSeal
-
-
 class LedgerFileWriter:
     """Writes one data file. Rows keep the order in which they are given.
 
     Give the rows of one partition after those of another; each `write` tells from which row on
     its rows lie. Small partitions share a row group, large ones begin their own. Nothing is
-    visible before `close`; `abort`, or leaving it open, leaves nothing behind.
+    visible before `close`; `abort`, or leaving it open, leaves nothing behind. `path` is in the
+    topic's folder.
     """
 
     def __init__(self, store: ObjectStore, folder: str, *, compression: str = "ZSTD") -> None:
@@ -169,8 +160,8 @@ class LedgerFileWriter:
         if self._waiting_rows:
             self._flush(self._waiting_rows)
 
-    def close(self) -> DataFile:
-        """Make the file durable and visible. ValueError if it would hold no row."""
+    def close(self) -> FileSeal:
+        """Make the file durable and visible; its seal. ValueError if it would hold no row."""
         if not self.rows:
             self.abort()
             raise ValueError("a data file holds at least one message")
@@ -178,7 +169,7 @@ class LedgerFileWriter:
         self.end_row_group()
         writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
         writer.close()
-        return DataFile(self.path, self.rows, self._summed.seal(self._output.close()))
+        return self._summed.seal(self._output.close())
 
     def abort(self) -> None:
         """Give up what was written. Harmless after `close`."""

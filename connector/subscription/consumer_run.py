@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source.micro_batch import admission
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
@@ -299,7 +297,7 @@ class DeliveryTimes:
         number = about.partition
         while (info := ledger.ledgers(number).first_after(self._seen.get(about, -1))) is not None:
             if info.max_deliver_at_ms is not None and info.max_deliver_at_ms > now_ms:
-                with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+                with ledger.reader() as reader:
                     times = delivery_times_of(ledger, info, reader)
                 if times is not None:
                     delayed = delayed.add_ledger(info, times, now_ms)

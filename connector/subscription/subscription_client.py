@@ -246,7 +246,7 @@ class SubscriptionClient:
 
     def _newest_run(self) -> int:
         """The highest number of a run under this name that has a lease; 0 if there is none."""
-        known = (read_lease(self._root.store, path) for path, _ in leases(self._root.store))
+        known = (read_lease(self._root.store, path) for path in leases(self._root.store))
         me = self.subscription, self.name
         mine = (each for each in known if each and (each.subscription, each.consumer) == me)
         return max((each.incarnation for each in mine), default=0)

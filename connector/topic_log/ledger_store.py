@@ -11,7 +11,6 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import chain
 from math import inf
 
@@ -170,11 +169,11 @@ class LedgerStore:
         """Write the ledgers' rows into a new file; its path, and each ledger's place in it."""
         ledger = self.ledger
         with (
-            closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader,
+            ledger.reader() as reader,
             LedgerFileWriter(ledger.store, ledger.folder) as writer,
         ):
             first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
-            seal = writer.close().seal
+            seal = writer.close()
         return writer.path, [
             MovedLedger(each.partition, each.ledger_id, writer.path, first_row, seal)
             for each, first_row in zip(ledgers, first_rows, strict=True)

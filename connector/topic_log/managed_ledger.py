@@ -17,10 +17,11 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from contextlib import closing
 from typing import Any, TypeVar
 
-from pulsar_spark.connector.ledger_files.sequence_ids import read_sequence_ids
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.ledger_files.sequence_ids import SEQUENCE_COLUMNS, Rows, sequences_of
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.log_pointer import LogPointer, PointerFile
@@ -38,7 +39,7 @@ from pulsar_spark.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.records.stored_record import readable
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
 from pulsar_spark.topic_log.ledger_log import CheckedCommit, TopicState
@@ -172,7 +173,7 @@ class ManagedLedger:
         """
         if isinstance(application, tuple):
             application = Application(*application)
-        read = partial(read_sequence_ids, self.store, self.folder, self.topic)
+        read = self._read_sequences
         publication = Publication(
             ledgers, application, term, deduplicate, read, producer, leaves, is_brokers, transaction
         )
@@ -239,6 +240,10 @@ class ManagedLedger:
         with self._lock:
             self._follow()
             self._settle(None)
+
+    def reader(self) -> closing[LedgerFileReader]:
+        """Reads the data files, to the end of its `with`."""
+        return closing(LedgerFileReader(self.store, self.folder, self.topic))
 
     def commits(self, first: int, last: int) -> list[Commit] | None:
         """The commits from `first` to `last`, both included; None if some are gone."""
@@ -402,6 +407,10 @@ class ManagedLedger:
                     f"Topic {self.topic} does not exist in {self.store.root}. Create it, publish "
                     "to it, or check the name and serviceUrl."
                 )
+
+    def _read_sequences(self, ledger: LedgerInfo) -> Mapping[str, tuple[Rows, Rows]]:
+        with self.reader() as reader:
+            return sequences_of(reader.read_table(ledger, SEQUENCE_COLUMNS))
 
     def _check_files(self, files: set[str]) -> None:
         """Refuse a commit of a file that does not exist: it may have been given up long ago."""

@@ -132,10 +132,10 @@ def test_a_large_file_goes_to_the_object_store_while_it_is_written(s3_root: S3Ro
     assert uploads(s3_root) == 0
     with LedgerFileWriter(store, "topic", compression="NONE") as writer:
         writer.write(rows)
-        written = writer.close()
-    assert [item.size_bytes for item in store.files("topic/data")] == [written.seal.size_bytes]
+        seal = writer.close()
+    assert [item.size_bytes for item in store.files("topic/data")] == [seal.size_bytes]
     assert uploads(s3_root) == 0
-    ledger = LedgerInfo(0, 0, written.path, 0, BatchSizes.of([24]), 24 << 20, 1, 1)
+    ledger = LedgerInfo(0, 0, writer.path, 0, BatchSizes.of([24]), 24 << 20, 1, 1)
     assert LedgerFileReader(store, "topic", "t").read_table(ledger, ["value"]).equals(rows)
 
 

@@ -152,7 +152,7 @@ def write(ledger: ManagedLedger, parts: dict[int, pa.Table], batch: int = 1000) 
     """One file with the rows of those partitions; their ledgers, ready to be committed."""
     with LedgerFileWriter(ledger.store, ledger.folder) as writer:
         first_rows = {part: writer.write(rows, part) for part, rows in parts.items()}
-        seal = writer.close().seal
+        seal = writer.close()
     return [
         NewLedger(
             partition=part,
