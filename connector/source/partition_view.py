@@ -51,8 +51,6 @@ class PartitionView:
         self._fail = bool(options["failOnDataLoss"])
         self._seen = -1, (LedgerList(), NOTHING)
 
-    # -- what there is -----------------------------------------------------------------------
-
     @property
     def ledgers(self) -> LedgerList:
         """The ledgers that there are to read, by ascending id."""
@@ -118,8 +116,6 @@ class PartitionView:
             )
         return cursor.union(Cursor(trimmed))
 
-    # -- rows ----------------------------------------------------------------------------------
-
     def row_ranges(self, messages: PositionSet, numbers: Numbers) -> Iterator[RowRange]:
         """The rows of a micro-batch, in order, without those that are not there to read."""
         messages = messages.difference(self.hidden.of(messages.ledger_ids))
@@ -156,8 +152,6 @@ class PartitionView:
             otherwise="go on without them: each has a newer message of its key",
         )
         return True
-
-    # -- inside ----------------------------------------------------------------------------------
 
     @property
     def _compacted(self) -> CompactedLedgers | None:

@@ -15,7 +15,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
-from pulsar_spark.options.consumer_options import retry_topic
+from pulsar_spark.options.consumer_options import dead_letter_policy
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -70,8 +70,10 @@ class SubscribedTopics:
     @cached_property
     def retry_topic(self) -> str | None:
         """The full name of the retry letter topic that is read as well, with enableRetry."""
-        retry = retry_topic(self.options, self.first_topic) if self.first_topic else None
-        return None if retry is None else retry.partitioned_topic_name
+        policy = dead_letter_policy(self.options, self.first_topic)
+        if policy is None or not self.options["enableRetry"]:
+            return None
+        return TopicName.parse(policy.retry_letter_topic).partitioned_topic_name
 
     def open_retry_topic(self) -> None:
         """With enableRetry: read the retry letter topic too, and make it if it does not exist.

@@ -120,11 +120,10 @@ class PartitionConsumer:
                 gone = ServerError.CONSUMER_REPLACED
                 self.refusal = replace(reply, error=gone, message="replaced")
             return
-        if reply.error in NOT_THE_END and reply.request_id != self.command.request_id:
-            pass
-        elif reply.error is not None:
-            self.connected, self.refusal = False, reply
-            self._forget_grants()
+        if reply.error is not None:
+            if reply.error not in NOT_THE_END or reply.request_id == self.command.request_id:
+                self.connected, self.refusal = False, reply
+                self._forget_grants()
         elif reply.origin is not None:
             if not self.connected:
                 self._begin(reply.epoch, reply.origin)
@@ -300,8 +299,7 @@ class Offered:
         """The messages by the attempt of their grant; the highest, where there are several."""
         found: dict[int, PositionSet] = {}
         for attempt in sorted(self.explicit, reverse=True):
-            part = taken.intersection(self.explicit[attempt])
-            if part:
+            if part := taken.intersection(self.explicit[attempt]):
                 found[attempt] = part
                 taken = taken.difference(part)
         if taken and self.open_attempt != NO_OPEN_GRANT:

@@ -26,7 +26,7 @@ from pyroaring import BitMap
 
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import MAX_ENTRY_ID, PositionSet, ranges_text
+from pulsar_spark.positions.position_set import MAX_ENTRY_ID, PositionSet, part_text, ranges_text
 from pulsar_spark.records import base85
 from pulsar_spark.records.stored_data import inflate
 from pulsar_spark.records.stored_record import StoredFormat
@@ -272,8 +272,7 @@ def _first_entry_after(position: Position, ledgers: LedgerList) -> Position | No
 
 def serialized(entries: BitMap) -> bytes:
     """The bytes of a bitmap; equal bitmaps have equal bytes, however they came about."""
-    # run_optimize keeps runs where an array is as small; rebuild, so that equal bitmaps give equal
-    # bytes.
+    # run_optimize keeps runs where an array is as small.
     has_runs = entries.get_statistics()["n_run_containers"] > 0
     compact = BitMap(entries.to_array()) if has_runs else entries.copy()
     compact.run_optimize()
@@ -299,9 +298,7 @@ def _ledger_texts(deleted: PositionSet, ledger_id: int) -> Iterator[str]:
             text = ranges_text(np.array(whole.to_array(), np.int64))
         yield text
     for entry_id, part in sorted(deleted.partial_entries(ledger_id).items()):
-        size = part.bit_length() - 1
-        indexes = [index for index in range(size) if part >> index & 1]
-        yield f"{entry_id}/{size}[{ranges_text(np.array(indexes, np.int64))}]"
+        yield part_text(entry_id, part)
 
 
 def _ledger_from_text(text: str) -> tuple[BitMap, dict[int, int]]:
@@ -348,8 +345,7 @@ def _pack(deleted: PositionSet, ledger_id: int) -> bytes:
     for entries in (deleted.whole_entries(ledger_id), BitMap([entry for entry, _ in parts])):
         data = serialized(entries)
         out += _PARTS.pack(len(data)) + data
-    sizes = np.array([part.bit_length() - 1 for _, part in parts], "<u4")
-    out += sizes.tobytes()
+    out += np.array([part.bit_length() - 1 for _, part in parts], "<u4").tobytes()
     for _, part in parts:
         out += part.to_bytes((part.bit_length() + 7) // 8, "little")
     return bytes(out)

@@ -24,7 +24,6 @@ MAX_ENTRY_ID: Final = 2**32 - 1
 _FEW_RUNS: Final = 64
 _WORD_BITS: Final = 62
 """The largest batch that fits into an int64 along with its end bit."""
-_NO_PARTS: Final[Mapping[int, int]] = {}
 
 
 class PositionSet:
@@ -140,7 +139,7 @@ class PositionSet:
 
     def partial_entries(self, ledger_id: int) -> Mapping[int, int]:
         """Entry id -> part (see the module), for the entries that it holds in part."""
-        return self._parts.get(ledger_id, _NO_PARTS)
+        return self._parts.get(ledger_id, {})
 
     def contains(self, position: tuple[int, int], batch_index: int | None = None) -> bool:
         """Whether it holds the entry whole, or the message of that batch index."""
@@ -181,15 +180,12 @@ class PositionSet:
         """The messages of either. ValueError if they give one entry two batch sizes."""
         whole = dict(self._whole)
         for ledger_id, entries in other._whole.items():
-            mine = whole.get(ledger_id)
-            whole[ledger_id] = entries if mine is None else mine | entries
+            held = whole.get(ledger_id)
+            whole[ledger_id] = entries if held is None else held | entries
         result = PositionSet(whole)
         for ledger_id in self._parts.keys() | other._parts.keys():
-            mine_parts, their_parts = self._parts.get(ledger_id), other._parts.get(ledger_id)
-            if mine_parts is None or their_parts is None:
-                result._put_parts(ledger_id, mine_parts or their_parts or {})
-            else:
-                result._put_parts(ledger_id, _joined(mine_parts, their_parts))
+            mine, theirs = self.partial_entries(ledger_id), other.partial_entries(ledger_id)
+            result._put_parts(ledger_id, _joined(mine, theirs))
         return result
 
     def intersection(self, other: PositionSet) -> PositionSet:
@@ -261,21 +257,18 @@ class PositionSet:
 
     def prefix(self, messages: int, ledgers: LedgerList) -> PositionSet:
         """Its first messages, in order; all of it if there are fewer. May end inside an entry."""
-        whole: dict[int, BitMap] = {}
-        parts: dict[int, Mapping[int, int]] = {}
+        taken: list[PositionSet] = []
         for ledger_id in self.ledger_ids:
             if messages <= 0:
                 break
             ledger = ledgers.of_id(ledger_id)
             held = self._count_of(ledger)
-            if held <= messages:
-                taken = self.of_ledgers([ledger_id])
-            else:
-                taken = self._prefix_in(ledger, messages)
-            whole[ledger_id] = taken.whole_entries(ledger_id)
-            parts[ledger_id] = taken.partial_entries(ledger_id)
+            fits = held <= messages
+            taken.append(
+                self.of_ledgers([ledger_id]) if fits else self._prefix_in(ledger, messages)
+            )
             messages -= held
-        return PositionSet(whole, parts)
+        return PositionSet.union_of(taken)
 
     __or__ = union
     __and__ = intersection
@@ -301,8 +294,7 @@ class PositionSet:
             if whole := self._whole.get(ledger_id):
                 texts.append(f"{ledger_id}:{ranges_text(_array(whole))}")
             for entry_id, part in sorted(self.partial_entries(ledger_id).items()):
-                indexes = ranges_text(np.flatnonzero(batch_part.mask(part)))
-                texts.append(f"{ledger_id}:{entry_id}/{batch_part.batch_size(part)}[{indexes}]")
+                texts.append(f"{ledger_id}:{part_text(entry_id, part)}")
         return " ".join(texts) or "nothing"
 
     def check(self) -> None:
@@ -313,11 +305,11 @@ class PositionSet:
             for entry_id, part in entries.items():
                 assert not self.contains((ledger_id, entry_id)), "both whole and in part"
                 assert batch_part.bits(part), "an empty part"
-                assert not batch_part.is_whole(part), "a part that is whole"
+                assert part & (part + 1), "a part that is whole"
 
     def _put_parts(self, ledger_id: int, entries: Mapping[int, int]) -> None:
         """Add parts, for entries of which nothing is held; whole ones become whole entries."""
-        # `batch_part.is_whole` and `is_empty` without a call for each entry of a ledger.
+        # A part is whole if `part & (part + 1)` is 0, and empty if `part & (part - 1)` is.
         became_whole = [entry_id for entry_id, part in entries.items() if not part & (part + 1)]
         if became_whole:
             self._whole[ledger_id] = self.whole_entries(ledger_id) | BitMap(became_whole)
@@ -391,6 +383,12 @@ def ranges_text(values: NDArray[Any]) -> str:
     lasts = values[np.concatenate((breaks, [len(values) - 1]))].tolist()
     pairs = zip(firsts, lasts, strict=True)
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in pairs)
+
+
+def part_text(entry_id: int, part: int) -> str:
+    """`8/10[0-3]`: of entry 8, a batch of 10, the indexes 0 to 3."""
+    indexes = ranges_text(np.flatnonzero(batch_part.mask(part)))
+    return f"{entry_id}/{batch_part.batch_size(part)}[{indexes}]"
 
 
 def _array(entries: BitMap) -> NDArray[np.int64]:

@@ -197,7 +197,7 @@ def _rows_beyond_ascii(values: pa.Array) -> list[int]:
     first, last = int(offsets[0]), int(offsets[-1])
     places = np.flatnonzero(data[first:last] >= 0x80) + first
     rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)
-    return [int(row) for row in rows if values[int(row)].is_valid]
+    return [row for row in rows.tolist() if values[row].is_valid]
 
 
 def _powers_of_31(count: int) -> NDArray[np.uint32]:
