@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded, fold, join_all
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, Folded, fold
 from pulsar_spark.connector.spark.message_columns import check_columns
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.subscription_admin import subscriptions
@@ -108,7 +109,9 @@ def tell(
 
 def records_of(root: Root, subscription: str, found: Iterable[Folded]) -> list[Record]:
     """The commands to the brokers. BrokerRefusedError as `check_subscription`."""
-    joined = join_all(found)
+    joined: Folded = {}
+    for about, said in chain.from_iterable(part.items() for part in found):
+        joined.setdefault(about, Acknowledgments()).join(said)
     check_subscription(root, subscription, joined)
     return [
         Record.of(about, subscription, command)

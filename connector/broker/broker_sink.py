@@ -81,8 +81,6 @@ class SteppedTask(WriterCommitMessage):
 
 
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
-    """Writes what the brokers of one root want done."""
-
     def __init__(self, root: Root, term: int) -> None:
         self._root, self._term = root, term
 

@@ -109,7 +109,7 @@ def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.Reco
 
 
 def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Any]:
-    """A message's properties as text; older versions published bytes that are no UTF-8 too."""
+    """As text: older versions published bytes that are no UTF-8 too."""
     return {
         key.decode(errors="replace"): value if value is None else value.decode(errors="replace")
         for key, value in pairs
@@ -122,6 +122,5 @@ def _id(
     """The id as Pulsar writes it: a message that is an entry of its own has no batch index."""
     ledger = ledgers.get(ledger_id)
     size = 1 if ledger is None else ledger.batch_sizes.size_of(entry_id)
-    if size == 1:
-        return MessageId(ledger_id, entry_id, partition)
-    return MessageId(ledger_id, entry_id, partition, batch_index, size)
+    place = () if size == 1 else (batch_index, size)
+    return MessageId(ledger_id, entry_id, partition, *place)

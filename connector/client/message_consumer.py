@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -72,7 +73,7 @@ class ReceivedMessage:
         return TopicPartition(self.topic, max(self.message_id.partition, 0))
 
 
-class MessageConsumer:
+class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     """One consumer of a subscription. Also a context manager, which closes it at its end."""
 
     def __init__(
@@ -108,11 +109,7 @@ class MessageConsumer:
         """Rejections since the last report."""
         self._waiting = 0
         self._flushing = DelayedFlush(
-            self.root.clock,
-            acknowledgment_group_time_ms,
-            self._lock,
-            self.flush,
-            "acknowledgements",
+            self.root.clock, self._group_ms, self._lock, self.flush, "acknowledgements"
         )
         self._epochs: dict[TopicPartition, int] = {}
         self._redelivers = 0
@@ -242,9 +239,6 @@ class MessageConsumer:
         with self._lock:
             if not self._client.is_closed:
                 self._run.close(self._offset)
-
-    def __enter__(self) -> MessageConsumer:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -151,7 +151,6 @@ def _say(
 def rows_that_acknowledge(
     df: DataFrame, ack_type: str, details: Mapping[str, Column], topic: str | None
 ) -> DataFrame:
-    """The rows that the sink takes."""
     named = with_ids(df, topic, IDS[:2])
     columns = [named[name] for name in (*IDS, "topic", "attempt") if name in named.columns]
     columns.append(functions.lit(ack_type).alias("ack_type"))

@@ -286,7 +286,6 @@ def _halved(child: ChildProcess, batch: pa.RecordBatch) -> list[Outcome]:
 
 
 def _rows(batch: pa.RecordBatch, outcomes: list[Outcome]) -> pa.RecordBatch:
-    """As the sink takes them."""
     count = batch.num_rows
     columns: dict[str, pa.Array] = {
         name: batch.column(name).cast(_SCHEMA.field(name).type)

@@ -58,10 +58,9 @@ class StartPosition:
 def start_position(options: Options, default: str) -> StartPosition:
     """The position at which the options let reading begin."""
     given = options["startingOffsets"] if options.has("startingOffsets") else default
-    time_ms, inclusive = options["startingTime"], options["startMessageIdInclusive"]
     if isinstance(given, str):
-        return StartPosition(given, time_ms=time_ms)
-    return StartPosition("earliest", given, inclusive=inclusive)
+        return StartPosition(given, time_ms=options["startingTime"])
+    return StartPosition("earliest", given, inclusive=options["startMessageIdInclusive"])
 
 
 def end_position(options: Options) -> StartPosition:

@@ -116,8 +116,6 @@ class PulsarliteStreamReader(StreamReader):
         self._admission = admission(options, self._clock.monotonic_s())
         self._connected: set[TopicPartition] = set()
 
-    # -- what Spark calls ----------------------------------------------------------------------
-
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
         self._check()
@@ -141,8 +139,6 @@ class PulsarliteStreamReader(StreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
         self._check()
         return plan_tasks(self._topics, self._offsets.load(start), self._offsets.load(end))
-
-    # -- planning --------------------------------------------------------------------------------
 
     def _plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin.

@@ -18,7 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Final, NoReturn
 
@@ -39,7 +39,7 @@ class ChildDiedError(Exception):
     """The child died, or was killed, over the piece of work whose result is missing."""
 
 
-class ChildProcess:
+class ChildProcess(AbstractContextManager["ChildProcess"]):
     """Runs `work` in a child; a context manager, at whose end there is no child any more."""
 
     def __init__(self, work: Work, timeout_s: float | None = None) -> None:
@@ -51,9 +51,6 @@ class ChildProcess:
         self._requests = self._results = -1
         self._trace: IO[bytes] | None = None
         self._loaded: pa.RecordBatch | None = None
-
-    def __enter__(self) -> ChildProcess:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()

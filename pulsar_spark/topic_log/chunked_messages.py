@@ -55,7 +55,7 @@ class ChunkRun:
             raise TypeError(f"{value!r} is no run of chunks")
         if min(numbers) < 0 or count < 1 or chunk_id + count > num_chunks:
             raise ValueError(f"{value!r} is no run of chunks")
-        return ChunkRun(entry_id, uuid, chunk_id, count, num_chunks, total_bytes)
+        return ChunkRun(*value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class ChunkedMessages:
             seen = held.next_chunk - run.chunk_id
             if seen < run.count:
                 part = ChunkPart(ledger_id, run.entry_id + seen, run.count - seen)
-                held.parts = (*held.parts, part)
+                held.parts += (part,)
                 held.next_chunk = run.chunk_id + run.count
         if held.next_chunk == run.num_chunks:
             return ChunkedMessage(run.uuid, held.parts, run.total_bytes)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Final
 
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
@@ -96,9 +95,8 @@ class TopicState:
         self._check_ledgers(commit)
         trims = self._check_trimmed(commit)
         self._check_moved(commit, trims)
-        compacted = self._check_compacted(commit)
-        hidden = self._check_hidden(commit)
-        self._check_files(commit, {file for each in compacted.values() for file in each.files})
+        compacted, hidden = self._check_compacted(commit), self._check_hidden(commit)
+        self._check_files(commit)
         return CheckedCommit(commit, trims, compacted, hidden)
 
     def apply(self, commit: Commit) -> None:
@@ -209,16 +207,13 @@ class TopicState:
             raise self._refuse(commit, "it hides messages of ledgers that it does not add")
         return hidden
 
-    def _check_files(self, commit: Commit, compacted: set[str]) -> None:
-        named = compacted.union(
-            (each.file for each in commit.ledgers), (each.file for each in commit.moved)
-        )
-        for file in named:
-            if file in self.tombstones:
-                raise FileReclaimedError(
-                    f"File {file} of topic {self.topic} had been given up when commit "
-                    f"{commit.number} named it. Write the messages again, into a new file."
-                )
+    def _check_files(self, commit: Commit) -> None:
+        named = commit.files
+        for file in named & self.tombstones.keys():
+            raise FileReclaimedError(
+                f"File {file} of topic {self.topic} had been given up when commit "
+                f"{commit.number} named it. Write the messages again, into a new file."
+            )
         for file in commit.reclaimed:
             if file in self.files or file in self.tombstones or file in named:
                 raise self._refuse(commit, f"{file} can't be given up: it is known")
@@ -307,9 +302,8 @@ class TopicState:
                 part.sequences.trim(ledger.ledger_id)
                 part.hidden.trim(ledger.ledger_id)
                 self._release(ledger.file, commit.timestamp_ms)
-            first, stop = part.start, len(part.column.ids)
-            holes = set(places)
-            if holes == set(range(first, first + len(places))):
+            stop, holes = len(part.column.ids), set(places)
+            if holes == set(range(part.start, part.start + len(places))):
                 part.start += len(places)
                 if part.start <= max(stop // 2, 64):
                     continue
@@ -345,27 +339,6 @@ class TopicState:
             f"Log file {log_file(commit.number)} of topic {self.topic} does not fit: {why}. "
             "Nothing was changed; the log was altered by something other than Pulsarlite."
         )
-
-    def check(self) -> None:
-        """Raise AssertionError if the counts don't agree with the ledgers. For tests."""
-        files: dict[str, int] = {}
-        for number, part in enumerate(self._partitions):
-            ledgers = list(part.ledgers)
-            assert [each.ledger_id for each in ledgers] == part.column.ids[part.start :]
-            assert all(a.ledger_id < b.ledger_id for a, b in pairwise(ledgers))
-            assert all(each.partition == number for each in ledgers)
-            assert part.messages == sum(each.messages for each in ledgers)
-            assert part.size_bytes == sum(each.size_bytes for each in ledgers)
-            if part.published is not None:
-                assert part.published == part.sum_of_ledgers() + part.removed
-            assert part.chunks.keys() <= {each.ledger_id for each in ledgers}
-            assert list(part.chunks) == sorted(part.chunks)
-            for each in ledgers:
-                files[each.file] = files.get(each.file, 0) + 1
-            for file in part.compacted_files:
-                files[file] = files.get(file, 0) + 1
-        assert files == self.files
-        assert not files.keys() & self.tombstones.keys()
 
     def to_snapshot(self) -> tuple[list[LedgerInfo], dict[str, Any]]:
         """(the ledgers, partition after partition; the small rest as JSON)."""

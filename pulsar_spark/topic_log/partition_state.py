@@ -96,10 +96,6 @@ class PartitionState:
         """The files of its compacted part."""
         return self.compacted.files if self.compacted else set()
 
-    def sum_of_ledgers(self) -> LedgerSum:
-        """The sum of the present ledgers, by the ledgers themselves."""
-        return sum(map(LedgerSum.of, self.ledgers), LedgerSum())
-
     def ledgers_left(self) -> LedgerList:
         """Its ledgers, and trimmed ones of which compaction has kept messages."""
         ledgers = self.ledgers
@@ -122,9 +118,9 @@ class PartitionState:
 
     def to_json_value(self) -> dict[str, Any]:
         """The state without its ledgers. `published` is counted now where it never was."""
-        if self.published is None:
-            self.published = self.sum_of_ledgers()
         ledgers = self.ledgers
+        if self.published is None:
+            self.published = sum(map(LedgerSum.of, ledgers), LedgerSum())
         hidden = self.hidden.since(ledgers[0].ledger_id) if ledgers else None
         compacted = self.compacted and self.compacted.to_json_value()
         some = {"chunks": chunks_to_json(self.chunks), "compacted": compacted}

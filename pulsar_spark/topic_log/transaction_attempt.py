@@ -18,14 +18,11 @@ from typing import Any
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 """Pulsar's `TransactionBuilder` has the same."""
-
 MAX_TRANSACTION_TIMEOUT_MS = 60 * 60_000
 """The longest wait of writers behind an open transaction, whatever timeout it has."""
-
 ANONYMOUS = "0" * 32
 """The application in ids of transactions that have none: nobody tries them again."""
 _VERSIONS_A_SECOND = 10**9
-
 _ID = re.compile(r"[0-9a-f]{32}/\d{20}")
 _FLAGS = (False, True)
 TRANSACTION_FIELDS = {"id", "attempt", "timeout_ms", "complete"}
@@ -53,22 +50,18 @@ class Transaction:
 
     id: str
     attempt: str
-    timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    timeout_ms: int
     complete: bool = False
 
     @staticmethod
-    def of(
-        application: tuple[str, int], attempt: str, timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
-    ) -> Transaction:
+    def of(application: tuple[str, int], attempt: str, timeout_ms: int) -> Transaction:
         """The try called `attempt` at what the application publishes as its `version`."""
         name, version = application
         of_application = hashlib.sha256(name.encode()).hexdigest()[:32]
         return Transaction(f"{of_application}/{version:020d}", attempt, timeout_ms)
 
     @staticmethod
-    def anonymous(
-        begun_ms: int, attempt: str, timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
-    ) -> Transaction:
+    def anonymous(begun_ms: int, attempt: str, timeout_ms: int) -> Transaction:
         """The one try at something that no application publishes; versions rise with time."""
         drawn = int(hashlib.sha256(attempt.encode()).hexdigest(), 16) % _VERSIONS_A_SECOND
         version = first_version(begun_ms) + drawn
