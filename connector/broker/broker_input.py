@@ -29,6 +29,7 @@ from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import InputRow, Phase
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, described
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import (
     Command,
@@ -191,7 +192,7 @@ def _whole_state(ledger: ManagedLedger, partition: int, last: int, *, heard: boo
     return replace(
         whole,
         ledgers=ledgers,
-        hidden={partition: broker_rows.messages_json(hidden)} if hidden else {},
+        hidden={partition: Cursor(individually_deleted=hidden).to_json_value()} if hidden else {},
         compacted={} if compacted is None else {partition: compacted.to_json_value()},
         trimmed={partition: tuple(each for each in range(ended) if there.get(each) is None)},
     )

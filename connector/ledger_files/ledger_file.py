@@ -102,12 +102,8 @@ COMPRESSION_TYPES = tuple(_CODECS)
 # Lengths apart from bytes, and differences of numbers that mostly rise: less work both ways than
 # Parquet's default, which leaves it all to the compression.
 _ENCODINGS = {
-    "key": "DELTA_LENGTH_BYTE_ARRAY",
-    "value": "DELTA_LENGTH_BYTE_ARRAY",
-    "sequence_id": "DELTA_BINARY_PACKED",
-    "publish_time": "DELTA_BINARY_PACKED",
-    "event_time": "DELTA_BINARY_PACKED",
-    "deliver_at": "DELTA_BINARY_PACKED",
+    **dict.fromkeys(("key", "value"), "DELTA_LENGTH_BYTE_ARRAY"),
+    **dict.fromkeys(_WITH_STATISTICS, "DELTA_BINARY_PACKED"),
 }
 
 

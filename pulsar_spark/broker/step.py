@@ -78,8 +78,7 @@ def _advance_time(
     retention.expire(state, subscription, out)
     subscription.drop_acknowledged()
     for consumer in subscription.consumers.values():
-        if consumer.timeouts:
-            acknowledgment.time_out(state, subscription, consumer, out)
+        acknowledgment.time_out(state, subscription, consumer, out)
     due, subscription.waiting = subscription.waiting.split(state.now_ms)
     if subscription.subscription_type.is_shared:
         # Messages behind the read position are read anyway; delayed ones at their time.

@@ -293,15 +293,11 @@ def _first_consumer(state: BrokerState, subscription: Subscription, command: Sub
             command.key_shared_policy, state.policies
         )
     elif not kind.is_shared:
-        topic = state.topic
-        if state.partition >= 0 and state.policies.failover_consistent_hashing:
+        topic, on_ring = state.topic, state.policies.failover_consistent_hashing
+        if state.partition >= 0 and on_ring:
             topic = str(TopicName.parse(topic).partition(state.partition))
-        subscription.failover = FailoverSelector(
-            topic,
-            state.partition,
-            state.policies.failover_consistent_hashing,
-            kind is SubscriptionType.EXCLUSIVE,
-        )
+        is_exclusive = kind is SubscriptionType.EXCLUSIVE
+        subscription.failover = FailoverSelector(topic, state.partition, on_ring, is_exclusive)
     subscription.rewind()
 
 

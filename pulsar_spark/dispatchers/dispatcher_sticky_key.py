@@ -9,7 +9,7 @@ look-ahead is passed over. Follows Pulsar 4's `PersistentStickyKeyDispatcherMult
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -211,10 +211,7 @@ class StickyKeyRun:
         """The set's messages. KeyError if the state lacks one of its ledgers."""
         ids, columns, hashes = [], [], []
         for ledger_id in messages.ledger_ids:
-            ledger = state.ledgers.get(ledger_id)
-            if ledger is None:
-                raise KeyError(f"there is no ledger {ledger_id}")
-            entries, indexes, sizes, rows = _rows(messages, ledger)
+            entries, indexes, sizes, rows = _rows(messages, state.ledgers.of_id(ledger_id))
             ids.append(np.full(len(entries), ledger_id, np.int64))
             columns.append((entries, indexes, sizes))
             known = state.columns[ledger_id].sticky_key_hashes
@@ -223,8 +220,7 @@ class StickyKeyRun:
             else:
                 hashes.append(np.asarray(known)[rows].astype(np.int64))
         if not ids:
-            empty = np.zeros(0, np.int64)
-            return StickyKeyRun(empty, empty, empty, empty, empty)
+            return StickyKeyRun(*(np.zeros(0, np.int64) for _ in fields(StickyKeyRun)))
         entries, indexes, sizes = (np.concatenate(each) for each in zip(*columns, strict=True))
         slots = selector.slots_of(np.concatenate(hashes))
         return StickyKeyRun(np.concatenate(ids), entries, indexes, sizes, slots)

@@ -96,8 +96,7 @@ def give_back(
             subscription.waiting = waiting.coarsened(MAX_INSTANTS)
         else:
             subscription.replay = subscription.replay.union(part)
-    tracker = tracker.given_back(attempt, messages)
-    subscription.tracker = tracker.seen_again(messages) if seen else tracker
+    subscription.tracker = tracker.given_back(attempt, messages, seen=seen)
 
 
 def reject(
