@@ -124,7 +124,14 @@ def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: Ready) 
         return
     holder = Holder(state, subscription, consumer, out)
     give_back_all(holder, bury=isinstance(command, LeaseLapsed))
-    _leave(subscription, consumer)
+    del subscription.consumers[consumer.name]
+    subscription.remember(consumer)
+    if subscription.failover is not None:
+        subscription.failover = subscription.failover.remove(consumer.name)
+    elif subscription.selector is not None:
+        subscription.selector = subscription.selector.remove(consumer.name)
+    else:
+        subscription.shared = subscription.shared.remove(consumer.name)
     if isinstance(command, LeaseLapsed):
         text = "Its lease lapsed: what it held goes to others. Subscribe with a new incarnation."
         out.reply(command, ServerError.CONSUMER_REPLACED, text)
@@ -331,18 +338,6 @@ def _joins_differently(subscription: Subscription, consumer: Consumer, command: 
         asked = tuple(sorted(_ranges_of(command) or []))
         return dict(selector.ranges)[consumer.name] != asked
     return selector is None and consumer.priority_level != command.priority_level
-
-
-def _leave(subscription: Subscription, consumer: Consumer) -> None:
-    name = consumer.name
-    del subscription.consumers[name]
-    subscription.remember(consumer)
-    if subscription.failover is not None:
-        subscription.failover = subscription.failover.remove(name)
-    elif subscription.selector is not None:
-        subscription.selector = subscription.selector.remove(name)
-    else:
-        subscription.shared = subscription.shared.remove(name)
 
 
 def _subscribe_again(holder: Holder, command: Subscribe) -> None:

@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from pulsar_spark.dispatchers.dispatcher_single_active import revoke_of
-from pulsar_spark.dispatchers.granting import (
-    capacities_of,
-    excluded_from_reading,
-    grant_all,
-    read_new,
-)
+from pulsar_spark.dispatchers.granting import capacities_of, grant_all, read_new
 from pulsar_spark.positions import batch_part
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import MAX_LONG
@@ -96,7 +91,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None
         room -= replay.count(state.ledgers) - rest.count(state.ledgers)
         subscription.replay = rest
     look_ahead = look_ahead_of(state.policies, len(subscription.consumers))
-    excluded = excluded_from_reading(state, subscription) if not blocked else NOTHING
+    excluded = PositionSet.union_of([state.delayed.messages, subscription.waiting.messages])
     beside = NOTHING
     while capacities and not blocked:
         passed_over = subscription.replay.count(state.ledgers)

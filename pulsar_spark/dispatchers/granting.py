@@ -61,17 +61,12 @@ def capacity_of(
     return max(capacity, 0)
 
 
-def excluded_from_reading(state: BrokerState, subscription: Subscription) -> PositionSet:
-    """Messages not to read: delayed ones, and those that wait to go out again."""
-    return PositionSet.union_of([state.delayed.messages, subscription.waiting.messages])
-
-
 def read_new(
     state: BrokerState, subscription: Subscription, messages: int, excluded: PositionSet
 ) -> tuple[PositionSet, PositionSet]:
     """(the next messages behind the read position, as many at most; the rest of the last entry).
 
-    The read position moves behind both.
+    `excluded` wait to go out, again or at all. The read position moves behind both.
     """
     found, beside, left = NOTHING, NOTHING, messages
     position = subscription.read_position
