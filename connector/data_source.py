@@ -51,7 +51,6 @@ class PulsarliteDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name by which users ask for the format."""
         return "pulsarlite"
 
     def schema(self) -> StructType:

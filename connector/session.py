@@ -49,9 +49,6 @@ LOCAL: dict[str, str] = {
 }
 """With a local master, whose checkpoints mostly lie on a local disk."""
 
-BATCH_BYTES = 30_000_000
-MOST_BATCH_ROWS = 60_000
-
 
 def session(
     app_name: str = "pulsarlite",
@@ -97,7 +94,7 @@ def configuration(
             raise InvalidOptionError(f"message_bytes is {message_bytes}: it has to be 1 or more.")
         # This very number makes Spark not measure a batch of rows after each of them.
         merged["spark.sql.execution.arrow.maxBytesPerBatch"] = 2147483647
-        rows = min(MOST_BATCH_ROWS, max(1, BATCH_BYTES // message_bytes))
+        rows = min(60_000, max(1, 30_000_000 // message_bytes))
         merged["spark.sql.execution.arrow.maxRecordsPerBatch"] = rows
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)

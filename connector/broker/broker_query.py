@@ -52,9 +52,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "pulsarlite_broker"
 LONGEST_LAST_BATCH_S: Final = 15.0
-"""How long `stop` waits for the micro-batch that runs, ..."""
-LOOK_S: Final = 0.05
-"""... and how often it looks."""
+"""How long `stop` waits for the micro-batch that runs."""
 CHECK_S: Final = 0.25
 """How often a broker looks whether its query runs."""
 FIRST_RESTART_S: Final = 1.0
@@ -150,7 +148,7 @@ class Broker(AbstractContextManager["Broker"]):
                 while self.query.isActive and clock.monotonic_s() < deadline_s:
                     if not self.query.status["message"].startswith("Processing"):
                         break
-                    clock.sleep(LOOK_S)
+                    clock.sleep(0.05)
                 self.query.stop()
         finally:
             self._thread.join()
@@ -325,7 +323,6 @@ def default_checkpoint(root: Root) -> str:
 def _start(
     spark: SparkSession, root: Root, term: int, checkpoint: str, state_partitions: int
 ) -> StreamingQuery:
-    """Start the query with the settings that it needs; the session gets its own back."""
     spark.dataSource.register(BrokerDataSource)
     spark.createDataFrame([], "nothing int")  # makes it this thread's session, which `start` asks
     options = {**root.options, "term": str(term)}

@@ -62,9 +62,6 @@ COMMANDS_AT_ONCE = 2_000
 SNAPSHOT_EVERY = 1_000
 """Ledgers of `__dispatch` between snapshots: batches that write all shards anew."""
 
-_SUBSCRIBE = b'{"$":"Subscribe",'
-"""The beginning of such a command: most others are long, and not looked into here."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -312,7 +309,6 @@ class BrokerStreamReader(DataSourceStreamReader):
         return numbers, errors
 
     def _log_of(self, topic: str) -> ManagedLedger | None:
-        """The topic's log, refreshed; None if there is no such topic."""
         ledger = self._logs.get(topic)
         if ledger is None:
             now_s = self._clock.monotonic_s()
@@ -400,7 +396,7 @@ class BrokerStreamReader(DataSourceStreamReader):
 
 def _partitions_seen(record: Record) -> int | None:
     """The number of the topic's partitions that a Subscribe names; None in any other command."""
-    if not record.data.startswith(_SUBSCRIBE):
+    if not record.data.startswith(b'{"$":"Subscribe",'):  # others are long: not decoded
         return None
     try:
         command = record.item()

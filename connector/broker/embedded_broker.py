@@ -86,10 +86,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
 
     def until_quiet(self) -> int:
         """Take turns until there is nothing to do; the number of batches."""
-        batches = 0
-        while self.turn():
-            batches += 1
-        return batches
+        return sum(1 for _ in iter(self.turn, False))
 
     def next_due_ms(self) -> int | None:
         """The instant of the next possible work, if nobody says or publishes anything before."""

@@ -42,8 +42,6 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
 from pulsar_spark.topic_name import TopicPartition
 
-RECEIVER_QUEUE_SIZE: Final = "1000"
-"""Pulsar's default."""
 GROUPED: Final = 1000
 """The number of acknowledgements that are sent at once, however short they have waited."""
 _COLUMNS: Final = read_schema(include_properties=True, consumer=True)
@@ -89,7 +87,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         which counts as delivered. Acknowledgements wait for the group time, so that others join
         them. InvalidOptionError if an option is wrong, TopicNotFoundError if there is no topic.
         """
-        given = {"receiverQueueSize": RECEIVER_QUEUE_SIZE, **options, "ackMode": "manual"}
+        given = {"receiverQueueSize": "1000", **options, "ackMode": "manual"}  # as in Pulsar
         given["maxMessagesPerTrigger"] = str(prefetch)
         self.options: Options = options_of(given, Scope.STREAM_READ)
         self.root = Root.of(self.options)
@@ -258,15 +256,14 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 for kept in (self._unacknowledged, self._acknowledged, self._said):
                     kept.pop(about, None)
                 self._queue = deque(each for each in self._queue if each.partition != about)
-        if self._unsubscribing and all(map(self._is_unsubscribed, self._unsubscribing)):
+        if self._unsubscribing and all(
+            self._client.consumers[about].answered >= request
+            and self._client.backlog(about) is None
+            for about, request in self._unsubscribing.items()
+        ):
             self._client.leave()
 
-    def _is_unsubscribed(self, about: TopicPartition) -> bool:
-        answered = self._client.consumers[about].answered >= self._unsubscribing[about]
-        return answered and self._client.backlog(about) is None
-
     def _take(self, planned: StreamOffset) -> None:
-        """Report a micro-batch, and read it into the queue."""
         taken = list(self._messages(planned))
         for about, ledgers in self._run.ledgers(planned).items():
             new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
@@ -340,7 +337,6 @@ def _message(row: dict[str, Any]) -> ReceivedMessage:
 def _rows(
     kind: str, messages: Sequence[ReceivedMessage], details: Mapping[str, Any]
 ) -> list[pa.RecordBatch]:
-    """Rows as for a sink that acknowledges."""
     if not messages:
         return []
     columns: dict[str, list[Any]] = {

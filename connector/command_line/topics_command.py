@@ -52,7 +52,6 @@ _TIMES = ("event_time", "deliver_at")
 _SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
           "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
-
 TOPICS: Final = Noun("List, create, look into and look after topics. No Spark is started.")
 add_to = TOPICS.add_to
 

@@ -265,8 +265,6 @@ class LedgerFileReader:
         columns: Sequence[str],
         first_row: int = 0,
         n_rows: int | None = None,
-        *,
-        batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """The ledger's rows from its `first_row`-th on, in order, as batches of `columns`.
 
@@ -290,7 +288,7 @@ class LedgerFileReader:
                     f"{ledger.ledger_id} ends at row {start + count}",
                 )
             done = 0
-            for batch in file.rows(schema, start, count, batch_rows):
+            for batch in file.rows(schema, start, count, BATCH_ROWS):
                 done += batch.num_rows
                 yield batch
             if done != count:

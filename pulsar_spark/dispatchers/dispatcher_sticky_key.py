@@ -39,7 +39,7 @@ from pulsar_spark.selectors.sticky_key_selector import (
 )
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.message_redelivery import give_back
+from pulsar_spark.subscriptions.message_redelivery import Holder, give_back
 from pulsar_spark.subscriptions.subscription import Subscription
 
 _SPREAD = 2_654_435_761
@@ -72,13 +72,14 @@ def selector_changed(state: BrokerState, subscription: Subscription, out: Ready)
             out.revokes.append(revoke_of(subscription, consumer))
 
 
-def obeyed(state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready) -> None:
+def obeyed(holder: Holder) -> None:
     """Free the messages that were asked back, but for those reported as delivered."""
+    consumer = holder.consumer
     asked, consumer.revoked = consumer.revoked, NOTHING
     rest = asked.difference(consumer.delivered) if consumer.says_delivered else NOTHING
     for attempt in list(consumer.pending):
         given = consumer.take_back(attempt, rest)
-        give_back(state, subscription, out, consumer.options, attempt, given, seen=False)
+        give_back(holder, attempt, given, seen=False)
 
 
 def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
