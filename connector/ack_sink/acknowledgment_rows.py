@@ -50,6 +50,8 @@ Rows = dict[str, Numbers]
 Properties = tuple[tuple[str, str], ...]
 Furthest = tuple[Position, int, int]
 """(entry, batch index, batch size)."""
+Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]
+"""By attempt, delay in milliseconds, properties, and whether dead letters at once."""
 K = TypeVar("K")
 
 
@@ -60,7 +62,6 @@ class Acknowledgments:
     individual: dict[int | None, PositionSet] = field(default_factory=dict)
     cumulative: dict[int | None, Furthest] = field(default_factory=dict)
     rejected: Rejected = field(default_factory=dict)
-    """By delay in milliseconds, properties, and whether dead letters at once too."""
     later: dict[tuple[int | None, int, int, Properties], PositionSet] = field(default_factory=dict)
     """By delay in milliseconds, times it was reconsumed so far, and properties too."""
 
@@ -130,9 +131,6 @@ def _report(subscription: str, by_attempt: dict[int | None, Cursor]) -> Report:
         acknowledged=by_attempt.get(None, Cursor()),
         acknowledged_attempts={a: each for a, each in by_attempt.items() if a is not None},
     )
-
-
-Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]
 
 
 def _with_few_errors(rejected: Rejected) -> Rejected:

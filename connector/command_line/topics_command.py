@@ -15,7 +15,7 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_spark.connector.command_line.namespaces_command import register_topic_policies
+from pulsar_spark.connector.command_line.namespaces_command import register_policies, set_of_topic
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -52,7 +52,6 @@ _TIMES = ("event_time", "deliver_at")
 _SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
           "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
-
 TOPICS: Final = Noun("List, create, look into and look after topics. No Spark is started.")
 add_to = TOPICS.add_to
 
@@ -76,8 +75,7 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     for topic in chain.from_iterable(found):
         if topic.is_system and not arguments.include_system_topics:
             continue
-        ledger = root.open_found(topic)
-        if ledger is None:
+        if (ledger := root.open_found(topic)) is None:
             continue
         state = ledger.state
         messages = sum(state.partition(partition).messages for partition in range(state.partitions))
@@ -244,8 +242,7 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
         f"published {_moment(message['publish_time'])}",
     ]
     for name in _SHOWN:
-        content = message[name]
-        if content is not None:
+        if (content := message[name]) is not None:
             text = _moment(content) if name in _TIMES else _text(content)
             parts.append(f"{name} {text}")
     value = "(null)" if message["value"] is None else _text(message["value"])
@@ -272,11 +269,10 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
 )  # fmt: skip
 def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = opened(root, arguments, "trimmed")
-    before = (
-        _before_id(ledger, arguments.before)
-        if arguments.before is not None
-        else _before_time(ledger, arguments.before_time)
-    )
+    if arguments.before is None:
+        before = _before_time(ledger, arguments.before_time)
+    else:
+        before = _before_id(ledger, arguments.before)
     ledgers = {partition: ledger.ledgers(partition) for partition in before}
     commit = LedgerStore(ledger).trim(before)
     if commit is None:
@@ -402,4 +398,4 @@ def _text(value: Any) -> str:
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
 
 
-register_topic_policies(TOPICS)
+register_policies(TOPICS, TOPIC, set_of_topic)

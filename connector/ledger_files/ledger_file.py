@@ -102,12 +102,8 @@ COMPRESSION_TYPES = tuple(_CODECS)
 # Lengths apart from bytes, and differences of numbers that mostly rise: less work both ways than
 # Parquet's default, which leaves it all to the compression.
 _ENCODINGS = {
-    "key": "DELTA_LENGTH_BYTE_ARRAY",
-    "value": "DELTA_LENGTH_BYTE_ARRAY",
-    "sequence_id": "DELTA_BINARY_PACKED",
-    "publish_time": "DELTA_BINARY_PACKED",
-    "event_time": "DELTA_BINARY_PACKED",
-    "deliver_at": "DELTA_BINARY_PACKED",
+    **dict.fromkeys(("key", "value"), "DELTA_LENGTH_BYTE_ARRAY"),
+    **dict.fromkeys(_WITH_STATISTICS, "DELTA_BINARY_PACKED"),
 }
 
 
@@ -269,8 +265,6 @@ class LedgerFileReader:
         columns: Sequence[str],
         first_row: int = 0,
         n_rows: int | None = None,
-        *,
-        batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """The ledger's rows from its `first_row`-th on, in order, as batches of `columns`.
 
@@ -294,7 +288,7 @@ class LedgerFileReader:
                     f"{ledger.ledger_id} ends at row {start + count}",
                 )
             done = 0
-            for batch in file.rows(schema, start, count, batch_rows):
+            for batch in file.rows(schema, start, count, BATCH_ROWS):
                 done += batch.num_rows
                 yield batch
             if done != count:

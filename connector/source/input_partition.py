@@ -123,12 +123,10 @@ def row_ranges(messages: PositionSet, ledgers: LedgerList) -> Iterator[RowRange]
             first, last = whole.min(), whole.max()
             if len(whole) == last - first + 1:
                 row = ledger.batch_sizes.first_message(first)
-                rows = ledger.batch_sizes.first_message(last + 1) - row
-                yield RowRange(ledger, row, rows)
+                yield RowRange(ledger, row, ledger.batch_sizes.first_message(last + 1) - row)
                 continue
         every = RowRange(ledger, 0, ledger.messages)
-        chosen = every.selection(messages.row_mask(ledger))
-        if chosen is not None:
+        if (chosen := every.selection(messages.row_mask(ledger))) is not None:
             yield chosen
 
 

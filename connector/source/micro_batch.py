@@ -42,12 +42,11 @@ _SPREAD: Final = 2_654_435_761
 
 Sets = Mapping[int, PositionSet]
 """Number -> the messages that have it."""
-Ranges = Mapping[tuple[str, str], list[RowRange]]
+Ranges = dict[tuple[str, str], list[RowRange]]
 """The rows of each (topic, folder), in order."""
 
 
 def admission(options: Options, now_s: float) -> Admission:
-    """The limits of a source's micro-batches."""
     return Admission(
         options["maxMessagesPerTrigger"],
         options["maxBytesPerTrigger"],
@@ -69,7 +68,7 @@ def plan_tasks(
     """
     changed = [(about, offset) for about, offset in ended.items() if offset != begun.get(about)]
     topics.open_all(about.topic for about, _ in changed)
-    ranges: dict[tuple[str, str], list[RowRange]] = {}
+    ranges: Ranges = {}
 
     def add(view: PartitionView, attempts: Sets, counts: Sets) -> None:
         messages = PositionSet.union_of(attempts.values())
@@ -96,11 +95,7 @@ def _check_nothing_lost(
     since: PartitionOffset | None,
     offset: PartitionOffset,
 ) -> None:
-    """DataLossError if messages of the micro-batch were trimmed after it was planned.
-
-    It is no loss if they are acknowledged: others may have had them while this consumer's lease
-    had lapsed.
-    """
+    """It is no loss if they are acknowledged: others may have had them when a lease had lapsed."""
     trimmed, subscription = view.lost_up_to, topics.options["subscriptionName"]
     floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
     for _, begin, end in offset.steps_since(since):
@@ -124,7 +119,7 @@ def _deal(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartitio
     if rows > ROWS_WORTH_SPLITTING:
         wanted = max(wanted, topics.options["minPartitions"] or os.cpu_count() or 1)
     goal = max(1, -(-rows // wanted))
-    tasks: list[dict[tuple[str, str], list[RowRange]]] = []
+    tasks: list[Ranges] = []
     filled = goal
     for topic, piece in pieces:
         if filled + piece.rows // 2 >= goal and filled:
@@ -165,7 +160,7 @@ def _by_key(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartit
         tasks = topics.options["minPartitions"] or round((os.cpu_count() or 1) * fraction)
     if tasks <= 1:
         return [_task(topics, ranges)] if any(ranges.values()) else []
-    dealt: list[dict[tuple[str, str], list[RowRange]]] = [{} for _ in range(tasks)]
+    dealt: list[Ranges] = [{} for _ in range(tasks)]
     for topic, rows in ranges.items():
         for each in rows:
             view = topics.view(TopicPartition(topic[0], each.ledger.partition))

@@ -176,10 +176,7 @@ class PartitionView:
 
 
 def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:
-    """The rows of messages, for any reader: from the log, or from the compacted file.
-
-    Messages that neither has are left out.
-    """
+    """The rows of the messages that the log or the compacted file has still, for any reader."""
     ledgers, compacted = ledger.ledgers(partition), ledger.state.partition(partition).compacted
     there = messages.of_ledgers(each for each in messages.ledger_ids if ledgers.get(each))
     if compacted is not None:

@@ -9,7 +9,7 @@ reason, or goes to the dead letters, as `onSchemaMismatch` says. Follows Pulsar'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -42,10 +42,7 @@ _FIELDS: Final = {column.name: column.field for column in READ_COLUMNS}
 
 @dataclass(slots=True)
 class TypedValues:
-    """The typed values of a source with `valueSchema`, and what it does with misfits.
-
-    A task decodes with a copy of its own.
-    """
+    """The typed values of a source with `valueSchema`; a task decodes with a copy of its own."""
 
     schema: StructType
     on_mismatch: str
@@ -126,7 +123,9 @@ class TypedValues:
         if (topic, version) not in self._decoders:
             registry, schema = ledger.state.schemas, self.schema
             wanted = schema["value"].dataType if "value" in schema.fieldNames() else None
-            reader = _reader(registry.schemas, wanted)
+            typed = ((_spark_type(each), each) for each in reversed(registry.schemas))
+            fitting = (each for kind, each in typed if kind and wanted in (None, kind))
+            reader = next(fitting, None)  # the newest of the settled type, or of any
             writer = reader if version is None else registry.get(version)
             if wanted is None:
                 wanted = _FIELDS["value"].dataType if reader is None else spark_type(reader)
@@ -147,10 +146,7 @@ class TypedValues:
 def read_values(
     partition: MessageInputPartition, schema: StructType, values: TypedValues | None
 ) -> Iterator[pa.RecordBatch]:
-    """`read_messages`, with typed values if they have a schema.
-
-    SchemaMismatchError names a message that does not fit.
-    """
+    """`read_messages`, with typed values if they have a schema."""
     if values is None:
         yield from read_messages(partition, schema)
         return
@@ -207,12 +203,6 @@ def value_type(ledgers: Iterable[ManagedLedger]) -> DataType:
                 f"{topic} {other.simpleString()}. Read them apart, or without the option."
             )
     return kind
-
-
-def _reader(schemas: Sequence[SchemaInfo], wanted: DataType | None) -> SchemaInfo | None:
-    """The newest schema that gives the settled type, or any type."""
-    fitting = (i for i in reversed(schemas) if (kind := _spark_type(i)) and wanted in (None, kind))
-    return next(fitting, None)
 
 
 def _spark_type(info: SchemaInfo) -> DataType | None:

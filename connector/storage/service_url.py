@@ -145,7 +145,18 @@ def _settings(scheme: str, given: Mapping[str, str]) -> dict[str, dict[str, Any]
                 f"Option {STORAGE_PREFIX}{name} is none of a store at {scheme}://.{offer} "
                 f"Known are {', '.join(STORAGE_PREFIX + each for each in sorted(known))}."
             )
-    return {"config": service, "client_options": client, "retry_config": _retry(waits)}
+    try:
+        retry = {
+            "max_retries": count(0, 1000).parse(waits["max_retries"]),
+            "retry_timeout": timedelta(milliseconds=parse_duration_ms(waits["retry_timeout"])),
+        }
+    except ValueError:
+        raise InvalidOptionError(
+            f"{STORAGE_PREFIX}max_retries is a whole number, 0 to 1000, and "
+            f"{STORAGE_PREFIX}retry_timeout a duration, such as 30s: not "
+            f"{waits['max_retries']!r} and {waits['retry_timeout']!r}."
+        ) from None
+    return {"config": service, "client_options": client, "retry_config": retry}
 
 
 def _check_url(name: str, value: str) -> None:
@@ -159,17 +170,3 @@ def _check_url(name: str, value: str) -> None:
             f"Option {STORAGE_PREFIX}{name} is an address, such as http://127.0.0.1:9000: not "
             f"{value!r}."
         )
-
-
-def _retry(waits: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        return {
-            "max_retries": count(0, 1000).parse(waits["max_retries"]),
-            "retry_timeout": timedelta(milliseconds=parse_duration_ms(waits["retry_timeout"])),
-        }
-    except ValueError:
-        raise InvalidOptionError(
-            f"{STORAGE_PREFIX}max_retries is a whole number, 0 to 1000, and "
-            f"{STORAGE_PREFIX}retry_timeout a duration, such as 30s: not "
-            f"{waits['max_retries']!r} and {waits['retry_timeout']!r}."
-        ) from None

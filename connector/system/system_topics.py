@@ -183,7 +183,11 @@ def _records(
     table = reader.read_table(ledger, _NAMES if apart else (*_NAMES, *_DATA))
     names: Sequence[str] = table["key"].to_pylist()
     subscriptions: Sequence[bytes] = table["ordering_key"].to_pylist()
-    partitions = {name: partition_of(name) for name in set(names)}
+    topics = {name: TopicName.parse(name) for name in set(names)}
+    partitions = {
+        name: TopicPartition(each.partitioned_topic_name, each.partition_index)
+        for name, each in topics.items()
+    }
     kept: list[tuple[int, TopicPartition, str]] = []
     for row, name in enumerate(names):
         about, subscription = partitions[name], subscriptions[row].decode()
@@ -200,13 +204,3 @@ def _records(
     for row, about, subscription in kept:
         record = Record(about, subscription, values[row - first].as_py())
         yield StoredRecord(record, ledger.ledger_id, row, times[row - first] // 1000)
-
-
-def partition_of(name: str) -> TopicPartition:
-    """Read `str(TopicPartition)`.
-
-    >>> partition_of("persistent://public/default/flights-partition-3")
-    TopicPartition(topic='persistent://public/default/flights', partition=3)
-    """
-    topic = TopicName.parse(name)
-    return TopicPartition(topic.partitioned_topic_name, topic.partition_index)

@@ -9,7 +9,7 @@ look-ahead is passed over. Follows Pulsar 4's `PersistentStickyKeyDispatcherMult
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from pulsar_spark.selectors.sticky_key_selector import (
 )
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.message_redelivery import give_back
+from pulsar_spark.subscriptions.message_redelivery import Holder, give_back
 from pulsar_spark.subscriptions.subscription import Subscription
 
 _SPREAD = 2_654_435_761
@@ -72,13 +72,14 @@ def selector_changed(state: BrokerState, subscription: Subscription, out: Ready)
             out.revokes.append(revoke_of(subscription, consumer))
 
 
-def obeyed(state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready) -> None:
+def obeyed(holder: Holder) -> None:
     """Free the messages that were asked back, but for those reported as delivered."""
+    consumer = holder.consumer
     asked, consumer.revoked = consumer.revoked, NOTHING
     rest = asked.difference(consumer.delivered) if consumer.says_delivered else NOTHING
     for attempt in list(consumer.pending):
         given = consumer.take_back(attempt, rest)
-        give_back(state, subscription, out, consumer.options, attempt, given, seen=False)
+        give_back(holder, attempt, given, seen=False)
 
 
 def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
@@ -211,10 +212,7 @@ class StickyKeyRun:
         """The set's messages. KeyError if the state lacks one of its ledgers."""
         ids, columns, hashes = [], [], []
         for ledger_id in messages.ledger_ids:
-            ledger = state.ledgers.get(ledger_id)
-            if ledger is None:
-                raise KeyError(f"there is no ledger {ledger_id}")
-            entries, indexes, sizes, rows = _rows(messages, ledger)
+            entries, indexes, sizes, rows = _rows(messages, state.ledgers.of_id(ledger_id))
             ids.append(np.full(len(entries), ledger_id, np.int64))
             columns.append((entries, indexes, sizes))
             known = state.columns[ledger_id].sticky_key_hashes
@@ -223,8 +221,7 @@ class StickyKeyRun:
             else:
                 hashes.append(np.asarray(known)[rows].astype(np.int64))
         if not ids:
-            empty = np.zeros(0, np.int64)
-            return StickyKeyRun(empty, empty, empty, empty, empty)
+            return StickyKeyRun(*(np.zeros(0, np.int64) for _ in fields(StickyKeyRun)))
         entries, indexes, sizes = (np.concatenate(each) for each in zip(*columns, strict=True))
         slots = selector.slots_of(np.concatenate(hashes))
         return StickyKeyRun(np.concatenate(ids), entries, indexes, sizes, slots)

@@ -26,7 +26,7 @@ def capacities_of(
 ) -> tuple[dict[str, int], int, bool]:
     """(the room of each consumer that has any, that of all together, whether nothing new is read).
 
-    Notes who is blocked, and whether the subscription is.
+    Notes who is blocked, and whether the subscription is: once full, until half is acknowledged.
     """
     capacities, total = {}, 0
     for name, consumer in subscription.consumers.items():
@@ -35,10 +35,13 @@ def capacities_of(
         capacity = capacity_of(state, subscription, consumer, held)
         if capacity > 0:
             capacities[name] = capacity
-    blocked = _is_blocked_on_unacked(state, subscription, total)
     limit = state.policies.max_unacked_messages_per_subscription
+    if total >= limit > 0:
+        subscription.is_blocked = True
+    elif total < max(limit // 2, 1) or limit <= 0:  # half of 1 is 0, and nobody holds fewer
+        subscription.is_blocked = False
     room = limit - total if limit > 0 else sum(capacities.values())
-    return capacities, room, blocked
+    return capacities, room, subscription.is_blocked
 
 
 def capacity_of(
@@ -134,18 +137,6 @@ def grants_again(subscription: Subscription, consumer: Consumer, out: Ready) -> 
     said = PositionSet.union_of([consumer.revoked, *new])
     for attempt, held in sorted(consumer.pending.items()):
         _say(subscription, consumer, attempt, held.difference(said), out, again=True)
-
-
-def _is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: int) -> bool:
-    """Whether the subscription reads nothing new: full, and then until half is acknowledged."""
-    limit = state.policies.max_unacked_messages_per_subscription
-    if limit <= 0:
-        subscription.is_blocked = False
-    elif held >= limit:
-        subscription.is_blocked = True
-    elif held < max(limit // 2, 1):  # half of 1 is 0, and nobody holds fewer
-        subscription.is_blocked = False
-    return subscription.is_blocked
 
 
 def _say(

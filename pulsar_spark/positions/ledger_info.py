@@ -218,10 +218,9 @@ class LedgerList(Sequence[LedgerInfo]):
 
     def of_id(self, ledger_id: int) -> LedgerInfo:
         """The ledger of that id. KeyError if the list lacks it."""
-        ledger = self.get(ledger_id)
-        if ledger is None:
-            raise KeyError(f"the list has no ledger {ledger_id}")
-        return ledger
+        if ledger := self.get(ledger_id):
+            return ledger
+        raise KeyError(f"the list has no ledger {ledger_id}")
 
     def first_after(self, ledger_id: int) -> LedgerInfo | None:
         return self.first_at_or_after(ledger_id + 1)
@@ -250,8 +249,7 @@ class LedgerList(Sequence[LedgerInfo]):
 class LedgerColumn:
     """The ids and ledgers that several lists share: appended to and never changed otherwise.
 
-    A ledger from a snapshot is the number of its row there until somebody asks for it, so that
-    opening a topic of ten thousand ledgers builds none of them.
+    A ledger from a snapshot is the number of its row there until somebody asks for it.
     """
 
     __slots__ = ("_ledgers", "_load", "ids")

@@ -78,11 +78,12 @@ class PositionSet:
         Without `batch_indexes`, and where one is below 0, a row stands for a whole entry.
         `batch_sizes` goes with them. ValueError if an index is not below its batch's size.
         """
+        if len(entry_ids) and (entry_ids.min() < 0 or entry_ids.max() > MAX_ENTRY_ID):
+            raise ValueError(f"entry ids run from 0 to {MAX_ENTRY_ID}")
         if batch_indexes is None:
             return PositionSet(dict(_by_ledger(ledger_ids, entry_ids)))
         if batch_sizes is None:
             raise ValueError("batch indexes need their batch sizes")
-        _check_entry_ids(entry_ids)
         whole_rows = (batch_indexes < 0) | (batch_sizes == 1)
         if np.any((batch_indexes >= batch_sizes) & (batch_indexes >= 0)):
             raise ValueError("a batch index is not below its batch's size")
@@ -400,14 +401,8 @@ def _joined(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     return {**one, **other, **{e: batch_part.union(one[e], other[e], e) for e in both}}
 
 
-def _check_entry_ids(entry_ids: NDArray[Any]) -> None:
-    if len(entry_ids) and (entry_ids.min() < 0 or entry_ids.max() > MAX_ENTRY_ID):
-        raise ValueError(f"entry ids run from 0 to {MAX_ENTRY_ID}")
-
-
 def _by_ledger(ledger_ids: NDArray[Any], entry_ids: NDArray[Any]) -> Iterator[tuple[int, BitMap]]:
     """(ledger, bitmap of its entries); one pass for each run of a ledger, in any order."""
-    _check_entry_ids(entry_ids)
     if len(ledger_ids) and np.any(ledger_ids[1:] < ledger_ids[:-1]):
         order = np.argsort(ledger_ids, kind="stable")
         ledger_ids, entry_ids = ledger_ids[order], entry_ids[order]

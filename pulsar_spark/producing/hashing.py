@@ -77,9 +77,9 @@ def _hash_array(
         if not len(hashes):
             return np.zeros(len(values), np.int64)
         found = np.take(hashes, values.indices.fill_null(0).to_numpy(zero_copy_only=False))
+    elif pa.types.is_null(values.type):
+        return np.zeros(len(values), np.int64)
     else:
-        if pa.types.is_null(values.type):
-            return np.zeros(len(values), np.int64)
         found = hash_keys(values)
     if values.null_count:
         found[_nulls(values)] = 0
