@@ -131,8 +131,7 @@ def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
         place = (root.service_url, topic, subscription)
         if place in _known and topic not in cumulative:
             continue
-        kind = _type_of(root, topic, subscription)
-        if kind is None:
+        if (kind := _type_of(root, topic, subscription)) is None:
             continue
         _known.add(place)
         if topic in cumulative and kind.is_shared:
@@ -172,8 +171,7 @@ def _check(options: Options, schema: StructType) -> None:
     check_columns(schema, ACK_COLUMNS, "an acknowledgement", "rename the column, or drop it")
     if {"delay", "delay_ms"} <= set(schema.fieldNames()):
         raise InvalidMessageError("Columns delay and delay_ms mean the same: give one of them.")
-    missing = [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]
-    if missing:
+    if missing := [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]:
         raise InvalidMessageError(
             f"There is no column {missing[0]}. With subscriptionName a sink takes rows that "
             f"acknowledge: {', '.join(ACK_COLUMNS)}; the rows have {schema.fieldNames()}."

@@ -89,10 +89,8 @@ class SubscribedTopics:
         """A partition of an open topic. The retry letter topic is never read compacted."""
         if about not in self._views:
             compacted = self.options["readCompacted"] and about.topic != self.retry_topic
-            ledger = self._ledgers[about.topic]
-            self._views[about] = PartitionView(
-                ledger, about.partition, self.options, compacted=compacted
-            )
+            ledger, number = self._ledgers[about.topic], about.partition
+            self._views[about] = PartitionView(ledger, number, self.options, compacted=compacted)
         return self._views[about]
 
     def typed_ledgers(self) -> list[ManagedLedger]:

@@ -177,7 +177,7 @@ class ManagedLedger:
         publication = Publication(
             ledgers, application, term, deduplicate, read, producer, leaves, is_brokers, transaction
         )
-        patience_ms = BROKERS_PATIENCE_MS if is_brokers else None
+        patience_ms = BROKERS_PATIENCE_MS if is_brokers else MAX_TRANSACTION_TIMEOUT_MS
         committed = self.commit(publication.commit_on, patience_ms=patience_ms)
         assert committed is not None
         return committed
@@ -205,8 +205,9 @@ class ManagedLedger:
         return self.commit(build)
 
     def commit(
-        self, build: Build[_Answer], *, waits: bool = True, patience_ms: int | None = None
-    ) -> Commit | _Answer | None:
+        self, build: Build[_Answer], *,
+        waits: bool = True, patience_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
+    ) -> Commit | _Answer | None:  # fmt: skip
         """Commit what `build(state, commit_id, now_ms)` proposes, on the latest state.
 
         `build` is called again after every lost race. If it proposes no Commit, there is nothing
@@ -239,7 +240,7 @@ class ManagedLedger:
         """Finish, or abort, the open transaction at the log's end, if it is time; never wait."""
         with self._lock:
             self._follow()
-            self._settle(None)
+            self._settle(None, MAX_TRANSACTION_TIMEOUT_MS)
 
     def reader(self) -> closing[LedgerFileReader]:
         """Reads the data files, to the end of its `with`."""
@@ -342,7 +343,7 @@ class ManagedLedger:
             return None
         return commit if status is TxnStatus.COMMITTED else commit.aborted()
 
-    def _settle(self, mine: Transaction | None, patience_ms: int | None = None) -> bool:
+    def _settle(self, mine: Transaction | None, patience_ms: int) -> bool:
         """Whether the transaction `mine` may try its commit again.
 
         An open transaction that only lacks the decision is committed. One that is out of time, or
@@ -357,10 +358,8 @@ class ManagedLedger:
             self._load()  # the log was cleaned up past it
             return True
         decisions = TransactionDecisions(self.store, open_.id)
-        timeout_ms = min(open_.timeout_ms, MAX_TRANSACTION_TIMEOUT_MS)
-        if patience_ms is not None:
-            timeout_ms = min(timeout_ms, patience_ms)
-        out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= timeout_ms
+        waited_ms = self.clock() - min(since_ms, commit.timestamp_ms)
+        out_of_time = waited_ms >= min(open_.timeout_ms, patience_ms)
         if open_.complete:
             decisions.commit(open_.attempt)
         elif out_of_time or (mine is not None and mine.application == open_.application):

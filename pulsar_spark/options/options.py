@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError
 from pulsar_spark.options import option_values as values
@@ -43,8 +43,7 @@ class Scope(Flag):
     ANY = READ | WRITE
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option."""
 
     name: str

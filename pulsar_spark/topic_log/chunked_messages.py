@@ -43,7 +43,6 @@ class ChunkRun:
     total_bytes: int
 
     def to_json(self) -> list[Any]:
-        """The JSON in commits and snapshots."""
         return [*astuple(self)]
 
     @staticmethod
@@ -225,7 +224,10 @@ class ChunkedMessages:
                 held.next_chunk = run.chunk_id + run.count
         if held.next_chunk == run.num_chunks:
             return ChunkedMessage(run.uuid, held.parts, run.total_bytes)
-        self._keep(run.uuid, held)
+        self._pending[run.uuid] = held
+        if self.limits.auto_ack_oldest and len(self._pending) > self.limits.max_pending:
+            del self._pending[min(self._pending, key=lambda each: _begin(self._pending[each]))]
+            self.given_up += 1
         return None
 
     def _is_over(self, held: _Pending, run: ChunkRun, now_ms: int) -> bool:
@@ -236,12 +238,6 @@ class ChunkedMessages:
             return False
         same = (run.num_chunks, run.total_bytes) == (held.run.num_chunks, held.run.total_bytes)
         return run.chunk_id > held.next_chunk or not same
-
-    def _keep(self, uuid: str, held: _Pending) -> None:
-        self._pending[uuid] = held
-        if self.limits.auto_ack_oldest and len(self._pending) > self.limits.max_pending:
-            del self._pending[min(self._pending, key=lambda each: _begin(self._pending[each]))]
-            self.given_up += 1
 
 
 def _begin(held: _Pending) -> Position:

@@ -35,7 +35,6 @@ class CompactedLedgers:
 
     @property
     def files(self) -> set[str]:
-        """The data files of the compacted ledgers."""
         return {each.file for each in self.ledgers}
 
     @cached_property

@@ -97,7 +97,6 @@ class Commit:
         return Commit(self.number, self.commit_id, self.timestamp_ms, transaction=self.transaction)
 
     def to_json(self) -> bytes:
-        """The canonical bytes of the log file."""
         application, transaction = self.application, self.transaction
         record = {
             "number": self.number,
@@ -199,10 +198,7 @@ def _apart(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:
 
 
 def _seal(value: Sequence[int]) -> FileSeal | None:
-    if not value:
-        return None
-    size_bytes, footer_crc32 = value
-    return FileSeal(_count(size_bytes), _count(footer_crc32))
+    return FileSeal(*map(_count, value)) if value else None
 
 
 def _whole(value: Any) -> int:

@@ -93,13 +93,11 @@ class PartitionState:
 
     @property
     def compacted_files(self) -> set[str]:
-        """The files of its compacted part."""
         return self.compacted.files if self.compacted else set()
 
     def ledgers_left(self) -> LedgerList:
         """Its ledgers, and trimmed ones of which compaction has kept messages."""
-        ledgers = self.ledgers
-        return ledgers if self.compacted is None else self.compacted.with_log(ledgers)
+        return self.compacted.with_log(self.ledgers) if self.compacted else self.ledgers
 
     def trimmable(self, before: int, now_ms: int) -> tuple[int, ...]:
         """The ids of the ledgers below `before` that may go.
