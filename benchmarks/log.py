@@ -110,8 +110,8 @@ class WithFile:
     def __call__(self) -> None:
         with LedgerFileWriter(self.ledger.store, self.ledger.folder) as writer:
             writer.write(self.rows)
-            written = writer.close()
-        self.ledger.append([new_ledger(written.path)])
+            writer.close()
+        self.ledger.append([new_ledger(writer.path)])
 
 
 def commits(store: ObjectStore, versions: int) -> list[Figures]:
@@ -157,10 +157,10 @@ def files(store: ObjectStore) -> list[Figures]:
     with LedgerFileWriter(store, ledger.folder) as writer:
         started = time.perf_counter()
         writer.write(many)
-        written = writer.close()
+        writer.close()
         elapsed = (time.perf_counter() - started) * 1000
     found.append(figures("write 327,680 messages of 100 bytes, durable", [elapsed]))
-    big = new_ledger(written.path, 327_680).numbered(0)
+    big = new_ledger(writer.path, 327_680).numbered(0)
 
     def read() -> None:
         reader = LedgerFileReader(store, ledger.folder, "benchmark")

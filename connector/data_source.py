@@ -51,7 +51,6 @@ class PulsarliteDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name by which users ask for the format."""
         return "pulsarlite"
 
     def schema(self) -> StructType:
@@ -75,16 +74,12 @@ class PulsarliteDataSource(DataSource):
         self.parsed.check_scope(Scope.BATCH_READ)
         return PulsarliteReader(self.parsed, self.root, schema)
 
-    def streamReader(  # noqa: N802 - Spark's name
-        self,
-        schema: StructType,
-    ) -> PulsarliteStreamReader | SubscriptionStreamReader:
+    def streamReader(self, schema: StructType) -> PulsarliteStreamReader | SubscriptionStreamReader:  # noqa: N802
         from pulsar_spark.connector.source.stream_reader import PulsarliteStreamReader
         from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
 
         if self.parsed.has("subscriptionName"):
             return SubscriptionStreamReader(self.parsed, self.root, schema)
-
         return PulsarliteStreamReader(self.parsed, self.root, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarliteWriter:
@@ -93,11 +88,7 @@ class PulsarliteDataSource(DataSource):
         self.parsed.check_scope(Scope.BATCH_WRITE)
         return PulsarliteWriter(self._sink(schema, overwrite=overwrite))
 
-    def streamWriter(  # noqa: N802 - Spark's name
-        self,
-        schema: StructType,
-        overwrite: bool,
-    ) -> PulsarliteStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarliteStreamWriter:  # noqa: N802
         from pulsar_spark.connector.sink.stream_writer import PulsarliteStreamWriter
 
         spare_the_garbage_collector()  # Spark asks a process that it keeps, once a micro-batch

@@ -49,9 +49,6 @@ LOCAL: dict[str, str] = {
 }
 """With a local master, whose checkpoints mostly lie on a local disk."""
 
-BATCH_BYTES = 30_000_000
-MOST_BATCH_ROWS = 60_000
-
 
 def session(
     app_name: str = "pulsarlite",
@@ -91,25 +88,18 @@ def configuration(
     settings: dict[str, object], *, message_bytes: int | None = None, master: str = "local[*]"
 ) -> dict[str, str]:
     """Spark's settings: the defaults, overridden by `settings`."""
-    by_number = {} if message_bytes is None else _by_number(message_bytes)
-    local = LOCAL if master.startswith("local") else {}
-    merged: dict[str, object] = {**DEFAULTS, **local, **by_number, **settings}
+    merged: dict[str, object] = {**DEFAULTS, **(LOCAL if master.startswith("local") else {})}
+    if message_bytes is not None:
+        if message_bytes < 1:
+            raise InvalidOptionError(f"message_bytes is {message_bytes}: it has to be 1 or more.")
+        # This very number makes Spark not measure a batch of rows after each of them.
+        merged["spark.sql.execution.arrow.maxBytesPerBatch"] = 2147483647
+        rows = min(60_000, max(1, 30_000_000 // message_bytes))
+        merged["spark.sql.execution.arrow.maxRecordsPerBatch"] = rows
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in merged.items()
+        for name, value in (merged | settings).items()
         if value is not None
-    }
-
-
-def _by_number(message_bytes: int) -> dict[str, str]:
-    """Arrow batches of so many messages, of which Spark measures none."""
-    if message_bytes < 1:
-        raise InvalidOptionError(f"message_bytes is {message_bytes}: it has to be 1 or more.")
-    rows = min(MOST_BATCH_ROWS, max(1, BATCH_BYTES // message_bytes))
-    return {
-        # This very number makes Spark not measure a batch of rows after each of them.
-        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(rows),
     }
 
 

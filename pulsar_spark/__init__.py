@@ -32,22 +32,10 @@ if TYPE_CHECKING:
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Message",
-    "PulsarliteError",
-    "Reject",
-    "RetryLater",
-    "__version__",
-    "acknowledge",
-    "acknowledge_cumulative",
-    "deduplicate",
-    "negative_acknowledge",
-    "process",
-    "reconsume_later",
-    "register",
-    "session",
-    "standalone",
-    "transaction",
-]
+    "Message", "PulsarliteError", "Reject", "RetryLater", "__version__", "acknowledge",
+    "acknowledge_cumulative", "deduplicate", "negative_acknowledge", "process",
+    "reconsume_later", "register", "session", "standalone", "transaction",
+]  # fmt: skip
 
 _HOME_OF = {
     "Message": "pulsar_spark.connector.functions.processing",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -50,24 +50,22 @@ Rows = dict[str, Numbers]
 Properties = tuple[tuple[str, str], ...]
 Furthest = tuple[Position, int, int]
 """(entry, batch index, batch size)."""
+Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]
+"""By attempt, delay in milliseconds, properties, and whether dead letters at once."""
 K = TypeVar("K")
 
 
 @dataclass(slots=True)
 class Acknowledgments:
-    """The acknowledgements and rejections of one topic partition. Pickles."""
+    """The acknowledgements and rejections of one topic partition, each by attempt. Pickles."""
 
     individual: dict[int | None, PositionSet] = field(default_factory=dict)
-    """By attempt."""
     cumulative: dict[int | None, Furthest] = field(default_factory=dict)
-    """By attempt, the furthest."""
     rejected: Rejected = field(default_factory=dict)
-    """By attempt, delay in milliseconds, properties, and whether dead letters at once."""
     later: dict[tuple[int | None, int, int, Properties], PositionSet] = field(default_factory=dict)
-    """By attempt, delay in milliseconds, times it was reconsumed so far, and properties."""
+    """By delay in milliseconds, times it was reconsumed so far, and properties too."""
 
     def join(self, other: Acknowledgments) -> None:
-        """Add another task's findings."""
         _join(self.individual, other.individual)
         for attempt, furthest in other.cumulative.items():
             self.cumulative[attempt] = max(furthest, self.cumulative.get(attempt, furthest))
@@ -126,15 +124,6 @@ def fold(batches: Iterable[pa.RecordBatch], root: Root, topic: str | None) -> Fo
     return folded
 
 
-def join_all(parts: Iterable[Folded]) -> Folded:
-    """The findings of all tasks."""
-    joined: Folded = {}
-    for part in parts:
-        for about, found in part.items():
-            joined.setdefault(about, Acknowledgments()).join(found)
-    return joined
-
-
 def _report(subscription: str, by_attempt: dict[int | None, Cursor]) -> Report:
     return Report(
         subscription,
@@ -142,9 +131,6 @@ def _report(subscription: str, by_attempt: dict[int | None, Cursor]) -> Report:
         acknowledged=by_attempt.get(None, Cursor()),
         acknowledged_attempts={a: each for a, each in by_attempt.items() if a is not None},
     )
-
-
-Rejected = dict[tuple[int | None, int | None, Properties, bool], PositionSet]
 
 
 def _with_few_errors(rejected: Rejected) -> Rejected:
@@ -166,9 +152,6 @@ def _with_few_errors(rejected: Rejected) -> Rejected:
 def _join(mine: dict[K, PositionSet], theirs: Mapping[K, PositionSet]) -> None:
     for key, messages in theirs.items():
         mine[key] = mine[key].union(messages) if key in mine else messages
-
-
-# -- rows to columns -----------------------------------------------------------------------------
 
 
 def _fold(table: pa.Table, root: Root, topic: str | None, folded: Folded) -> None:
@@ -289,9 +272,6 @@ def _batch_sizes(rows: Rows, about: TopicPartition, state: TopicState) -> Number
     return sizes
 
 
-# -- single columns ------------------------------------------------------------------------------
-
-
 def _numbers(table: pa.Table, name: str) -> Numbers:
     """A column of whole numbers; -1 for a null or a missing column."""
     if name not in table.column_names:
@@ -304,8 +284,7 @@ def _numbers(table: pa.Table, name: str) -> Numbers:
                 "to name the message that it is about."
             )
         column = pc.fill_null(column, -1)
-    values: Numbers = column.cast(pa.int64()).to_numpy()
-    return values
+    return np.asarray(column.cast(pa.int64()), np.int64)
 
 
 def _delays(column: pa.ChunkedArray) -> Numbers:
@@ -325,8 +304,7 @@ def _delays(column: pa.ChunkedArray) -> Numbers:
     given = pc.fill_null(column, -1).cast(pa.int64())
     if pc.any(pc.and_(pc.less(given, 0), column.is_valid())).as_py():
         raise InvalidMessageError("Column delay has values below 0: a delay is 0 or more.")
-    values: Numbers = given.to_numpy()
-    return values
+    return np.asarray(given, np.int64)
 
 
 def _kinds(table: pa.Table) -> Numbers:
@@ -342,8 +320,7 @@ def _kinds(table: pa.Table) -> Numbers:
             f"Column ack_type has {', '.join(map(repr, wrong[:5]))}, and takes {', '.join(KINDS)}, "
             "in any case, or null for the first."
         )
-    kinds: Numbers = found.to_numpy().astype(np.int64)
-    return kinds
+    return np.asarray(found, np.int64)
 
 
 def _topics(table: pa.Table, topic: str | None) -> tuple[Numbers, list[str]]:
@@ -358,7 +335,7 @@ def _topics(table: pa.Table, topic: str | None) -> tuple[Numbers, list[str]]:
             "that have none."
         )
     encoded = column.dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+    return np.asarray(encoded.indices, np.int64), encoded.dictionary.to_pylist()
 
 
 def _properties(table: pa.Table, rejecting: Numbers) -> tuple[Numbers, list[Properties]]:
@@ -387,9 +364,7 @@ def _taken_column(table: pa.Table, name: str, rows: Numbers, kind: pa.DataType) 
 
 def _text_codes(texts: pa.Array) -> Numbers:
     """Equal numbers for equal texts; -1 for null."""
-    indices = texts.dictionary_encode().indices
-    codes: Numbers = pc.fill_null(indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes
+    return np.asarray(pc.fill_null(texts.dictionary_encode().indices, -1), np.int64)
 
 
 def _map_codes(maps: pa.Array) -> Numbers:
@@ -398,9 +373,6 @@ def _map_codes(maps: pa.Array) -> Numbers:
     pairs = _factorized([_text_codes(flat.keys), _text_codes(flat.items)])
     lists = pa.ListArray.from_arrays(flat.offsets, pa.array(pairs).cast(pa.string()))
     return _text_codes(pc.binary_join(lists, ","))
-
-
-# -- grouping ------------------------------------------------------------------------------------
 
 
 def _taken(rows: Rows, chosen: Numbers) -> Rows:
@@ -426,10 +398,9 @@ def _groups(keys: list[Numbers]) -> Iterator[Numbers]:
 
 def _factorized(keys: list[Numbers]) -> Numbers:
     """One number for each combination of values, from 0."""
-    codes: Any = np.zeros(len(keys[0]), np.int64)
+    codes = np.zeros(len(keys[0]), np.int64)
     for key in keys:
         distinct, inverse = np.unique(key, return_inverse=True)
         codes = codes * len(distinct) + inverse.reshape(-1)
         codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
-    result: Numbers = codes
-    return result
+    return codes

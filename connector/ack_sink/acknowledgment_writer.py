@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded, fold, join_all
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, Folded, fold
 from pulsar_spark.connector.spark.message_columns import check_columns
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.subscription_admin import subscriptions
@@ -108,7 +109,9 @@ def tell(
 
 def records_of(root: Root, subscription: str, found: Iterable[Folded]) -> list[Record]:
     """The commands to the brokers. BrokerRefusedError as `check_subscription`."""
-    joined = join_all(found)
+    joined: Folded = {}
+    for about, said in chain.from_iterable(part.items() for part in found):
+        joined.setdefault(about, Acknowledgments()).join(said)
     check_subscription(root, subscription, joined)
     return [
         Record.of(about, subscription, command)
@@ -128,8 +131,7 @@ def check_subscription(root: Root, subscription: str, joined: Folded) -> None:
         place = (root.service_url, topic, subscription)
         if place in _known and topic not in cumulative:
             continue
-        kind = _type_of(root, topic, subscription)
-        if kind is None:
+        if (kind := _type_of(root, topic, subscription)) is None:
             continue
         _known.add(place)
         if topic in cumulative and kind.is_shared:
@@ -169,8 +171,7 @@ def _check(options: Options, schema: StructType) -> None:
     check_columns(schema, ACK_COLUMNS, "an acknowledgement", "rename the column, or drop it")
     if {"delay", "delay_ms"} <= set(schema.fieldNames()):
         raise InvalidMessageError("Columns delay and delay_ms mean the same: give one of them.")
-    missing = [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]
-    if missing:
+    if missing := [name for name in ("ledger_id", "entry_id") if name not in schema.fieldNames()]:
         raise InvalidMessageError(
             f"There is no column {missing[0]}. With subscriptionName a sink takes rows that "
             f"acknowledge: {', '.join(ACK_COLUMNS)}; the rows have {schema.fieldNames()}."

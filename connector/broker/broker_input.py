@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import InputRow, Phase
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, described
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import (
     Command,
@@ -59,20 +59,18 @@ _log = logging.getLogger(__name__)
 
 
 class BatchInput(InputPartition):
-    """The input of the batch from one offset to the next. One task reads it: it is small."""
+    """The input of the batch from one offset to the next."""
 
     def __init__(self, root: Root, start: BrokerOffset, end: BrokerOffset) -> None:
         self._root, self._start, self._end = root, start, end
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as Spark takes them."""
         for row in self.rows():
             yield pa.RecordBatch.from_pylist([row._asdict()], INPUT_SCHEMA)
 
     def rows(self) -> Iterator[InputRow]:
         """The rows, in no particular order: each says where it stands."""
-        for row in self._untimed():
-            yield row._replace(now_ms=self._end.now_ms)
+        return (row._replace(now_ms=self._end.now_ms) for row in self._untimed())
 
     def _untimed(self) -> Iterator[InputRow]:
         start, end = self._start, self._end
@@ -113,11 +111,8 @@ class BatchInput(InputPartition):
             return
         commands = SystemTopic(self._root, COMMANDS)
         commands.refresh()
-
-        def is_new(about: TopicPartition, _subscription: str) -> bool:
-            return about not in end.aside
-
-        for stored in commands.read(first, end.commands, keep=is_new):
+        new = commands.read(first, end.commands, keep=lambda about, _: about not in end.aside)
+        for stored in new:
             about, data = stored.record.about, stored.record.data
             place = stored.ledger_id, stored.row
             if stored.ledger_id >= since.get(about, start.commands):
@@ -165,7 +160,7 @@ def _log_rows(root: Root, about: TopicPartition, before: int, last: int) -> list
         commits = ledger.commits(before + 1, last) if before >= 0 else None
         if commits is None:  # some are gone, or none was ever heard
             commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
-        with closing(LedgerFileReader(ledger.store, ledger.folder, about.topic)) as reader:
+        with ledger.reader() as reader:
             return [row for each in commits for row in _commit_rows(ledger, about, each, reader)]
     except TopicNotFoundError:
         return []
@@ -197,7 +192,7 @@ def _whole_state(ledger: ManagedLedger, partition: int, last: int, *, heard: boo
     return replace(
         whole,
         ledgers=ledgers,
-        hidden={partition: broker_rows.messages_json(hidden)} if hidden else {},
+        hidden={partition: Cursor(individually_deleted=hidden).to_json_value()} if hidden else {},
         compacted={} if compacted is None else {partition: compacted.to_json_value()},
         trimmed={partition: tuple(each for each in range(ended) if there.get(each) is None)},
     )

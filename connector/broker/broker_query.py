@@ -16,7 +16,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -52,9 +52,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "pulsarlite_broker"
 LONGEST_LAST_BATCH_S: Final = 15.0
-"""How long `stop` waits for the micro-batch that runs, ..."""
-LOOK_S: Final = 0.05
-"""... and how often it looks."""
+"""How long `stop` waits for the micro-batch that runs."""
 CHECK_S: Final = 0.25
 """How often a broker looks whether its query runs."""
 FIRST_RESTART_S: Final = 1.0
@@ -104,7 +102,7 @@ class BrokerDataSource(DataSource):
         return BrokerStreamWriter(self._root, self._term)
 
 
-class Broker:
+class Broker(AbstractContextManager["Broker"]):
     """A running broker. Also a context manager, which stops it at its end.
 
     A failed query is started again, each time later, unless its error can't pass.
@@ -150,7 +148,7 @@ class Broker:
                 while self.query.isActive and clock.monotonic_s() < deadline_s:
                     if not self.query.status["message"].startswith("Processing"):
                         break
-                    clock.sleep(LOOK_S)
+                    clock.sleep(0.05)
                 self.query.stop()
         finally:
             self._thread.join()
@@ -167,9 +165,8 @@ class Broker:
     def status(self) -> dict[str, Any]:
         """Whether it serves, its term, its micro-batches, its topics, and what went wrong.
 
-        `error` is what ended it. `restarts`: how often a failed query was started again;
-        `restart_error`: the error of the last. `set_aside`: the topic partitions that it can't
-        serve for now, each with the reason.
+        `error` is what ended it, `restart_error` what the last restart is due to; `set_aside`
+        gives the reason for each topic partition that it can't serve for now.
         """
         progress = self._progress = self.query.lastProgress or self._progress
         sources = progress["sources"] if progress else []
@@ -192,14 +189,10 @@ class Broker:
             "error": None if self._error is None else str(self._error),
         }
 
-    def __enter__(self) -> Broker:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _serve(self) -> None:
-        """Look after the query, and tell those who wait when it is over."""
         try:
             self._error = self._await_end()
         except Exception as error:  # noqa: BLE001 - whoever waits for the end raises it
@@ -247,9 +240,12 @@ class Broker:
             return None
 
     def _may_pass(self, error: Exception) -> bool:
-        text = str(error)
-        lasts = any(f"[{each.condition}]" in text for each in LASTING)
-        return not lasts and not _is_stopped(self._spark)
+        """Not if the application is over, which of a session without a context the server says."""
+        if any(f"[{each.condition}]" in str(error) for each in LASTING):
+            return False
+        context = getattr(self._spark, "_sc", None)
+        gateway = getattr(context, "_jsc", None)
+        return context is None or (gateway is not None and not gateway.sc().isStopped())
 
 
 def standalone(
@@ -327,7 +323,6 @@ def default_checkpoint(root: Root) -> str:
 def _start(
     spark: SparkSession, root: Root, term: int, checkpoint: str, state_partitions: int
 ) -> StreamingQuery:
-    """Start the query with the settings that it needs; the session gets its own back."""
     spark.dataSource.register(BrokerDataSource)
     spark.createDataFrame([], "nothing int")  # makes it this thread's session, which `start` asks
     options = {**root.options, "term": str(term)}
@@ -364,10 +359,3 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
                     spark.conf.unset(name)
                 else:
                     spark.conf.set(name, held)
-
-
-def _is_stopped(spark: SparkSession) -> bool:
-    """Whether its application is over. For a session without a context the server decides."""
-    context = getattr(spark, "_sc", None)
-    gateway = getattr(context, "_jsc", None)
-    return context is not None and (gateway is None or bool(gateway.sc().isStopped()))

@@ -62,7 +62,6 @@ COMMANDS_KEPT = 2_000
 """Ledgers of `__commands` that stay: at least a batch's, as the batch may set a partition aside."""
 SYSTEM_GRACE_MS = 10 * 60 * 1000
 """How long trimmed files of the system topics stay."""
-ABOUT_BATCHES = TopicPartition(str(DISPATCH), 0)
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +80,6 @@ class SteppedTask(WriterCommitMessage):
 
 
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
-    """Writes what the brokers of one root want done."""
-
     def __init__(self, root: Root, term: int) -> None:
         self._root, self._term = root, term
 
@@ -135,7 +132,7 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
             elif row.kind == broker_rows.TRIM:
                 task.trims.append((about, parse_json(row.data)))
             elif row.kind == broker_rows.OFFSET:
-                records.append(Record(ABOUT_BATCHES, OFFSET_RECORD, row.data))
+                records.append(Record(TopicPartition(str(DISPATCH), 0), OFFSET_RECORD, row.data))
                 task.offset = row.data
     dispatch = SystemTopic(root, DISPATCH)
     shards += _last_shards_of(dispatch, failed)

@@ -62,15 +62,10 @@ COMMANDS_AT_ONCE = 2_000
 SNAPSHOT_EVERY = 1_000
 """Ledgers of `__dispatch` between snapshots: batches that write all shards anew."""
 
-_SUBSCRIBE = b'{"$":"Subscribe",'
-"""The beginning of such a command: most others are long, and not looked into here."""
-
 _log = logging.getLogger(__name__)
 
 
 class BrokerStreamReader(DataSourceStreamReader):
-    """Looks for the broker query's next batch, and reads it."""
-
     def __init__(self, root: Root) -> None:
         self._root, self._clock = root, root.clock
         self._commands = SystemTopic(root, COMMANDS)
@@ -112,8 +107,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         return end.to_json_value()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun, ended = BrokerOffset.from_json_value(start), BrokerOffset.from_json_value(end)
-        return [self.input_of(begun, ended)]
+        return [self.input_of(*map(BrokerOffset.from_json_value, (start, end)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, BatchInput)
@@ -132,9 +126,7 @@ class BrokerStreamReader(DataSourceStreamReader):
             self._committed = begun
             for each in begun.lapsed:
                 self._root.store.delete(each.path if isinstance(each, Lease) else each)
-        if end is None:
-            end = self._look(begun)
-        if end is not None:
+        if (end := end or self._look(begun)) is not None:
             self._news_s = self._clock.monotonic_s()
         return end
 
@@ -151,9 +143,9 @@ class BrokerStreamReader(DataSourceStreamReader):
         Time until then counts in full for leases: it is no pause of the watcher.
         """
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
-        instants = [*self._due.values()]
-        instants += [ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values()]
-        watched = {path for path, _ in leases(self._root.store)}
+        tries = (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
+        instants = [*self._due.values(), *tries]
+        watched = set(leases(self._root.store))
         watched |= {each.path for known in self._consumers.values() for each in known}
         if watched:
             look_s = max(self._look_at_leases_s, self._watch.look_by_s(watched, self._lease_ms))
@@ -196,11 +188,12 @@ class BrokerStreamReader(DataSourceStreamReader):
         )  # fmt: skip
 
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
-        """One look at everything; None if there is nothing to do."""
         base = self._as_stepped(start)
         now_ms = max(self._clock.wall_ms(), start.now_ms)
         commands, hosted, seen, unread_ms = self._new_commands(base)
-        resting = self._resting(start, base)
+        now_s = self._clock.monotonic_s()
+        tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
+        resting = base.aside.keys() - tried
         logs, unreadable = self._logs_of({each.topic for each in hosted if each not in resting})
         partitions, created = self._grown(base, hosted, logs, seen)
         again = start.aside.keys() - resting
@@ -263,11 +256,10 @@ class BrokerStreamReader(DataSourceStreamReader):
         failed: dict[TopicPartition, str] = {}
         if stop <= self._dispatch_read:
             return failed
-
-        def is_kept(_about: TopicPartition, to: str) -> bool:
-            return to in ("", ASIDE_RECORD)
-
-        for stored in self._dispatch.read(self._dispatch_read, stop, keep=is_kept):
+        told = self._dispatch.read(
+            self._dispatch_read, stop, keep=lambda _, to: to in ("", ASIDE_RECORD)
+        )
+        for stored in told:
             record, about = stored.record, stored.record.about
             if record.subscription == ASIDE_RECORD:
                 failed[about] = record.data.decode()
@@ -303,12 +295,6 @@ class BrokerStreamReader(DataSourceStreamReader):
             unread_ms = next(self._commands.read(stop, stop + 1)).publish_time_ms
         return stop, hosted, seen, unread_ms
 
-    def _resting(self, start: BrokerOffset, base: BrokerOffset) -> set[TopicPartition]:
-        """The partitions that are set aside and not to be tried again yet."""
-        now_s = self._clock.monotonic_s()
-        tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
-        return {*base.aside} - tried
-
     def _logs_of(self, topics: set[str]) -> tuple[dict[str, int], dict[str, str]]:
         """(the last commit of each topic that exists, the errors of those that can't be read)."""
         numbers: dict[str, int] = {}
@@ -323,7 +309,6 @@ class BrokerStreamReader(DataSourceStreamReader):
         return numbers, errors
 
     def _log_of(self, topic: str) -> ManagedLedger | None:
-        """The topic's log, refreshed; None if there is no such topic."""
         ledger = self._logs.get(topic)
         if ledger is None:
             now_s = self._clock.monotonic_s()
@@ -378,24 +363,21 @@ class BrokerStreamReader(DataSourceStreamReader):
             for each in consumers if about not in aside else ():
                 held = known.setdefault(each.path, each)
                 known[each.path] = replace(held, partitions=(*held.partitions, about))
-        written = dict(leases(self._root.store))
-        self._leases = {path: self._lease(path) for path in written}
+        store = self._root.store
+        written = leases(store)
+        self._leases = {path: self._leases.get(path) or read_lease(store, path) for path in written}
         signs = {**dict.fromkeys(known), **written}
         over = self._watch.lapsed(signs, self._lease_ms)
         for path in over:
             if path not in known and self._leases[path] is not None:
-                self._root.store.delete(path)
+                store.delete(path)
         return tuple(known[path] for path in over if path in known)
-
-    def _lease(self, path: str) -> Lease | None:
-        return self._leases.get(path) or read_lease(self._root.store, path)
 
     def _lease_ms(self, path: str) -> int:
         lease = self._leases.get(path)
         return DEFAULT_LEASE_MS if lease is None else lease.lease_ms
 
     def _snapshot_is_due(self) -> bool:
-        """Whether `__dispatch` has grown by SNAPSHOT_EVERY since the last snapshot."""
         if self._snapshot_at is None:
             self._snapshot_at = self._dispatch.first_ledger() if self._dispatch.exists() else 0
         if self._dispatch_read - self._snapshot_at < SNAPSHOT_EVERY:
@@ -414,7 +396,7 @@ class BrokerStreamReader(DataSourceStreamReader):
 
 def _partitions_seen(record: Record) -> int | None:
     """The number of the topic's partitions that a Subscribe names; None in any other command."""
-    if not record.data.startswith(_SUBSCRIBE):
+    if not record.data.startswith(b'{"$":"Subscribe",'):  # others are long: not decoded
         return None
     try:
         command = record.item()

@@ -9,6 +9,7 @@ does. It shows life as long as somebody calls `turn`. Stands where `broker_query
 from __future__ import annotations
 
 import uuid
+from contextlib import AbstractContextManager
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -35,14 +36,13 @@ CHECKPOINT_FORMAT: Final = StoredFormat(
 Brokers = dict[tuple[str, int], HostedBroker]
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
     """Serves one root, as long as somebody calls `turn`."""
 
     def __init__(self, root: Root, checkpoint: str | None = None) -> None:
         """`checkpoint` is a file's path below the root; a batch under way there is repeated now.
 
-        Without one the broker begins at the states in `__dispatch`. BrokerBusyError if another
-        broker of the root shows life: one that left a sign is watched for some seconds.
+        BrokerBusyError if another broker of the root shows life: one that left a sign is watched.
         StaleCheckpointError if the checkpoint is not the newest; BrokerFencedError, now or at a
         `turn`, if another broker has taken over since.
         """
@@ -86,10 +86,7 @@ class EmbeddedBroker:
 
     def until_quiet(self) -> int:
         """Take turns until there is nothing to do; the number of batches."""
-        batches = 0
-        while self.turn():
-            batches += 1
-        return batches
+        return sum(1 for _ in iter(self.turn, False))
 
     def next_due_ms(self) -> int | None:
         """The instant of the next possible work, if nobody says or publishes anything before."""
@@ -98,9 +95,6 @@ class EmbeddedBroker:
     def close(self) -> None:
         """Show no more life: another broker may begin at once."""
         self._sign.remove()
-
-    def __enter__(self) -> EmbeddedBroker:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -128,8 +122,8 @@ class EmbeddedBroker:
         """Name the batch in the checkpoint; StaleCheckpointError if another broker wrote it."""
         if self._checkpoint is None:
             return
-        begun, ended = self.offset.to_json_value(), end.to_json_value()
-        value = {"broker": self._id, "batch": number, "start": begun, "end": ended}
+        offsets = {"start": self.offset.to_json_value(), "end": end.to_json_value()}
+        value = {"broker": self._id, "batch": number, **offsets}
         data = CHECKPOINT_FORMAT.encode(value)
 
         def change(there: bytes | None) -> bytes | None:
@@ -165,6 +159,5 @@ class EmbeddedBroker:
 
 
 def _stored(dispatch: SystemTopic, stop_ledger: int) -> Brokers:
-    """The brokers as of that ledger of `__dispatch`."""
-    _, shards = last_shards(dispatch, stop_ledger)
+    shards = last_shards(dispatch, stop_ledger)[1]
     return {about: HostedBroker(held) for about, held in shards.items()}

@@ -43,12 +43,8 @@ ANY_SCHEMA: Final = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE
 _IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 _COPIED: Final = ("key", "ordering_key", "value", "event_time", "properties")
 _VERSION: Final = "schema_version"
-_SCHEMA: Final = StructType(
-    [column.field for column in READ_COLUMNS if column.name in (*_IDS, *_COPIED, _VERSION)]
-)
-_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
-_ANY_PROPERTIES: Final = pa.map_(pa.binary(), pa.binary())
-_TIME: Final = pa.timestamp("us", "UTC")
+_READ: Final = (*_IDS, *_COPIED, _VERSION)
+_SCHEMA: Final = StructType([each.field for each in READ_COLUMNS if each.name in _READ])
 
 
 def write_letters(
@@ -59,9 +55,8 @@ def write_letters(
     for letter in letters:
         name = TopicName.parse(letter.topic)
         root.open_or_create(name, 1, SETTINGS)
-        options = Options.parse(
-            {**root.options, "topic": letter.topic, "maxMessageSize": str(LARGEST)}
-        )
+        given = {**root.options, "topic": letter.topic, "maxMessageSize": str(LARGEST)}
+        options = Options.parse(given)
         for schema, copies in _by_schema(root, about, letter):
             written += write_messages(copies, options, root, schema, enforced=False)
     return written
@@ -96,20 +91,20 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:
     columns = {name: batch.column(name) for name in _COPIED}
     ids = zip(*(batch.column(name).to_pylist() for name in _IDS), strict=True)
-    held = batch.column("properties").cast(_ANY_PROPERTIES).to_pylist()
+    held = batch.column("properties").cast(pa.map_(pa.binary(), pa.binary())).to_pylist()
     properties = [
         list(letter_properties(letter, _id(ledgers, *each), _texts(mine or ())).items())
         for each, mine in zip(ids, held, strict=True)
     ]
-    columns["properties"] = pa.array(properties, _PROPERTIES)
+    columns["properties"] = pa.array(properties, pa.map_(pa.string(), pa.string()))
     if letter.deliver_at_ms is not None:
-        at = pa.scalar(letter.deliver_at_ms * 1000, _TIME)
+        at = pa.scalar(letter.deliver_at_ms * 1000, pa.timestamp("us", "UTC"))
         columns["deliver_at"] = pa.repeat(at, batch.num_rows)
     return pa.RecordBatch.from_pydict(columns)
 
 
 def _texts(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Any]:
-    """A message's properties as text; older versions published bytes that are no UTF-8 too."""
+    """As text: older versions published bytes that are no UTF-8 too."""
     return {
         key.decode(errors="replace"): value if value is None else value.decode(errors="replace")
         for key, value in pairs
@@ -122,6 +117,5 @@ def _id(
     """The id as Pulsar writes it: a message that is an entry of its own has no batch index."""
     ledger = ledgers.get(ledger_id)
     size = 1 if ledger is None else ledger.batch_sizes.size_of(entry_id)
-    if size == 1:
-        return MessageId(ledger_id, entry_id, partition)
-    return MessageId(ledger_id, entry_id, partition, batch_index, size)
+    place = () if size == 1 else (batch_index, size)
+    return MessageId(ledger_id, entry_id, partition, *place)

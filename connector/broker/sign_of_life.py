@@ -60,10 +60,9 @@ class _Signer:
 
 
 class SignOfLife:
-    """The sign of one broker."""
+    """The sign of one broker. Making it writes nothing yet."""
 
     def __init__(self, root: Root) -> None:
-        """Writes nothing yet."""
         self._store, self._service_url = root.store, root.service_url
         self._me = _Signer(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
         self._shown_s = -inf

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -41,8 +42,6 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
 from pulsar_spark.topic_name import TopicPartition
 
-RECEIVER_QUEUE_SIZE: Final = "1000"
-"""Pulsar's default."""
 GROUPED: Final = 1000
 """The number of acknowledgements that are sent at once, however short they have waited."""
 _COLUMNS: Final = read_schema(include_properties=True, consumer=True)
@@ -72,7 +71,7 @@ class ReceivedMessage:
         return TopicPartition(self.topic, max(self.message_id.partition, 0))
 
 
-class MessageConsumer:
+class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     """One consumer of a subscription. Also a context manager, which closes it at its end."""
 
     def __init__(
@@ -88,7 +87,7 @@ class MessageConsumer:
         which counts as delivered. Acknowledgements wait for the group time, so that others join
         them. InvalidOptionError if an option is wrong, TopicNotFoundError if there is no topic.
         """
-        given = {"receiverQueueSize": RECEIVER_QUEUE_SIZE, **options, "ackMode": "manual"}
+        given = {"receiverQueueSize": "1000", **options, "ackMode": "manual"}  # as in Pulsar
         given["maxMessagesPerTrigger"] = str(prefetch)
         self.options: Options = options_of(given, Scope.STREAM_READ)
         self.root = Root.of(self.options)
@@ -108,11 +107,7 @@ class MessageConsumer:
         """Rejections since the last report."""
         self._waiting = 0
         self._flushing = DelayedFlush(
-            self.root.clock,
-            acknowledgment_group_time_ms,
-            self._lock,
-            self.flush,
-            "acknowledgements",
+            self.root.clock, self._group_ms, self._lock, self.flush, "acknowledgements"
         )
         self._epochs: dict[TopicPartition, int] = {}
         self._redelivers = 0
@@ -243,9 +238,6 @@ class MessageConsumer:
             if not self._client.is_closed:
                 self._run.close(self._offset)
 
-    def __enter__(self) -> MessageConsumer:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -264,15 +256,14 @@ class MessageConsumer:
                 for kept in (self._unacknowledged, self._acknowledged, self._said):
                     kept.pop(about, None)
                 self._queue = deque(each for each in self._queue if each.partition != about)
-        if self._unsubscribing and all(map(self._is_unsubscribed, self._unsubscribing)):
+        if self._unsubscribing and all(
+            self._client.consumers[about].answered >= request
+            and self._client.backlog(about) is None
+            for about, request in self._unsubscribing.items()
+        ):
             self._client.leave()
 
-    def _is_unsubscribed(self, about: TopicPartition) -> bool:
-        answered = self._client.consumers[about].answered >= self._unsubscribing[about]
-        return answered and self._client.backlog(about) is None
-
     def _take(self, planned: StreamOffset) -> None:
-        """Report a micro-batch, and read it into the queue."""
         taken = list(self._messages(planned))
         for about, ledgers in self._run.ledgers(planned).items():
             new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
@@ -346,7 +337,6 @@ def _message(row: dict[str, Any]) -> ReceivedMessage:
 def _rows(
     kind: str, messages: Sequence[ReceivedMessage], details: Mapping[str, Any]
 ) -> list[pa.RecordBatch]:
-    """Rows as for a sink that acknowledges."""
     if not messages:
         return []
     columns: dict[str, list[Any]] = {

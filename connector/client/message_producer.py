@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ _COLUMNS: Final = pa.schema(
 )  # fmt: skip
 
 
-class MessageProducer:
+class MessageProducer(AbstractContextManager["MessageProducer"]):
     """One producer of one topic. Also a context manager, which closes it at its end."""
 
     def __init__(self, options: Mapping[str, str], *, publish_delay_ms: int = 0) -> None:
@@ -92,7 +92,8 @@ class MessageProducer:
         published later on, as the store does not answer, waits, and is tried again.
         """
         with self._lock:
-            self._check_open()
+            if self._is_closed:
+                raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
             number = self._next_sequence_id if sequence_id is None else sequence_id
             message = {
                 "value": value, "key": key, "ordering_key": ordering_key,
@@ -136,15 +137,8 @@ class MessageProducer:
                 disconnect(self._ledger, self._claim)
             self._is_closed = True
 
-    def __enter__(self) -> MessageProducer:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
 
     def _publish(self, messages: Sequence[Mapping[str, Any]]) -> list[Commit | AlreadyCommitted]:
         written = write_messages([_batch(messages)], self.options, self.root)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pulsar_spark.connector.command_line.noun import (
-    TOPIC,
     Argument,
     Noun,
     argument,
@@ -93,8 +92,7 @@ POLICIES: Final = (
 def _policies(root: Root, arguments: Namespace) -> Iterator[str]:
     namespace = NamespaceName.parse(arguments.namespace)
     policies = read_policies(root.store, namespace)
-    for policy in POLICIES:
-        yield _said(namespace, policies, policy)
+    yield from (_said(namespace, policies, policy) for policy in POLICIES)
 
 
 def _set(policy: Policy, root: Root, arguments: Namespace) -> Iterator[str]:
@@ -108,22 +106,19 @@ def _said(namespace: NamespaceName, policies: NamespacePolicies, policy: Policy)
     return f"{namespace}: {said}, for topics that don't say themselves"
 
 
-def _set_of_topic(policy: Policy, root: Root, arguments: Namespace) -> Iterator[str]:
+def set_of_topic(policy: Policy, root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = opened(root, arguments, "changed")
     ledger.change_settings({policy.name: arguments.value})
     unsaid = ": its namespace's policy holds" if arguments.value is None else ""
     yield f"{ledger.topic}: {policy.said(arguments.value)}{unsaid}"
 
 
-def register_topic_policies(topics: Noun) -> None:
-    """The commands of `POLICIES` for one topic."""
-    _register(topics, TOPIC, _set_of_topic)
-
-
-def _register(noun: Noun, about: Argument, done: Callable[[Policy, Root, Namespace], Any]) -> None:
+def register_policies(
+    noun: Noun, about: Argument, done: Callable[[Policy, Root, Namespace], Any]
+) -> None:
     for policy in POLICIES:
         text = f"{policy.text} Pulsar: {policy.command}."
         noun.command(policy.command, text, about, policy.choice)(partial(done, policy))
 
 
-_register(NAMESPACES, _NAMESPACE, _set)
+register_policies(NAMESPACES, _NAMESPACE, _set)

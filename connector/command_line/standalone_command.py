@@ -19,7 +19,6 @@ from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argum
 from pulsar_spark.connector.session import session
 from pulsar_spark.errors import BrokerFencedError, PulsarliteError
 
-CHECK_EVERY_S = 2.0
 _say = partial(print, flush=True)
 ARGUMENTS = (
     SERVICE_URL,
@@ -78,7 +77,7 @@ def watch(
     broker: Broker,
     stop: threading.Event,
     say: Callable[[str], None] = _say,
-    every_s: float = CHECK_EVERY_S,
+    every_s: float = 2.0,
 ) -> None:
     """Say what becomes of the broker until `stop`. PulsarliteError if it ends by itself."""
     told: Mapping[str, Any] = {"restarts": 0, "set_aside": {}}

@@ -32,7 +32,6 @@ HEADS = [
     "subscription", "partition", "type", "mark-delete", "backlog", "waiting", "delayed", "consumers"
 ]  # fmt: skip
 
-
 SUBSCRIPTIONS: Final = Noun(
     "List, create, move and delete subscriptions. All but list need a broker."
 )

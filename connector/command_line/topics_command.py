@@ -11,12 +11,11 @@ import datetime as dt
 import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_spark.connector.command_line.namespaces_command import register_topic_policies
+from pulsar_spark.connector.command_line.namespaces_command import register_policies, set_of_topic
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -53,7 +52,6 @@ _TIMES = ("event_time", "deliver_at")
 _SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
           "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
-
 TOPICS: Final = Noun("List, create, look into and look after topics. No Spark is started.")
 add_to = TOPICS.add_to
 
@@ -77,8 +75,7 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     for topic in chain.from_iterable(found):
         if topic.is_system and not arguments.include_system_topics:
             continue
-        ledger = root.open_found(topic)
-        if ledger is None:
+        if (ledger := root.open_found(topic)) is None:
             continue
         state = ledger.state
         messages = sum(state.partition(partition).messages for partition in range(state.partitions))
@@ -178,8 +175,8 @@ def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
         )  # fmt: skip
     heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
     yield from table(heads, rows)
-    sizes = ledger.store.sizes(f"{ledger.folder}/{file}" for file in files)
-    stored = sum(size or 0 for size in sizes.values())
+    paths = (f"{ledger.folder}/{file}" for file in files)
+    stored = sum(size or 0 for size in ledger.store.answers(ledger.store.size, paths))
     moment = dt.datetime.fromtimestamp(state.timestamp_ms / 1000, dt.timezone.utc)
     settings = f", settings {json.dumps(state.settings, sort_keys=True)}" if state.settings else ""
     yield (
@@ -223,7 +220,7 @@ def _peek_partition(
         for row in _rows_shown(ledger, each, reverse=last)
     )
     chosen = list(islice(rows, count))
-    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+    with ledger.reader() as reader:
         yield from (_message(reader, *each) for each in (reversed(chosen) if last else chosen))
 
 
@@ -245,8 +242,7 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
         f"published {_moment(message['publish_time'])}",
     ]
     for name in _SHOWN:
-        content = message[name]
-        if content is not None:
+        if (content := message[name]) is not None:
             text = _moment(content) if name in _TIMES else _text(content)
             parts.append(f"{name} {text}")
     value = "(null)" if message["value"] is None else _text(message["value"])
@@ -273,11 +269,10 @@ def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
 )  # fmt: skip
 def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = opened(root, arguments, "trimmed")
-    before = (
-        _before_id(ledger, arguments.before)
-        if arguments.before is not None
-        else _before_time(ledger, arguments.before_time)
-    )
+    if arguments.before is None:
+        before = _before_time(ledger, arguments.before_time)
+    else:
+        before = _before_id(ledger, arguments.before)
     ledgers = {partition: ledger.ledgers(partition) for partition in before}
     commit = LedgerStore(ledger).trim(before)
     if commit is None:
@@ -403,4 +398,4 @@ def _text(value: Any) -> str:
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
 
 
-register_topic_policies(TOPICS)
+register_policies(TOPICS, TOPIC, set_of_topic)

@@ -104,7 +104,6 @@ def reconsume_later(
 
 
 def details_of_negative(delay: Delay | None) -> dict[str, Column]:
-    """What a row that rejects says besides its message id."""
     if delay is None:
         return {}
     return {"delay_ms": functions.lit(milliseconds_of(delay)).cast("bigint")}
@@ -113,7 +112,6 @@ def details_of_negative(delay: Delay | None) -> dict[str, Column]:
 def details_of_later(
     df: DataFrame, delay: Delay, properties: Mapping[str, str] | None
 ) -> dict[str, Column]:
-    """What a row that reconsumes later says besides its message id."""
     details = {**details_of_negative(delay), "reconsume_times": _reconsume_times(df)}
     if properties:
         flat = [functions.lit(text) for pair in properties.items() for text in pair]
@@ -151,7 +149,6 @@ def _say(
 def rows_that_acknowledge(
     df: DataFrame, ack_type: str, details: Mapping[str, Column], topic: str | None
 ) -> DataFrame:
-    """The rows that the sink takes."""
     named = with_ids(df, topic, IDS[:2])
     columns = [named[name] for name in (*IDS, "topic", "attempt") if name in named.columns]
     columns.append(functions.lit(ack_type).alias("ack_type"))

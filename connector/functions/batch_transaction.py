@@ -80,12 +80,9 @@ def transaction(
 
 @dataclass(slots=True, eq=False)
 class BatchTransaction:
-    """What was written and acknowledged so far. Made by `transaction`.
+    """What was written and acknowledged so far. Made by `transaction`."""
 
-    `_common` are the options of the root.
-    """
-
-    _common: Mapping[str, str]
+    _common: Mapping[str, str]  # options of the root
     _root: Root
     _batch_id: int | None
     _application: str | None

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Outcome = dict[str, Any]
 """What the sink's row says beside the ids, and the result; empty if all went well."""
 RESULT: Final = "result"
-_PICKLED: Final = b"\x80"
-"""How a pickle begins, and no JSON."""
 LONGEST_ERROR: Final = 2_000
 """Characters of an error that go into the dead letter's properties."""
 _SCHEMA: Final = pa.schema(
@@ -194,7 +192,6 @@ class Processor:
 
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
-    """The rows, as a function is given them."""
     there = set(batch.schema.names)
     columns: list[Iterable[Any]] = []
     for name, default in _OF_A_MESSAGE.items():
@@ -227,7 +224,7 @@ def _outcome(function: Callable[[Any], bytes], argument: Any) -> bytes:
 
 
 def _read(outcome: bytes) -> Outcome:
-    if outcome.startswith(_PICKLED):
+    if outcome.startswith(b"\x80"):  # as a pickle does, and no JSON
         return {RESULT: pickle.loads(outcome)}  # noqa: S301 - our own child wrote it
     return json.loads(outcome) if outcome else {}
 
@@ -253,7 +250,6 @@ def _text(error: BaseException) -> str:
 def _results(
     child: ChildProcess, batch: pa.RecordBatch, start: int, stop: int
 ) -> Iterator[Outcome]:
-    """What the child has for these rows; if it dies, that is the last one."""
     try:
         yield from map(_read, child.run(batch, start, stop))
     except ChildDiedError as died:
@@ -286,7 +282,6 @@ def _halved(child: ChildProcess, batch: pa.RecordBatch) -> list[Outcome]:
 
 
 def _rows(batch: pa.RecordBatch, outcomes: list[Outcome]) -> pa.RecordBatch:
-    """As the sink takes them."""
     count = batch.num_rows
     columns: dict[str, pa.Array] = {
         name: batch.column(name).cast(_SCHEMA.field(name).type)

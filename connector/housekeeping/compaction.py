@@ -10,7 +10,6 @@ Follows Pulsar's `TwoPhaseCompactor`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -110,12 +109,12 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
         return None
     sources = _sources(ledger, partition, before, horizon, chunks)
     with (
-        closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader,
+        ledger.reader() as reader,
         LedgerFileWriter(ledger.store, ledger.folder) as writer,
     ):
         latest = _latest(reader, sources)
         kept = _copy(reader, sources, latest, writer, partition, retain_null_key)
-        seal = writer.close().seal if writer.rows else None
+        seal = writer.close() if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
     def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:

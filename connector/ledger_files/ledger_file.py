@@ -14,7 +14,6 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -103,22 +102,9 @@ COMPRESSION_TYPES = tuple(_CODECS)
 # Lengths apart from bytes, and differences of numbers that mostly rise: less work both ways than
 # Parquet's default, which leaves it all to the compression.
 _ENCODINGS = {
-    "key": "DELTA_LENGTH_BYTE_ARRAY",
-    "value": "DELTA_LENGTH_BYTE_ARRAY",
-    "sequence_id": "DELTA_BINARY_PACKED",
-    "publish_time": "DELTA_BINARY_PACKED",
-    "event_time": "DELTA_BINARY_PACKED",
-    "deliver_at": "DELTA_BINARY_PACKED",
+    **dict.fromkeys(("key", "value"), "DELTA_LENGTH_BYTE_ARRAY"),
+    **dict.fromkeys(_WITH_STATISTICS, "DELTA_BINARY_PACKED"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A written file: its path in the topic's folder, its rows, its seal."""
-
-    path: str
-    rows: int
-    seal: FileSeal
 
 
 class LedgerFileWriter:
@@ -126,7 +112,8 @@ class LedgerFileWriter:
 
     Give the rows of one partition after those of another; each `write` tells from which row on
     its rows lie. Small partitions share a row group, large ones begin their own. Nothing is
-    visible before `close`; `abort`, or leaving it open, leaves nothing behind.
+    visible before `close`; `abort`, or leaving it open, leaves nothing behind. `path` is in the
+    topic's folder.
     """
 
     def __init__(self, store: ObjectStore, folder: str, *, compression: str = "ZSTD") -> None:
@@ -169,8 +156,8 @@ class LedgerFileWriter:
         if self._waiting_rows:
             self._flush(self._waiting_rows)
 
-    def close(self) -> DataFile:
-        """Make the file durable and visible. ValueError if it would hold no row."""
+    def close(self) -> FileSeal:
+        """Make the file durable and visible; its seal. ValueError if it would hold no row."""
         if not self.rows:
             self.abort()
             raise ValueError("a data file holds at least one message")
@@ -178,7 +165,7 @@ class LedgerFileWriter:
         self.end_row_group()
         writer.add_key_value_metadata({BLOCKS_KEY: self._summed.end_of_blocks()})
         writer.close()
-        return DataFile(self.path, self.rows, self._summed.seal(self._output.close()))
+        return self._summed.seal(self._output.close())
 
     def abort(self) -> None:
         """Give up what was written. Harmless after `close`."""
@@ -278,8 +265,6 @@ class LedgerFileReader:
         columns: Sequence[str],
         first_row: int = 0,
         n_rows: int | None = None,
-        *,
-        batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """The ledger's rows from its `first_row`-th on, in order, as batches of `columns`.
 
@@ -303,7 +288,7 @@ class LedgerFileReader:
                     f"{ledger.ledger_id} ends at row {start + count}",
                 )
             done = 0
-            for batch in file.rows(schema, start, count, batch_rows):
+            for batch in file.rows(schema, start, count, BATCH_ROWS):
                 done += batch.num_rows
                 yield batch
             if done != count:

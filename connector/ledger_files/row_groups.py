@@ -7,8 +7,9 @@ reads as nulls. Values stay in their pages if they can (`value_pages`); Arrow de
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,7 +69,14 @@ class RowGroups:
             if begin < end and self._paged and _VALUE in stored and 2 * (end - begin) > rows:
                 begin = yield from self._by_page(number, stored, schema, begin, end)
             if begin < end:
-                yield from self._decoded(number, stored, schema, begin, end, batch_rows)
+                batches = self._parquet.iter_batches(
+                    min(batch_rows, self._rows_in_cache(number, stored)),
+                    row_groups=[number],
+                    columns=stored,
+                    use_threads=False,
+                )
+                for _, batch in _between(batches, begin, end):
+                    yield _shaped(batch, schema)
             first += rows
 
     def close(self) -> None:
@@ -82,22 +90,15 @@ class RowGroups:
         chunk = self._parquet.metadata.row_group(number).column(self._names.index(_VALUE))
         place = schema.get_field_index(_VALUE)
         others: pa.RecordBatch | None = None
-        first = 0
-        for values in value_pages(self._source, chunk):
-            stop = min(first + len(values), end)
-            if begin < stop:
-                wanted = values.slice(begin - first, stop - begin)
-                if len(schema) == 1:
-                    yield pa.RecordBatch.from_arrays([wanted], schema=schema)
-                else:
-                    if others is None:
-                        others = self._without_values(number, stored, schema.remove(place))
-                    rest = others.slice(begin, stop - begin)
-                    yield rest.add_column(place, schema.field(place), wanted)
-                begin = stop
-            first = stop
-            if first >= end:
-                break
+        for at, values in _between(value_pages(self._source, chunk), begin, end):
+            if len(schema) == 1:
+                yield pa.RecordBatch.from_arrays([values], schema=schema)
+            else:
+                if others is None:
+                    others = self._without_values(number, stored, schema.remove(place))
+                rest = others.slice(at, len(values))
+                yield rest.add_column(place, schema.field(place), values)
+            begin = at + len(values)
         return begin
 
     def _without_values(
@@ -113,29 +114,6 @@ class RowGroups:
             raise DamagedError(f"row group {number} has {len(table)} of {rows} rows")
         return _shaped(table.combine_chunks().to_batches()[0], schema)
 
-    def _decoded(
-        self,
-        number: int,
-        stored: Sequence[str],
-        schema: pa.Schema,
-        begin: int,
-        end: int,
-        batch_rows: int,
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows begin to end of a row group, decoded by Arrow."""
-        batch_rows = min(batch_rows, self._rows_in_cache(number, stored))
-        first = 0
-        for batch in self._parquet.iter_batches(
-            batch_rows, row_groups=[number], columns=list(stored), use_threads=False
-        ):
-            skipped = max(begin - first, 0)
-            wanted = batch.slice(skipped, end - first - skipped)
-            if wanted.num_rows:
-                yield _shaped(wanted, schema)
-            first += batch.num_rows
-            if first >= end:
-                return
-
     def _rows_in_cache(self, number: int, stored: Sequence[str]) -> int:
         """How many rows make about BATCH_BYTES, or MOST_BATCH_BYTES if they are few."""
         group = self._parquet.metadata.row_group(number)
@@ -147,6 +125,18 @@ class RowGroups:
         rows, size_bytes = int(group.num_rows), max(1, size_bytes)
         few = min(FEW_ROWS, MOST_BATCH_BYTES * rows // size_bytes)
         return max(1, few, BATCH_BYTES * rows // size_bytes)
+
+
+def _between(parts: Iterable[Any], begin: int, end: int) -> Iterator[tuple[int, Any]]:
+    """Of arrays or batches that follow each other, (its row, what lies from begin to end)."""
+    first = 0
+    for part in parts:
+        at, stop = max(begin, first), min(end, first + len(part))
+        if at < stop:
+            yield at, part.slice(at - first, stop - at)
+        first += len(part)
+        if first >= end:
+            return
 
 
 def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

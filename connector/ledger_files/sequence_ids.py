@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
-from pulsar_spark.connector.storage.object_store import ObjectStore
-from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_log.sequence_ranges import SequenceRange
 
+SEQUENCE_COLUMNS: Final = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")
+"""What `sequences_of` looks at."""
 Rows = NDArray[np.int64]
 
 
@@ -45,12 +43,3 @@ def sequence_ranges(messages: pa.Table | pa.RecordBatch) -> dict[str, SequenceRa
     return {
         producer: SequenceRange.of(ids) for producer, (_, ids) in sequences_of(messages).items()
     }
-
-
-def read_sequence_ids(
-    store: ObjectStore, folder: str, topic: str, ledger: LedgerInfo
-) -> Mapping[str, tuple[Rows, Rows]]:
-    """The same from a ledger's file; rows count from the ledger's first."""
-    columns = ("producer_name", "sequence_id", "chunk_id", "num_chunks_from_msg")
-    with closing(LedgerFileReader(store, folder, topic)) as reader:
-        return sequences_of(reader.read_table(ledger, columns))

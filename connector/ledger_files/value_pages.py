@@ -23,7 +23,8 @@ from pulsar_spark.connector.ledger_files.block_checksums import CheckedInput
 
 _HEADER_BYTES: Final = 128
 """The longest header of such a page, which has no statistics."""
-_DATA_PAGE, _LENGTHS_THEN_BYTES = 0, 6
+_LENGTHS_THEN_BYTES: Final = 0, 6
+"""Page type and encoding: a data page, DELTA_LENGTH_BYTE_ARRAY."""
 _BLOCK, _MINIBLOCKS = 128, 4
 """Numbers of a DELTA_BINARY_PACKED block, and its parts, as Arrow writes them."""
 
@@ -64,12 +65,9 @@ def value_pages(source: CheckedInput, chunk: pq.ColumnChunkMetaData) -> Iterator
 def _array(page: pa.Buffer, header: dict[int, Any], most_rows: int) -> pa.Array:
     """The page as an array over its own bytes."""
     about = header[_DATA_PAGE_HEADER]
-    rows = about[_VALUES]
-    if rows > most_rows:  # takes no more memory than the footer allows
-        raise _Unexpected
-    if (header[_TYPE], about[_ENCODING]) != (_DATA_PAGE, _LENGTHS_THEN_BYTES):
-        raise _Unexpected
-    if len(page) != header[_SIZE]:
+    rows, kind = about[_VALUES], (header[_TYPE], about[_ENCODING])
+    # More rows would take more memory than the footer allows.
+    if kind != _LENGTHS_THEN_BYTES or rows > most_rows or len(page) != header[_SIZE]:
         raise _Unexpected
     data = memoryview(page).cast("B")
     levels = 4 + int.from_bytes(data[:4], "little")

@@ -139,7 +139,7 @@ class _TopicWriter:
             self._ledger.store, self._ledger.folder, compression=self._options["compressionType"]
         ) as file:
             ledgers = [self._write(file, partition, table) for partition, table in tables.items()]
-            seal = file.close().seal
+            seal = file.close()
         self._written += (replace(ledger, seal=seal) for ledger in ledgers)
 
     def _write(self, file: LedgerFileWriter, partition: int, messages: pa.Table) -> NewLedger:

@@ -54,8 +54,7 @@ class PartitionChunks:
 
     def known(self) -> ChunkedMessages | None:
         """The chunked messages as of the ledger's state; None if there never were any."""
-        state = self._ledger.state
-        chunks = state.partition(self._partition).chunks
+        chunks = self._ledger.state.partition(self._partition).chunks
         if not chunks:
             return self._known
         told = list(chunks.items())  # before the ledgers: a refresh may add to both
@@ -75,12 +74,8 @@ class PartitionChunks:
         return known
 
     def abandoned(self, now_ms: int) -> PositionSet:
-        """Chunks of messages that were given up, or had no new chunk for an hour.
-
-        Computed again when there are new chunks, and each minute.
-        """
-        known = self.known()
-        if known is None:
+        """Chunks of messages that were given up, or had no new chunk for an hour."""
+        if (known := self.known()) is None:
             return PositionSet()
         when = (known.last_ledger_id, now_ms // 60_000)
         if self._abandoned[0] != when:
@@ -99,19 +94,16 @@ class PartitionChunks:
         plain = messages.difference(known.chunks)
         after = EARLIEST
         for message in known.messages_in(messages):
-            here = message.position
-            yield from row_ranges(plain.after(after).up_to(here), ledgers)
-            whole = self._with_chunks(message, ledgers)
-            if whole is not None:
+            yield from row_ranges(plain.after(after).up_to(message.position), ledgers)
+            if (whole := self._with_chunks(message, ledgers)) is not None:
                 yield whole
-            after = here
+            after = message.position
         yield from row_ranges(plain.after(after), ledgers)
 
     def _with_chunks(self, message: ChunkedMessage, ledgers: LedgerList) -> RowRange | None:
         ranges = []
         for part in message.parts:
-            info = ledgers.get(part.ledger_id)
-            if info is None:
+            if (info := ledgers.get(part.ledger_id)) is None:
                 lose(
                     f"Chunks of the message at {message.position} of {self._ledger.topic} were "
                     "trimmed away before its last one was read",

@@ -117,20 +117,16 @@ def lose(lost: str, *, fail: bool, otherwise: str = "go on, or keep messages lon
 def row_ranges(messages: PositionSet, ledgers: LedgerList) -> Iterator[RowRange]:
     """The rows of these messages, in order. `ledgers` has all of their ledgers."""
     for ledger_id in messages.ledger_ids:
-        ledger = ledgers.get(ledger_id)
-        if ledger is None:
-            raise KeyError(ledger_id)
+        ledger = ledgers.of_id(ledger_id)
         whole = messages.whole_entries(ledger_id)
         if not messages.partial_entries(ledger_id) and whole:
             first, last = whole.min(), whole.max()
             if len(whole) == last - first + 1:
                 row = ledger.batch_sizes.first_message(first)
-                rows = ledger.batch_sizes.first_message(last + 1) - row
-                yield RowRange(ledger, row, rows)
+                yield RowRange(ledger, row, ledger.batch_sizes.first_message(last + 1) - row)
                 continue
         every = RowRange(ledger, 0, ledger.messages)
-        chosen = every.selection(messages.row_mask(ledger))
-        if chosen is not None:
+        if (chosen := every.selection(messages.row_mask(ledger))) is not None:
             yield chosen
 
 

@@ -83,8 +83,7 @@ def _found_again(
     found = []
     for part in (rows, *rows.chunks):
         number, ledger_id = part.ledger.partition, part.ledger.ledger_id
-        ledger = managed.ledgers(number).get(ledger_id)
-        if ledger is not None:
+        if (ledger := managed.ledgers(number).get(ledger_id)) is not None:
             found.append(replace(part, ledger=ledger))
             continue
         if is_persistent(topic.topic):  # else nothing was promised

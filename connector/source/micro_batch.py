@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source.input_partition import MessageInputPartition, RowRange, TopicRows
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
@@ -43,12 +42,11 @@ _SPREAD: Final = 2_654_435_761
 
 Sets = Mapping[int, PositionSet]
 """Number -> the messages that have it."""
-Ranges = Mapping[tuple[str, str], list[RowRange]]
+Ranges = dict[tuple[str, str], list[RowRange]]
 """The rows of each (topic, folder), in order."""
 
 
 def admission(options: Options, now_s: float) -> Admission:
-    """The limits of a source's micro-batches."""
     return Admission(
         options["maxMessagesPerTrigger"],
         options["maxBytesPerTrigger"],
@@ -70,7 +68,7 @@ def plan_tasks(
     """
     changed = [(about, offset) for about, offset in ended.items() if offset != begun.get(about)]
     topics.open_all(about.topic for about, _ in changed)
-    ranges: dict[tuple[str, str], list[RowRange]] = {}
+    ranges: Ranges = {}
 
     def add(view: PartitionView, attempts: Sets, counts: Sets) -> None:
         messages = PositionSet.union_of(attempts.values())
@@ -97,11 +95,7 @@ def _check_nothing_lost(
     since: PartitionOffset | None,
     offset: PartitionOffset,
 ) -> None:
-    """DataLossError if messages of the micro-batch were trimmed after it was planned.
-
-    It is no loss if they are acknowledged: others may have had them while this consumer's lease
-    had lapsed.
-    """
+    """It is no loss if they are acknowledged: others may have had them when a lease had lapsed."""
     trimmed, subscription = view.lost_up_to, topics.options["subscriptionName"]
     floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
     for _, begin, end in offset.steps_since(since):
@@ -125,7 +119,7 @@ def _deal(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartitio
     if rows > ROWS_WORTH_SPLITTING:
         wanted = max(wanted, topics.options["minPartitions"] or os.cpu_count() or 1)
     goal = max(1, -(-rows // wanted))
-    tasks: list[dict[tuple[str, str], list[RowRange]]] = []
+    tasks: list[Ranges] = []
     filled = goal
     for topic, piece in pieces:
         if filled + piece.rows // 2 >= goal and filled:
@@ -152,32 +146,21 @@ def _task(topics: SubscribedTopics, ranges: Ranges) -> MessageInputPartition:
     return MessageInputPartition(topics.root, rows, topics.options["failOnDataLoss"])
 
 
-# -- Key_Shared ----------------------------------------------------------------------------------
-
-
-def _tasks_by_key(ranges: Ranges, asked: int | None) -> int:
-    """How many tasks keys are dealt to; each of them reads all the rows.
-
-    By default the number of cores, times this consumer's share of the rows: the other consumers
-    want cores too.
-    """
-    pieces = [each for rows in ranges.values() for each in rows]
-    chosen = sum(each.messages for each in pieces)
-    if chosen <= ROWS_WORTH_SPLITTING:
-        return 1
-    share = chosen / sum(each.rows for each in pieces)
-    return asked or max(1, round((os.cpu_count() or 1) * share))
-
-
 def _by_key(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartition]:
     """The ranges again for each task, with a mask of the keys that are dealt to it.
 
-    A key's task follows from its hash alone, whatever the topic and partition.
+    A key's task follows from its hash alone, whatever the topic and partition. By default there
+    are as many tasks as cores, times this consumer's share of the rows: others want cores too.
     """
-    tasks = _tasks_by_key(ranges, topics.options["minPartitions"])
-    if tasks == 1:
+    pieces = list(chain.from_iterable(ranges.values()))
+    chosen = sum(each.messages for each in pieces)
+    tasks = 1
+    if chosen > ROWS_WORTH_SPLITTING:
+        fraction = chosen / sum(each.rows for each in pieces)
+        tasks = topics.options["minPartitions"] or round((os.cpu_count() or 1) * fraction)
+    if tasks <= 1:
         return [_task(topics, ranges)] if any(ranges.values()) else []
-    dealt: list[dict[tuple[str, str], list[RowRange]]] = [{} for _ in range(tasks)]
+    dealt: list[Ranges] = [{} for _ in range(tasks)]
     for topic, rows in ranges.items():
         for each in rows:
             view = topics.view(TopicPartition(topic[0], each.ledger.partition))
@@ -194,7 +177,7 @@ def _by_key(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartit
 def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
     """The spread hash of each row's key; a row without key has its row number."""
     span = ("sticky_key_hash",), rows.first_row, rows.rows
-    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+    with ledger.reader() as reader:
         try:
             table = reader.read_table(rows.ledger, *span)
         except ObjectNotFoundError:  # merged into another file since the log was looked at
@@ -203,8 +186,6 @@ def _hashes(ledger: ManagedLedger, rows: RowRange) -> NDArray[Any]:
             if found is None or found == rows.ledger:
                 raise
             table = reader.read_table(found, *span)
-    hashes = pc.fill_null(table[0], -1).to_numpy().astype(np.int64)
-    missing = np.flatnonzero(hashes < 0)
-    hashes[missing] = missing
-    spread: NDArray[np.int64] = (hashes * _SPREAD >> 16) & 0xFFFF
-    return spread
+    hashes = np.asarray(pc.fill_null(table[0], -1), np.int64)
+    hashes = np.where(hashes < 0, np.arange(len(hashes)), hashes)
+    return (hashes * _SPREAD >> 16) & 0xFFFF

@@ -51,8 +51,6 @@ class PartitionView:
         self._fail = bool(options["failOnDataLoss"])
         self._seen = -1, (LedgerList(), NOTHING)
 
-    # -- what there is -----------------------------------------------------------------------
-
     @property
     def ledgers(self) -> LedgerList:
         """The ledgers that there are to read, by ascending id."""
@@ -118,8 +116,6 @@ class PartitionView:
             )
         return cursor.union(Cursor(trimmed))
 
-    # -- rows ----------------------------------------------------------------------------------
-
     def row_ranges(self, messages: PositionSet, numbers: Numbers) -> Iterator[RowRange]:
         """The rows of a micro-batch, in order, without those that are not there to read."""
         messages = messages.difference(self.hidden.of(messages.ledger_ids))
@@ -157,8 +153,6 @@ class PartitionView:
         )
         return True
 
-    # -- inside ----------------------------------------------------------------------------------
-
     @property
     def _compacted(self) -> CompactedLedgers | None:
         if not self._reads_compacted:
@@ -182,10 +176,7 @@ class PartitionView:
 
 
 def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:
-    """The rows of messages, for any reader: from the log, or from the compacted file.
-
-    Messages that neither has are left out.
-    """
+    """The rows of the messages that the log or the compacted file has still, for any reader."""
     ledgers, compacted = ledger.ledgers(partition), ledger.state.partition(partition).compacted
     there = messages.of_ledgers(each for each in messages.ledger_ids if ledgers.get(each))
     if compacted is not None:

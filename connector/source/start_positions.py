@@ -8,13 +8,11 @@ that was published earlier, as Pulsar's `seek(timestamp)`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow.compute as pc
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source.partition_view import PartitionView, kept_rows
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
@@ -60,10 +58,9 @@ class StartPosition:
 def start_position(options: Options, default: str) -> StartPosition:
     """The position at which the options let reading begin."""
     given = options["startingOffsets"] if options.has("startingOffsets") else default
-    time_ms, inclusive = options["startingTime"], options["startMessageIdInclusive"]
     if isinstance(given, str):
-        return StartPosition(given, time_ms=time_ms)
-    return StartPosition("earliest", given, inclusive=inclusive)
+        return StartPosition(given, time_ms=options["startingTime"])
+    return StartPosition("earliest", given, inclusive=options["startMessageIdInclusive"])
 
 
 def end_position(options: Options) -> StartPosition:
@@ -114,7 +111,7 @@ def before_time(view: PartitionView, time_ms: int) -> Position:
     if compacted is not None and compacted.ledgers.get(newest.ledger_id) == newest:
         numbers, there = kept_rows(compacted, newest)
         rows = there.ledger
-    with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+    with ledger.reader() as reader:
         times = reader.read_table(rows, ["publish_time"])["publish_time"]
     entries, firsts = np.unique(newest.batch_sizes.places(numbers)[0], return_index=True)
     micros = pc.cast(times, "int64").to_numpy()[firsts]

@@ -116,8 +116,6 @@ class PulsarliteStreamReader(StreamReader):
         self._admission = admission(options, self._clock.monotonic_s())
         self._connected: set[TopicPartition] = set()
 
-    # -- what Spark calls ----------------------------------------------------------------------
-
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
         self._check()
@@ -142,8 +140,6 @@ class PulsarliteStreamReader(StreamReader):
         self._check()
         return plan_tasks(self._topics, self._offsets.load(start), self._offsets.load(end))
 
-    # -- planning --------------------------------------------------------------------------------
-
     def _plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin.
 
@@ -151,23 +147,21 @@ class PulsarliteStreamReader(StreamReader):
         """
         offsets = dict(begun.items())
         views = self._topics.partitions()
-        pinned = begun.is_symbolic
-        if pinned:
+        if begun.is_symbolic:
             self._start.check_topics(views)
         waiting: dict[TopicPartition, Waiting] = {}
         for about, view in views.items():
             if about not in offsets:
                 where = self._start if begun.is_symbolic else StartPosition("earliest")
-                offsets[about], pinned = PartitionOffset.beginning(where.cursor(view)), True
+                offsets[about] = PartitionOffset.beginning(where.cursor(view))
             if about not in self._connected and not is_persistent(about.topic):
                 # Older messages are not for this run, whatever the last one has read.
                 origin = StartPosition("latest").cursor(view)
-                epoch = offsets[about].epoch + 1
-                offsets[about], pinned = PartitionOffset.beginning(origin, epoch), True
+                offsets[about] = PartitionOffset.beginning(origin, offsets[about].epoch + 1)
             self._connected.add(about)
             cursor = view.check_present(offsets[about].cursor)
             if cursor is not offsets[about].cursor:  # so that a loss is reported once
-                offsets[about], pinned = offsets[about].planned(cursor), True
+                offsets[about] = offsets[about].planned(cursor)
             end = self._topics.end_of(about)
             waiting[about] = Waiting(cursor, view.ledgers, end, view.uncounted)
         now_s = None if self._topics.ends else self._clock.monotonic_s()
@@ -176,7 +170,8 @@ class PulsarliteStreamReader(StreamReader):
             passed = waiting[about].with_uncounted(messages)
             cursor = offsets[about].cursor.acknowledge(passed).advance(waiting[about].ledgers)
             offsets[about] = offsets[about].planned(cursor)
-        return StreamOffset(offsets) if pinned or taken else None
+        changed = begun.is_symbolic or offsets != dict(begun.items())
+        return StreamOffset(offsets) if changed else None
 
 
 class PulsarliteReader(DataSourceReader):

@@ -7,6 +7,7 @@ Follows Pulsar's `MultiTopicsConsumerImpl` and `PatternMultiTopicsConsumerImpl`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
-from pulsar_spark.options.consumer_options import retry_topic
+from pulsar_spark.options.consumer_options import dead_letter_policy
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -28,7 +29,7 @@ class SubscribedTopics:
         self.root, self.options = root, options
         self._pattern: str | None = options["topicsPattern"]
         self._interval_s = options["topicDiscoveryInterval"] / 1000
-        self._looked_s: float | None = None
+        self._looked_s = -math.inf
         self._ledgers: dict[str, ManagedLedger] = {}
         self._views: dict[TopicPartition, PartitionView] = {}
         self._ends_at: dict[TopicPartition, Position] | None = None
@@ -70,16 +71,17 @@ class SubscribedTopics:
     @cached_property
     def retry_topic(self) -> str | None:
         """The full name of the retry letter topic that is read as well, with enableRetry."""
-        retry = retry_topic(self.options, self.first_topic) if self.first_topic else None
-        return None if retry is None else retry.partitioned_topic_name
+        policy = dead_letter_policy(self.options, self.first_topic)
+        if policy is None or not self.options["enableRetry"]:
+            return None
+        return TopicName.parse(policy.retry_letter_topic).partitioned_topic_name
 
     def open_retry_topic(self) -> None:
         """With enableRetry: read the retry letter topic too, and make it if it does not exist.
 
         Whatever is published there finds the subscription in place.
         """
-        name = self.retry_topic
-        if name is not None and name not in self._ledgers:
+        if (name := self.retry_topic) is not None and name not in self._ledgers:
             self.root.open_or_create(TopicName.parse(name), 1)
             self.open_all([name])
 
@@ -87,10 +89,8 @@ class SubscribedTopics:
         """A partition of an open topic. The retry letter topic is never read compacted."""
         if about not in self._views:
             compacted = self.options["readCompacted"] and about.topic != self.retry_topic
-            ledger = self._ledgers[about.topic]
-            self._views[about] = PartitionView(
-                ledger, about.partition, self.options, compacted=compacted
-            )
+            ledger, number = self._ledgers[about.topic], about.partition
+            self._views[about] = PartitionView(ledger, number, self.options, compacted=compacted)
         return self._views[about]
 
     def typed_ledgers(self) -> list[ManagedLedger]:
@@ -133,7 +133,6 @@ class SubscribedTopics:
 
     @property
     def ends(self) -> bool:
-        """Whether reading ends: `end_here` was called."""
         return self._ends_at is not None
 
     def end_of(self, about: TopicPartition) -> Position | None:
@@ -141,10 +140,8 @@ class SubscribedTopics:
         return None if self._ends_at is None else self._ends_at.get(about, EARLIEST)
 
     def _discover(self) -> None:
-        if self._pattern is None:
-            return
         now_s = self.root.clock.monotonic_s()
-        if self._looked_s is not None and now_s - self._looked_s < self._interval_s:
+        if self._pattern is None or now_s - self._looked_s < self._interval_s:
             return
         self._looked_s = now_s
         for topic in self.root.matching(self._pattern):

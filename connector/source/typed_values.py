@@ -9,10 +9,10 @@ reason, or goes to the dead letters, as `onSchemaMismatch` says. Follows Pulsar'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,37 +36,32 @@ from pulsar_spark.schema.schema_info import SchemaInfo
 _NEEDED: Final = (
     "value", "schema_version", "ledger_id", "entry_id", "partition", "batch_index", "attempt",
 )  # fmt: skip
+Decoder = Callable[[pa.Array], tuple[pa.Array, Reasons]]
 _FIELDS: Final = {column.name: column.field for column in READ_COLUMNS}
 
 
 @dataclass(slots=True)
 class TypedValues:
-    """The typed values of a source with `valueSchema`, and what it does with misfits.
-
-    A task decodes with a copy of its own.
-    """
+    """The typed values of a source with `valueSchema`; a task decodes with a copy of its own."""
 
     schema: StructType
     on_mismatch: str
     root: Root
     subscription: str | None = None
-    _decoders: dict[tuple[str, int | None], Any] = field(default_factory=dict)
+    _decoders: dict[tuple[str, int | None], Decoder] = field(default_factory=dict)
 
     @staticmethod
     def of(options: Options, root: Root, schema: StructType) -> TypedValues | None:
         """None if values are bytes."""
-        names = schema.fieldNames()
-        if not options["valueSchema"] or not {"value", "schema_error"} & set(names):
+        if not options["valueSchema"] or not {"value", "schema_error"} & set(schema.fieldNames()):
             return None
-        mismatch, subscription = options["onSchemaMismatch"], options["subscriptionName"]
-        return TypedValues(schema, mismatch, root, subscription)
+        return TypedValues(schema, options["onSchemaMismatch"], root, options["subscriptionName"])
 
     @property
     def stored(self) -> StructType:
         """The columns to read: the schema's as the files have them, and those for decoding."""
-        names = [name for name in self.schema.fieldNames() if name != "schema_error"]
-        wanted = [*names, *(name for name in _NEEDED if name not in names)]
-        return StructType([_FIELDS[name] for name in wanted])
+        names = dict.fromkeys([*self.schema.fieldNames(), *_NEEDED])
+        return StructType([_FIELDS[name] for name in names if name != "schema_error"])
 
     def decode(self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger) -> pa.RecordBatch:
         """The batch with typed values, and the columns that Spark has asked for.
@@ -111,8 +106,7 @@ class TypedValues:
         versions = batch.column("schema_version")
         distinct = versions.unique().to_pylist() or [None]
         if len(distinct) == 1:
-            found: tuple[pa.Array, Reasons] = self._decoder(topic, ledger, distinct[0])(values)
-            return found
+            return self._decoder(topic, ledger, distinct[0])(values)
         parts, places, reasons = [], [], {}
         for version in distinct:
             mask = pc.is_null(versions) if version is None else pc.equal(versions, version)
@@ -124,19 +118,22 @@ class TypedValues:
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_arrays(parts).take(pa.array(order)), dict(sorted(reasons.items()))
 
-    def _decoder(self, topic: str, ledger: ManagedLedger, version: int | None) -> Any:
+    def _decoder(self, topic: str, ledger: ManagedLedger, version: int | None) -> Decoder:
         """The decoder of a schema version; without a version, of the reader's schema itself."""
         if (topic, version) not in self._decoders:
             registry, schema = ledger.state.schemas, self.schema
             wanted = schema["value"].dataType if "value" in schema.fieldNames() else None
-            reader = _reader(registry.schemas, wanted)
+            typed = ((_spark_type(each), each) for each in reversed(registry.schemas))
+            fitting = (each for kind, each in typed if kind and wanted in (None, kind))
+            reader = next(fitting, None)  # the newest of the settled type, or of any
             writer = reader if version is None else registry.get(version)
             if wanted is None:
                 wanted = _FIELDS["value"].dataType if reader is None else spark_type(reader)
             kind = to_arrow_type(wanted, timezone="UTC")
-            made: Callable[[pa.Array], tuple[pa.Array, Reasons]]
             if reader is None:
-                made = partial(nothing_fits, kind, "the topic has no schema that gives this type")
+                made: Decoder = partial(
+                    nothing_fits, kind, "the topic has no schema that gives this type"
+                )
             elif writer is None:
                 why = f"the topic has no schema of version {version}"
                 made = partial(nothing_fits, kind, why)
@@ -149,10 +146,7 @@ class TypedValues:
 def read_values(
     partition: MessageInputPartition, schema: StructType, values: TypedValues | None
 ) -> Iterator[pa.RecordBatch]:
-    """`read_messages`, with typed values if they have a schema.
-
-    SchemaMismatchError names a message that does not fit.
-    """
+    """`read_messages`, with typed values if they have a schema."""
     if values is None:
         yield from read_messages(partition, schema)
         return
@@ -193,8 +187,7 @@ def value_type(ledgers: Iterable[ManagedLedger]) -> DataType:
     """
     found: dict[str, DataType] = {}
     for ledger in sorted(ledgers, key=lambda each: each.topic):
-        newest = ledger.state.schemas.newest
-        if newest is None:
+        if (newest := ledger.state.schemas.newest) is None:
             raise InvalidOptionError(
                 f"Option valueSchema: topic {ledger.topic} has no schema. Publish to it with "
                 "schemaType, or leave the option out to read bytes."
@@ -210,12 +203,6 @@ def value_type(ledgers: Iterable[ManagedLedger]) -> DataType:
                 f"{topic} {other.simpleString()}. Read them apart, or without the option."
             )
     return kind
-
-
-def _reader(schemas: Sequence[SchemaInfo], wanted: DataType | None) -> SchemaInfo | None:
-    """The newest schema that gives the settled type, or any type."""
-    fitting = (i for i in reversed(schemas) if (kind := _spark_type(i)) and wanted in (None, kind))
-    return next(fitting, None)
 
 
 def _spark_type(info: SchemaInfo) -> DataType | None:

@@ -18,7 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Final, NoReturn
 
@@ -31,7 +31,6 @@ _REQUEST: Final = struct.Struct("<QQQ")
 _LENGTH: Final = struct.Struct("<I")
 _LOOK_S: Final = 0.25
 """How often we look whether the child lives: its own children may keep its pipe open."""
-_TRACE_BYTES: Final = 2_000
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -39,7 +38,7 @@ class ChildDiedError(Exception):
     """The child died, or was killed, over the piece of work whose result is missing."""
 
 
-class ChildProcess:
+class ChildProcess(AbstractContextManager["ChildProcess"]):
     """Runs `work` in a child; a context manager, at whose end there is no child any more."""
 
     def __init__(self, work: Work, timeout_s: float | None = None) -> None:
@@ -51,9 +50,6 @@ class ChildProcess:
         self._requests = self._results = -1
         self._trace: IO[bytes] | None = None
         self._loaded: pa.RecordBatch | None = None
-
-    def __enter__(self) -> ChildProcess:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
@@ -147,7 +143,7 @@ class ChildProcess:
         """The error for a child that is reaped, with what Python wrote of a crash."""
         assert self._trace is not None
         self._trace.seek(0)
-        trace = self._trace.read(_TRACE_BYTES).decode(errors="replace").strip()
+        trace = self._trace.read(2_000).decode(errors="replace").strip()
         self._forget()
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
@@ -198,10 +194,11 @@ def _be_child(work: Work, requests: int, results: int, trace: IO[bytes], parent:
     try:
         _prepare(trace, parent)
         batch: pa.RecordBatch | None = None
-        while header := _read_all(requests, _REQUEST.size):
+        asked = os.fdopen(requests, "rb")
+        while header := asked.read(_REQUEST.size):
             length, start, stop = _REQUEST.unpack(header)
             if length:
-                with pa.ipc.open_stream(_read_all(requests, length)) as reader:
+                with pa.ipc.open_stream(asked.read(length)) as reader:
                     batch = reader.read_next_batch()
             for result in work(batch, start, stop):
                 _write_all(results, _LENGTH.pack(len(result)) + result)
@@ -229,17 +226,6 @@ def _prepare(trace: IO[bytes], parent: int) -> None:
         os._exit(0)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
-def _read_all(descriptor: int, count: int) -> bytes:
-    """So many bytes; b"" at the end."""
-    data = bytearray()
-    while len(data) < count:
-        part = os.read(descriptor, min(count - len(data), 1 << 20))
-        if not part:
-            return b""
-        data += part
-    return bytes(data)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

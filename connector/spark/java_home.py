@@ -29,7 +29,6 @@ from pulsar_spark.errors import JavaNotFoundError
 
 OLDEST_JAVA = 17
 VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
-PROBE_TIMEOUT_S = 60
 
 _WRAPPER = """\
 #!/bin/sh
@@ -143,7 +142,7 @@ def _settings(java: Path, *flags: str) -> str:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=PROBE_TIMEOUT_S,
+            timeout=60,
         )
     return ""
 

@@ -129,9 +129,7 @@ def check_read_schema(
             raise InvalidOptionError(
                 "The schema's column schema_error needs valueSchema auto and onSchemaMismatch null."
             )
-        if field.name == "value" and typed:
-            continue
-        if field.dataType != column.type:
+        if field.dataType != column.type and not (field.name == "value" and typed):
             raise InvalidOptionError(
                 f"The schema's column {field.name} is {field.dataType.simpleString()}, and "
                 f"Pulsarlite has it as {column.type.simpleString()}: cast it after reading."
@@ -139,7 +137,6 @@ def check_read_schema(
 
 
 def stored_columns(schema: StructType) -> list[str]:
-    """Those of a schema's columns that lie in the data files."""
     return [name for name in schema.fieldNames() if _READ_BY_NAME[name].stored]
 
 

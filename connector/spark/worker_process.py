@@ -16,9 +16,8 @@ def spare_the_garbage_collector() -> None:
     """Leave out of later collections what has been imported, if that is more than last time.
 
     Spark's worker collects garbage after each task, which walks every object that there is:
-    40 to 60 ms, as long as reading 100,000 messages takes. Call it at a task's end; a process may
-    have tasks of several kinds, each of which imports something else. Micro-batches are planned in
-    such processes, too.
+    40 to 60 ms, as long as reading 100,000 messages takes. Call it at the end of a task of any
+    kind: each imports something else.
     """
     imported = len(sys.modules)
     if imported not in _spared:

@@ -71,8 +71,7 @@ class LocalStore(ObjectStore):
             self._have(os.path.dirname(full))
             with open(full + ".lock", "ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                there = self.get_versioned(path)
-                if (there.token if there else None) != token:
+                if self.get_versioned(path)[1] != token:
                     return False
                 durable = _is_durable(path)
                 with self._temporary(full, data, durable=durable) as temporary:

@@ -75,8 +75,7 @@ class MemoryStore(ObjectStore):
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         with self._lock:
-            there = self.get_versioned(path)
-            if (there.token if there else None) != token:
+            if self.get_versioned(path)[1] != token:
                 return False
             self._put(path, data)
             return True

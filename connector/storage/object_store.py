@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.errors import StorageError, StorageUnavailableError
@@ -26,6 +26,8 @@ SWAP_ATTEMPTS = 100
 """How often a file is read again after another writer has replaced it."""
 LOST_RACE_PAUSE_S = 0.02
 """The longest pause on an object store after each lost race, times the races lost, up to 50."""
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,6 @@ class ObjectInfo:
     def name(self) -> str:
         """Its name in its folder."""
         return self.path.rpartition("/")[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Versioned:
-    """A file's content, and the token by which `compare_and_swap` knows it again."""
-
-    data: bytes
-    token: str
 
 
 class Output(ABC):
@@ -99,14 +93,14 @@ class ObjectStore(ABC):
     def get(self, path: str) -> bytes | None:
         """The content, or None if there is no such file."""
 
-    def get_many(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        """`get` of many paths, in their order."""
-        return map(self.get, paths)
+    def answers(self, request: Callable[[str], _Answer], paths: Iterable[str]) -> Iterator[_Answer]:
+        """A request for each path, in their order; over a network several at once."""
+        return map(request, paths)
 
-    def get_versioned(self, path: str) -> Versioned | None:
-        """The content with its token, or None if there is no such file."""
+    def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
+        """(content, the token by which `compare_and_swap` knows it), or None twice: no file."""
         data = self.get(path)
-        return None if data is None else Versioned(data, sha256(data).hexdigest())
+        return (None, None) if data is None else (data, sha256(data).hexdigest())
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
@@ -152,9 +146,9 @@ class ObjectStore(ABC):
         returns None to leave the file as it is. StorageUnavailableError after SWAP_ATTEMPTS.
         """
         for lost in range(SWAP_ATTEMPTS):
-            there = self.get_versioned(path)
-            data = change(there.data if there else None)
-            if data is None or self.compare_and_swap(path, there.token if there else None, data):
+            there, token = self.get_versioned(path)
+            data = change(there)
+            if data is None or self.compare_and_swap(path, token, data):
                 return
             self.pause(lost)
         raise StorageUnavailableError(
@@ -178,10 +172,6 @@ class ObjectStore(ABC):
     @abstractmethod
     def size(self, path: str) -> int | None:
         """Length in bytes, or None if there is no such file."""
-
-    def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
-        """`size` of many paths."""
-        return {path: self.size(path) for path in paths}
 
     def exists(self, path: str) -> bool:
         return self.size(path) is not None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -25,10 +25,8 @@ from pulsar_spark.connector.storage.object_store import (
     ObjectInfo,
     ObjectStore,
     Output,
-    Versioned,
     checked_path,
 )
-from pulsar_spark.connector.storage.storage_options import StorageOptions
 from pulsar_spark.errors import (
     BucketNotFoundError,
     InvalidOptionError,
@@ -60,7 +58,8 @@ class RemoteStore(ObjectStore):
 
     remote = True
 
-    def __init__(self, root: str, options: dict[str, str]) -> None:
+    def __init__(self, root: str, settings: Mapping[str, Any]) -> None:
+        """`settings`: of the service, of the HTTP client, of retries, as `obstore` names them."""
         try:
             import obstore
             from obstore import store as stores
@@ -72,15 +71,9 @@ class RemoteStore(ObjectStore):
         self.root = root.rstrip("/")
         self._module = obstore
         self._has_bucket = False
-        parsed = StorageOptions.parse(self.root, options)
         from_url: Any = stores.from_url
         try:
-            self._store: Any = from_url(
-                self.root,
-                config=parsed.service,
-                client_options=parsed.client,
-                retry_config=parsed.retry,
-            )
+            self._store: Any = from_url(self.root, **settings)
         except (obstore.exceptions.BaseError, ValueError) as error:
             raise InvalidOptionError(
                 f"serviceUrl {root!r} can't be opened: {_first_line(error)}. Check the bucket's "
@@ -105,17 +98,20 @@ class RemoteStore(ObjectStore):
         return self._module
 
     def get(self, path: str) -> bytes | None:
-        there = self.get_versioned(path)
-        return None if there is None else there.data
+        return self.get_versioned(path)[0]
 
-    def get_many(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        return iter(_at_once(self.get, list(paths)))
+    def answers(self, request: Callable[[str], _Answer], paths: Iterable[str]) -> Iterator[_Answer]:
+        asked = list(paths)
+        if len(asked) < 2:
+            return map(request, asked)
+        with ThreadPoolExecutor(min(len(asked), REQUESTS_AT_ONCE)) as threads:
+            return threads.map(request, asked)
 
-    def get_versioned(self, path: str) -> Versioned | None:
+    def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         with suppress(FileNotFoundError), self.told("read", path, FileNotFoundError):
             result = self._obstore.get(self._store, checked_path(path))
-            return Versioned(bytes(result.bytes()), _token(result.meta))
-        return None
+            return bytes(result.bytes()), _token(result.meta)
+        return None, None
 
     def create(self, path: str, data: bytes) -> bool:
         return self._put(path, data, "create")
@@ -135,10 +131,6 @@ class RemoteStore(ObjectStore):
         with suppress(FileNotFoundError), self.told("look at", path, FileNotFoundError):
             return int(self._obstore.head(self._store, checked_path(path))["size"])
         return None
-
-    def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
-        wanted = list(paths)
-        return dict(zip(wanted, _at_once(self.size, wanted), strict=True))
 
     def files(self, folder: str) -> Iterator[ObjectInfo]:
         for item in self._listing(folder)["objects"]:
@@ -278,14 +270,6 @@ class _Readable(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         with self._store.told("read", self._path):
             return bytes(self._reader.readall() if size in (None, -1) else self._reader.read(size))
-
-
-def _at_once(request: Callable[[str], _Answer], paths: Sequence[str]) -> list[_Answer]:
-    """The answers to a request for each path, in their order."""
-    if len(paths) < 2:
-        return [request(path) for path in paths]
-    with ThreadPoolExecutor(min(len(paths), REQUESTS_AT_ONCE)) as threads:
-        return list(threads.map(request, paths))
 
 
 def _token(meta: Any) -> str:

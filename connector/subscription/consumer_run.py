@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
 
-from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source.micro_batch import admission
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
@@ -33,7 +31,7 @@ from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
 from pulsar_spark.topic_name import TopicPartition
 
 FLOOR_EVERY_S = 5.0
-"""How often at most a consumer reports when only the subscription's floor has moved."""
+"""How often at most a consumer reports a moved floor alone: the topic keeps a ledger so long."""
 
 Completed = Callable[[TopicPartition, Report, LedgerList], Report]
 """(partition, report, its ledgers) -> the report, completed by the host."""
@@ -82,7 +80,7 @@ class ConsumerRun:
         return StreamOffset({}, name, consumer, ack_mode=self._options["ackMode"])
 
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
-        """The connection to the broker. The first call makes it: the consumer is known by then."""
+        """The connection to the broker; the first call makes it."""
         if self._client is None:
             self._client = SubscriptionClient(self.topics, begun)
             self._client.subscribe()
@@ -155,7 +153,7 @@ class ConsumerRun:
         )
 
     def report_planned(self, begun: StreamOffset, planned: StreamOffset) -> None:
-        """Report what the planned micro-batch will deliver, before its offset is handed out."""
+        """Report what the planned micro-batch will deliver."""
         self.report(begun, planned)
         self._asked = {}
         self._admission.planned(self._clock.monotonic_s())
@@ -189,11 +187,7 @@ class ConsumerRun:
     # -- reporting -------------------------------------------------------------------------------
 
     def report(self, begun: StreamOffset, planned: StreamOffset) -> None:
-        """Send the reports that say something new.
-
-        A floor that moved is reported at most every FLOOR_EVERY_S: until then the topic keeps a
-        ledger longer.
-        """
+        """Send the reports that say something new."""
         self._say(self._news_of(self._reports(begun, planned)))
 
     def close(self, begun: StreamOffset) -> None:
@@ -299,7 +293,7 @@ class DeliveryTimes:
         number = about.partition
         while (info := ledger.ledgers(number).first_after(self._seen.get(about, -1))) is not None:
             if info.max_deliver_at_ms is not None and info.max_deliver_at_ms > now_ms:
-                with closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader:
+                with ledger.reader() as reader:
                     times = delivery_times_of(ledger, info, reader)
                 if times is not None:
                     delayed = delayed.add_ledger(info, times, now_ms)

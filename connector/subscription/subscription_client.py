@@ -31,10 +31,8 @@ from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
 from pulsar_spark.protocol.ready import Reply, Stepped
 from pulsar_spark.topic_name import TopicPartition
 
-TOLD_AFTER_S = 5.0
-"""How long the broker may be silent before the consumer's log says so, ..."""
-TOLD_EVERY_S = 30.0
-"""... and how often the log repeats it."""
+TOLD_AFTER_S, TOLD_EVERY_S = 5.0, 30.0
+"""How long the broker may be silent before the log says so, and how often the log repeats it."""
 GONE = frozenset(
     {
         ServerError.CONSUMER_REPLACED,
@@ -99,7 +97,7 @@ class SubscriptionClient:
         return permits_of(self._options, len(self.consumers))
 
     def close(self, last: Mapping[TopicPartition, Any]) -> None:
-        """Send the last reports and leave: what was not delivered goes to others at once."""
+        """Send the last reports and leave."""
         records = [Record.of(about, self.subscription, report) for about, report in last.items()]
         self._say_and_go(records, [each for each, one in self.consumers.items() if one.connected])
 
@@ -246,7 +244,7 @@ class SubscriptionClient:
 
     def _newest_run(self) -> int:
         """The highest number of a run under this name that has a lease; 0 if there is none."""
-        known = (read_lease(self._root.store, path) for path, _ in leases(self._root.store))
+        known = (read_lease(self._root.store, path) for path in leases(self._root.store))
         me = self.subscription, self.name
         mine = (each for each in known if each and (each.subscription, each.consumer) == me)
         return max((each.incarnation for each in mine), default=0)

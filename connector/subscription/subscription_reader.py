@@ -27,9 +27,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.planning.suspect_messages import SuspectMessages
-from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.protocol.commands import Report
 from pulsar_spark.topic_name import TopicPartition
 
 
@@ -38,7 +36,10 @@ class SubscriptionStreamReader(StreamReader):
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         self._run = ConsumerRun(
-            options, root, held_back=self._held_back, completed=self._without_withheld
+            options,
+            root,
+            held_back=lambda about: self._suspected.not_done(about),  # noqa: PLW0108 - they change
+            completed=lambda *report: what_remains(self._suspected, *report),
         )
         super().__init__(options, schema, self._run.topics)
         self._withheld = WithheldBatches(options, root)
@@ -159,11 +160,3 @@ class SubscriptionStreamReader(StreamReader):
             else:
                 gone[about] = suspects.not_done(about).up_to(consumer.floor)
         return suspects.without(gone)
-
-    def _held_back(self, partition: TopicPartition) -> PositionSet:
-        return self._suspected.not_done(partition)
-
-    def _without_withheld(
-        self, partition: TopicPartition, report: Report, ledgers: LedgerList
-    ) -> Report:
-        return what_remains(report, partition, self._suspected, ledgers)

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class WithheldBatches:
-    """Of one consumer's source. `planned` and `replayed` tell it of batches; `behind` answers."""
+    """Of one consumer's source. `planned` and `leaves_out` tell it of batches; `behind` answers."""
 
     def __init__(self, options: Options, root: Root) -> None:
         policy = dead_letter_policy(options)
@@ -134,7 +134,7 @@ class WithheldBatches:
 
 
 def what_remains(
-    report: Report, about: TopicPartition, state: SuspectMessages, ledgers: LedgerList
+    state: SuspectMessages, about: TopicPartition, report: Report, ledgers: LedgerList
 ) -> Report:
     """The consumer's report, less the suspects; those that are given up become dead letters."""
     held = state.not_done(about)
@@ -174,7 +174,7 @@ def _tell(
 
 
 def _written(state: SuspectMessages) -> bytes:
-    return readable(state.to_json, lambda stored, _: SuspectMessages.from_json(stored), WITHHELD)
+    return readable(state.to_json, SuspectMessages.from_json, WITHHELD)
 
 
 def _folder(offset: StreamOffset) -> str:

@@ -9,7 +9,7 @@ Stands for the TCP connection and keep-alive of Pulsar's `ServerCnx`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Final
@@ -73,11 +73,9 @@ class Lease:
         return lease if whole and 0 < lease.lease_ms <= MOST_DURATION_MS else None
 
 
-def leases(store: ObjectStore) -> Iterator[tuple[str, int]]:
-    """(path, time of the last write in ms) of each lease below the root."""
-    for item in store.files(LEASES):
-        if "~" in item.path:
-            yield item.path, item.modified_ms
+def leases(store: ObjectStore) -> dict[str, int]:
+    """Path -> time of the last write in ms, of each lease below the root."""
+    return {item.path: item.modified_ms for item in store.files(LEASES) if "~" in item.path}
 
 
 def read_lease(store: ObjectStore, path: str) -> Lease | None:

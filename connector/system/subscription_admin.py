@@ -56,11 +56,10 @@ def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStat
     """All subscriptions that the broker knows of, or those of one topic, by partition and name."""
     dispatch = SystemTopic(root, DISPATCH)
     stop = dispatch.refresh()
-    if not stop:
-        return []
+    brokers = last_shards(dispatch, stop)[1] if stop else {}
     found: list[SubscriptionStats] = []
-    for about, shards in sorted(last_shards(dispatch, stop)[1].items()):
-        if topic is None or about.topic == topic:
+    for about, shards in sorted(brokers.items()):
+        if topic in (None, about.topic):
             state = from_shards(shards)
             found += [_stats(about, state, name) for name in sorted(state.subscriptions)]
     return found

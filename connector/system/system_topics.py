@@ -9,7 +9,6 @@ Takes the place of Pulsar's connections between client and broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -125,9 +124,9 @@ class SystemTopic:
                 file.write(rows)
                 if part is first:
                     file.end_row_group()
-            seal = file.close().seal
-        entries, rest = divmod(len(held), RECORDS_AN_ENTRY)
-        sizes = [RECORDS_AN_ENTRY] * entries + ([rest] if rest else [])
+            seal = file.close()
+        firsts = range(0, len(held), RECORDS_AN_ENTRY)
+        sizes = (min(RECORDS_AN_ENTRY, len(held) - first) for first in firsts)
         return [
             NewLedger(
                 partition=0,
@@ -155,7 +154,7 @@ class SystemTopic:
         """
         ledger = self.open()
         last = ledger.state.next_ledger_id if stop_ledger is None else stop_ledger
-        with closing(LedgerFileReader(ledger.store, ledger.folder, str(self.name))) as reader:
+        with ledger.reader() as reader:
             for each in ledger.ledgers(0).between(first_ledger, last - 1):
                 yield from _records(reader, each, keep)
 
@@ -184,7 +183,11 @@ def _records(
     table = reader.read_table(ledger, _NAMES if apart else (*_NAMES, *_DATA))
     names: Sequence[str] = table["key"].to_pylist()
     subscriptions: Sequence[bytes] = table["ordering_key"].to_pylist()
-    partitions = {name: partition_of(name) for name in set(names)}
+    topics = {name: TopicName.parse(name) for name in set(names)}
+    partitions = {
+        name: TopicPartition(each.partitioned_topic_name, each.partition_index)
+        for name, each in topics.items()
+    }
     kept: list[tuple[int, TopicPartition, str]] = []
     for row, name in enumerate(names):
         about, subscription = partitions[name], subscriptions[row].decode()
@@ -201,13 +204,3 @@ def _records(
     for row, about, subscription in kept:
         record = Record(about, subscription, values[row - first].as_py())
         yield StoredRecord(record, ledger.ledger_id, row, times[row - first] // 1000)
-
-
-def partition_of(name: str) -> TopicPartition:
-    """Read `str(TopicPartition)`.
-
-    >>> partition_of("persistent://public/default/flights-partition-3")
-    TopicPartition(topic='persistent://public/default/flights', partition=3)
-    """
-    topic = TopicName.parse(name)
-    return TopicPartition(topic.partitioned_topic_name, topic.partition_index)

@@ -11,7 +11,6 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import chain
 from math import inf
 
@@ -81,12 +80,8 @@ class LedgerStore:
         Tasks leave them that failed, or whose commit found all messages to be duplicates.
         """
         self.ledger.refresh()
-        now_ms = self.ledger.clock()
-        old = [
-            file
-            for file, item in self._data_files().items()
-            if now_ms - item.modified_ms >= older_than_ms
-        ]
+        before_ms = self.ledger.clock() - older_than_ms
+        old = [file for file, item in self._data_files().items() if item.modified_ms <= before_ms]
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
             known = {*state.files, *state.tombstones}
@@ -103,12 +98,8 @@ class LedgerStore:
         Temporary files of killed writers go too, once they are that old.
         """
         self.ledger.refresh()
-        now_ms = self.ledger.clock()
-        due = [
-            file
-            for file, grave in self.ledger.state.tombstones.items()
-            if now_ms - grave.since_ms >= self.grace_ms
-        ]
+        now_ms, graves = self.ledger.clock(), self.ledger.state.tombstones
+        due = [file for file, each in graves.items() if now_ms - each.since_ms >= self.grace_ms]
         for file in due:
             self.ledger.store.delete(self._path(file))
 
@@ -178,11 +169,11 @@ class LedgerStore:
         """Write the ledgers' rows into a new file; its path, and each ledger's place in it."""
         ledger = self.ledger
         with (
-            closing(LedgerFileReader(ledger.store, ledger.folder, ledger.topic)) as reader,
+            ledger.reader() as reader,
             LedgerFileWriter(ledger.store, ledger.folder) as writer,
         ):
             first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
-            seal = writer.close().seal
+            seal = writer.close()
         return writer.path, [
             MovedLedger(each.partition, each.ledger_id, writer.path, first_row, seal)
             for each, first_row in zip(ledgers, first_rows, strict=True)
@@ -199,9 +190,7 @@ class LedgerStore:
                     files.setdefault(each.file, []).append(each)
         group: list[list[LedgerInfo]] = []
         size_bytes = 0
-        for ledgers in sorted(
-            files.values(), key=lambda file: min(each.ledger_id for each in file)
-        ):
+        for ledgers in sorted(files.values(), key=lambda its: min(e.ledger_id for e in its)):
             size_bytes += sizes[ledgers[0].file]
             if size_bytes > MERGED_FILE_BYTES:
                 yield group

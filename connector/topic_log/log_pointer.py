@@ -8,8 +8,8 @@ place was never emptied.
 
 from __future__ import annotations
 
-import contextlib
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -50,11 +50,8 @@ class LogPointer:
         """CorruptFileError if it is damaged; FutureVersionError if a newer version wrote it."""
         record = POINTER_FORMAT.decode(data, name)
         try:
-            return LogPointer(
-                int(record["snapshot"]),
-                int(record["removed"]),
-                tuple((int(number), int(since_ms)) for number, since_ms in record["marks"]),
-            )
+            marks = ((int(number), int(since_ms)) for number, since_ms in record["marks"])
+            return LogPointer(int(record["snapshot"]), int(record["removed"]), tuple(marks))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise POINTER_FORMAT.damaged(name, repr(error)) from error
 
@@ -102,7 +99,7 @@ class PointerFile:
 
         self._store.replace(self._path, moved)
         if after.removed > before.removed:
-            with contextlib.suppress(PulsarliteError):
+            with suppress(PulsarliteError):
                 self._remove(after.removed)
         return after
 

@@ -131,15 +131,10 @@ def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
         return list(zip(*(table.column(name).to_pylist() for name in _SCHEMA.names), strict=True))
 
     def row(number: int) -> LedgerInfo:
-        (
-            ledger_id, partition, file, first_row, size_bytes, earliest, latest, deliver_at, sizes,
-            file_bytes, footer_crc32, digest,
-        ) = values()[number]  # fmt: skip
+        *place, size_bytes, earliest, latest, due, sizes, length, crc32, digest = values()[number]
         batch_sizes = BatchSizes(tuple(zip(sizes[::2], sizes[1::2], strict=True)))
-        seal = None if file_bytes is None else FileSeal(file_bytes, footer_crc32)
-        return LedgerInfo(
-            ledger_id, partition, file, first_row, batch_sizes, size_bytes, earliest, latest,
-            deliver_at, seal, digest,
-        )  # fmt: skip
+        seal = None if length is None else FileSeal(length, crc32)
+        given = [*place, batch_sizes, size_bytes, earliest, latest, due, seal, digest]
+        return LedgerInfo(*given)
 
     return row

@@ -17,10 +17,11 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import closing
 from typing import Any, TypeVar
 
-from pulsar_spark.connector.ledger_files.sequence_ids import read_sequence_ids
+from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
+from pulsar_spark.connector.ledger_files.sequence_ids import SEQUENCE_COLUMNS, Rows, sequences_of
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.log_pointer import LogPointer, PointerFile
@@ -38,7 +39,7 @@ from pulsar_spark.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.records.stored_record import readable
 from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
 from pulsar_spark.topic_log.ledger_log import CheckedCommit, TopicState
@@ -77,7 +78,8 @@ class ManagedLedger:
         """Empty: `open` and `create` make a ledger of use."""
         self.store, self.folder, self.topic = store, folder, topic or folder
         self.clock = store.clock.wall_ms
-        self._state = TopicState(self.topic)
+        self.state = TopicState(self.topic)
+        """At the last `refresh` or commit. Ask anew after each: it may be another one."""
         self._pointer_file = PointerFile(store, folder)
         self._pointer_looked_s = 0.0
         self._snapshot = -1
@@ -125,29 +127,24 @@ class ManagedLedger:
         ledger.commit(first)
         return ledger
 
-    @property
-    def state(self) -> TopicState:
-        """The state at the last `refresh` or commit. Ask anew after each: it may be another one."""
-        return self._state
-
     def ledgers(self, partition: int) -> LedgerList:
-        return self._state.ledgers(partition)
+        return self.state.ledgers(partition)
 
     def refresh(self) -> bool:
         """Apply the commits since the last look; False if there were none."""
         with self._lock:
-            before = self._state.number
+            before = self.state.number
             self._follow()
-            return self._state.number != before
+            return self.state.number != before
 
     def catch_up(self) -> bool:
         """Refresh; False if the topic is not the one it was (deleted, and made again)."""
         with self._lock:
-            last = self.store.get(self._path(self._state.number))
+            last = self.store.get(self._path(self.state.number))
             if last is None:
-                if self._pointer().removed < self._state.number:
+                if self._pointer().removed < self.state.number:
                     return False
-            elif self._state.commit_id.encode() not in last:
+            elif self.state.commit_id.encode() not in last:
                 return False
             self._follow()
             return True
@@ -176,24 +173,12 @@ class ManagedLedger:
         """
         if isinstance(application, tuple):
             application = Application(*application)
+        read = self._read_sequences
         publication = Publication(
-            ledgers,
-            application,
-            term,
-            deduplicate,
-            lambda ledger: read_sequence_ids(self.store, self.folder, self.topic, ledger),
-            producer,
-            leaves,
-            is_brokers,
+            ledgers, application, term, deduplicate, read, producer, leaves, is_brokers, transaction
         )
-
-        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | AlreadyCommitted:
-            proposal = publication.commit_on(state, commit_id, now_ms)
-            if isinstance(proposal, Commit):
-                return replace(proposal, transaction=transaction)
-            return proposal
-
-        committed = self.commit(build, patience_ms=BROKERS_PATIENCE_MS if is_brokers else None)
+        patience_ms = BROKERS_PATIENCE_MS if is_brokers else MAX_TRANSACTION_TIMEOUT_MS
+        committed = self.commit(publication.commit_on, patience_ms=patience_ms)
         assert committed is not None
         return committed
 
@@ -220,8 +205,9 @@ class ManagedLedger:
         return self.commit(build)
 
     def commit(
-        self, build: Build[_Answer], *, waits: bool = True, patience_ms: int | None = None
-    ) -> Commit | _Answer | None:
+        self, build: Build[_Answer], *,
+        waits: bool = True, patience_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
+    ) -> Commit | _Answer | None:  # fmt: skip
         """Commit what `build(state, commit_id, now_ms)` proposes, on the latest state.
 
         `build` is called again after every lost race. If it proposes no Commit, there is nothing
@@ -235,7 +221,7 @@ class ManagedLedger:
         lost = 0
         while True:
             with self._lock:
-                proposal = build(self._state, commit_id, self.clock())
+                proposal = build(self.state, commit_id, self.clock())
                 if not isinstance(proposal, Commit):
                     return proposal
                 if self._try(proposal):
@@ -254,12 +240,16 @@ class ManagedLedger:
         """Finish, or abort, the open transaction at the log's end, if it is time; never wait."""
         with self._lock:
             self._follow()
-            self._settle(None)
+            self._settle(None, MAX_TRANSACTION_TIMEOUT_MS)
+
+    def reader(self) -> closing[LedgerFileReader]:
+        """Reads the data files, to the end of its `with`."""
+        return closing(LedgerFileReader(self.store, self.folder, self.topic))
 
     def commits(self, first: int, last: int) -> list[Commit] | None:
         """The commits from `first` to `last`, both included; None if some are gone."""
         numbers = range(first, last + 1)
-        found = self.store.get_many(self._path(number) for number in numbers)
+        found = self.store.answers(self.store.get, map(self._path, numbers))
         commits = []
         for number, data in zip(numbers, found, strict=True):
             if data is None or self._pointer_file.read().removed >= number:
@@ -278,10 +268,10 @@ class ManagedLedger:
     def write_snapshot(self) -> None:
         """Store the present state, and let the pointer name it."""
         with self._lock:
-            number = self._state.number
+            number = self.state.number
             path = join(self.folder, snapshot_file(number))
             data = readable(
-                lambda: encode_snapshot(self._state),
+                lambda: encode_snapshot(self.state),
                 lambda stored, name: decode_snapshot(stored, self.topic, name, number),
                 path,
             )
@@ -295,7 +285,7 @@ class ManagedLedger:
 
         def read(stored: bytes, name: str) -> None:
             commit = Commit.from_json(stored, name, proposal.number)
-            checked.append(self._state.checked(commit))
+            checked.append(self.state.checked(commit))
 
         data = readable(proposal.to_json, read, path)
         self._check_files(proposal.files)
@@ -309,22 +299,22 @@ class ManagedLedger:
                 self.store.delete(path)
             return False
         if proposal.transaction is None:
-            self._state.apply_checked(*checked)
+            self.state.apply_checked(*checked)
         return True
 
     def _follow(self) -> None:
         """Apply the commits after the state, or load anew where the log was cleaned up past it."""
         known, self._undecided = self._undecided, None
         while True:
-            found = self._tail(self._state.number + 1)
+            found = self._tail(self.state.number + 1)
             quiet_s = self.store.clock.monotonic_s() - self._pointer_looked_s
             if not found and quiet_s < IDLE_POINTER_LOOK_S:
                 return
-            if self._pointer().removed > self._state.number:
+            if self._pointer().removed > self.state.number:
                 self._load()
                 return
             for data in found:
-                number = self._state.number + 1
+                number = self.state.number + 1
                 try:
                     commit = Commit.from_json(data, self._path(number), number)
                     decided = self._decided(commit)
@@ -332,12 +322,12 @@ class ManagedLedger:
                         known_before = known is not None and known[0] == commit
                         self._undecided = known if known_before else (commit, self.clock())
                         return
-                    self._state.apply(decided)
+                    self.state.apply(decided)
                 except CorruptFileError:
                     if is_persistent(self.topic):
                         raise
                     # Lost when a machine stopped, with others perhaps: it takes up its number.
-                    self._state.apply(Commit(number, "", self._state.timestamp_ms))
+                    self.state.apply(Commit(number, "", self.state.timestamp_ms))
             if len(found) < TAIL_AT_ONCE:
                 return
 
@@ -353,7 +343,7 @@ class ManagedLedger:
             return None
         return commit if status is TxnStatus.COMMITTED else commit.aborted()
 
-    def _settle(self, mine: Transaction | None, patience_ms: int | None = None) -> bool:
+    def _settle(self, mine: Transaction | None, patience_ms: int) -> bool:
         """Whether the transaction `mine` may try its commit again.
 
         An open transaction that only lacks the decision is committed. One that is out of time, or
@@ -368,10 +358,8 @@ class ManagedLedger:
             self._load()  # the log was cleaned up past it
             return True
         decisions = TransactionDecisions(self.store, open_.id)
-        timeout_ms = min(open_.timeout_ms, MAX_TRANSACTION_TIMEOUT_MS)
-        if patience_ms is not None:
-            timeout_ms = min(timeout_ms, patience_ms)
-        out_of_time = self.clock() - min(since_ms, commit.timestamp_ms) >= timeout_ms
+        waited_ms = self.clock() - min(since_ms, commit.timestamp_ms)
+        out_of_time = waited_ms >= min(open_.timeout_ms, patience_ms)
         if open_.complete:
             decisions.commit(open_.attempt)
         elif out_of_time or (mine is not None and mine.application == open_.application):
@@ -385,8 +373,8 @@ class ManagedLedger:
         ahead = 1
         while len(found) < TAIL_AT_ONCE:
             first = number + len(found)
-            asked = (self._path(place) for place in range(first, first + ahead))
-            for data in self.store.get_many(asked):
+            asked = map(self._path, range(first, first + ahead))
+            for data in self.store.answers(self.store.get, asked):
                 if data is None:
                     return found
                 found.append(data)
@@ -408,10 +396,10 @@ class ManagedLedger:
                         f"Snapshot {name} of topic {self.topic} is missing. Restore it."
                     )
                 state = decode_snapshot(data, self.topic, name, pointer.snapshot)
-            if state.number >= self._state.number:
-                self._state = state
+            if state.number >= self.state.number:
+                self.state = state
             self._follow()
-            if self._state.number >= 0:
+            if self.state.number >= 0:
                 return
             if self._pointer().snapshot < 0:
                 raise TopicNotFoundError(
@@ -419,31 +407,35 @@ class ManagedLedger:
                     "to it, or check the name and serviceUrl."
                 )
 
+    def _read_sequences(self, ledger: LedgerInfo) -> Mapping[str, tuple[Rows, Rows]]:
+        with self.reader() as reader:
+            return sequences_of(reader.read_table(ledger, SEQUENCE_COLUMNS))
+
     def _check_files(self, files: set[str]) -> None:
         """Refuse a commit of a file that does not exist: it may have been given up long ago."""
-        paths = {join(self.folder, file): file for file in files}
-        for path, size in self.store.sizes(paths).items():
+        paths = [join(self.folder, file) for file in files]
+        for file, size in zip(files, self.store.answers(self.store.size, paths), strict=True):
             if size is None:
                 raise FileReclaimedError(
-                    f"File {paths[path]} of topic {self.topic} is not there, so it can't be "
+                    f"File {file} of topic {self.topic} is not there, so it can't be "
                     "committed: it was given up, or never written. Write the messages again, or "
                     "start the clean-up that made it once more."
                 )
             if not size:
                 raise CorruptFileError(
-                    f"File {paths[path]} of topic {self.topic} is empty and can't be committed."
+                    f"File {file} of topic {self.topic} is empty and can't be committed."
                 )
 
     def _snapshot_if_due(self) -> None:
         """A snapshot now and then; if it fails, the commit stands all the same."""
-        ledgers = sum(map(len, map(self._state.ledgers, range(self._state.partitions))))
+        ledgers = sum(map(len, map(self.state.ledgers, range(self.state.partitions))))
         every = max(SNAPSHOT_EVERY, ledgers // SNAPSHOT_LEDGERS)
-        if self._state.number - max(self._snapshot, 0) < every:
+        if self.state.number - max(self._snapshot, 0) < every:
             return
         try:
             self.write_snapshot()
         except (PulsarliteError, OSError, ArithmeticError, LookupError, ValueError) as error:
-            _log.warning("No snapshot of topic %s at %s: %s", self.topic, self._state.number, error)
+            _log.warning("No snapshot of topic %s at %s: %s", self.topic, self.state.number, error)
 
     def _pointer(self) -> LogPointer:
         self._pointer_looked_s = self.store.clock.monotonic_s()

@@ -39,8 +39,10 @@ class NamespacePolicies:
         return POLICIES_FORMAT.encode(given)
 
     @staticmethod
-    def from_json(data: bytes, name: str) -> NamespacePolicies:
-        """CorruptFileError if they are damaged, FutureVersionError if they are too new."""
+    def from_json(data: bytes | None, name: str) -> NamespacePolicies:
+        """No file: none. CorruptFileError if damaged, FutureVersionError if too new."""
+        if data is None:
+            return NamespacePolicies()
         record = POLICIES_FORMAT.decode(data, name)
         for policy, value in record.items():
             if value not in _ALLOWED[policy]:
@@ -66,8 +68,7 @@ POLICIES_FORMAT: Final = StoredFormat(
 def read_policies(store: ObjectStore, namespace: NamespaceName) -> NamespacePolicies:
     """The namespace's policies as of now; none if it has no file."""
     path = _path(namespace)
-    data = store.get(path)
-    return NamespacePolicies() if data is None else NamespacePolicies.from_json(data, path)
+    return NamespacePolicies.from_json(store.get(path), path)
 
 
 def set_policy(
@@ -79,7 +80,7 @@ def set_policy(
 
     def with_policy(data: bytes | None) -> bytes | None:
         nonlocal wanted
-        known = NamespacePolicies() if data is None else NamespacePolicies.from_json(data, path)
+        known = NamespacePolicies.from_json(data, path)
         wanted = replace(known, **policy)  # type: ignore[arg-type]
         if wanted == known:
             return None
@@ -114,10 +115,8 @@ def schema_policies(ledger: ManagedLedger, topic: TopicName) -> SchemaPolicies:
     strategy, allowed = _policies(
         ledger, topic, "schema_compatibility_strategy", "is_allow_auto_update_schema"
     )
-    return SchemaPolicies(
-        SchemaCompatibilityStrategy(strategy) if strategy else DEFAULT_STRATEGY,
-        allowed is not False,
-    )
+    strategy = SchemaCompatibilityStrategy(strategy or DEFAULT_STRATEGY)
+    return SchemaPolicies(strategy, allowed is not False)
 
 
 def _policies(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:

@@ -63,10 +63,8 @@ def delete_old(ledger: ManagedLedger) -> None:
         return
     now_ms, state = ledger.clock(), ledger.state
     partitions = range(state.partitions)
-    oldest_ms = min(
-        (each[0].max_publish_time_ms for p in partitions if len(each := state.ledgers(p))),
-        default=now_ms,
-    )
+    first = (each[0].max_publish_time_ms for p in partitions if (each := state.ledgers(p)))
+    oldest_ms = min(first, default=now_ms)
     store = LedgerStore(ledger, grace_ms=keep_ms)
     if now_ms - oldest_ms > 2 * keep_ms:
         store.trim({partition: _first_kept(ledger, partition, keep_ms) for partition in partitions})
@@ -78,7 +76,7 @@ def _first_kept(ledger: ManagedLedger, partition: int, keep_ms: int) -> int:
     """The id of the first ledger that is young enough; of the newest, if none is."""
     ledgers, now_ms = ledger.ledgers(partition), ledger.clock()
     young = (each.ledger_id for each in ledgers if now_ms - each.max_publish_time_ms <= keep_ms)
-    return next(young, ledgers[-1].ledger_id if len(ledgers) else 0)
+    return next(young, ledgers[-1].ledger_id if ledgers else 0)
 
 
 def _check(topic: str, options: Options, unfit: dict[str, str]) -> None:

@@ -72,13 +72,11 @@ class Root:
 
     @property
     def clock(self) -> Clock:
-        """The store's clock."""
         return self.store.clock
 
     def open(self, topic: TopicName) -> ManagedLedger:
         """The topic, brought up to date. TopicNotFoundError offers names that are near."""
-        ledger = self.open_found(topic)
-        if ledger is not None:
+        if (ledger := self.open_found(topic)) is not None:
             return ledger
         name = topic.partitioned_topic_name
         found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
@@ -105,8 +103,7 @@ class Root:
         self, topic: TopicName, partitions: int, settings: Mapping[str, Any] | None = None
     ) -> ManagedLedger:
         """The topic; made now, with so many partitions, if there was none."""
-        ledger = self.open_found(topic)
-        if ledger is not None:
+        if (ledger := self.open_found(topic)) is not None:
             return ledger
         with suppress(TopicExistsError):  # another process was quicker
             self.create(topic, partitions, settings)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
@@ -49,7 +50,7 @@ def commit_together(
     prepared = False
     try:
         for left, prepare in zip(reversed(range(len(prepares))), prepares, strict=True):
-            named = transaction if left else transaction.completed()
+            named = replace(transaction, complete=not left)
             prepared = isinstance(prepare(named), Commit) or prepared
         if not prepared:
             return

@@ -61,7 +61,6 @@ class TransactionDecisions:
     """The decisions on one transaction, by its id."""
 
     def __init__(self, store: ObjectStore, transaction_id: str) -> None:
-        """Reads nothing."""
         self._store = store
         self._prefix = join(TRANSACTIONS_FOLDER, transaction_id)
         application, _, version = transaction_id.partition("/")
@@ -97,20 +96,17 @@ class TransactionDecisions:
         return self._decide(Decision(TxnStatus.ABORTED, attempt))
 
     def _decide(self, decision: Decision) -> TxnStatus:
-        while True:
-            status = self.status(decision.attempt)
-            if status is not TxnStatus.OPEN:
-                return status
+        while (status := self.status(decision.attempt)) is TxnStatus.OPEN:
             path = self._path(len(self._known))
             data = readable(decision.to_json, Decision.from_json, path)
             # Refused: another was quicker, or a request only seemed to fail. Read again.
             self._store.put_if_absent(path, data)
+        return status
 
     def _read(self) -> None:
         while self._committed() is None:
             name = self._path(len(self._known))
-            data = self._store.get(name)
-            if data is None:
+            if (data := self._store.get(name)) is None:
                 return
             self._known.append(Decision.from_json(data, name))
 
@@ -129,15 +125,13 @@ class ClosedVersions:
     """
 
     def __init__(self, store: ObjectStore, application: str) -> None:
-        """Reads nothing."""
         self._store = store
         self._path = join(TRANSACTIONS_FOLDER, application, CLOSED_FILE)
 
     def has(self, version: int) -> bool:
         """Whether the version is closed, as of now."""
-        return any(
-            first <= version <= last for first, last in self._parse(self._store.get(self._path))
-        )
+        closed = self._parse(self._store.get(self._path))
+        return any(first <= version <= last for first, last in closed)
 
     def add(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Close these versions too: (first, last), both included."""

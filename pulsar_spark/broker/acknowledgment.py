@@ -23,6 +23,7 @@ from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
 from pulsar_spark.subscriptions.message_redelivery import (
     Burial,
+    Holder,
     at_once,
     give_back_all,
     negative_ack_delay,
@@ -67,10 +68,9 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
     _check_is_connected(subscription, command)
     consumer = subscription.consumers.get(command.consumer)
     if consumer is not None:
-        _take_state(state, subscription, consumer, command, out)
-    holders = [consumer] if consumer is not None else list(subscription.consumers.values())
-    for holder in holders:
-        _take_rejections(state, subscription, holder, command, out)
+        _take_state(Holder(state, subscription, consumer, out), command)
+    for each in [consumer] if consumer is not None else list(subscription.consumers.values()):
+        _take_rejections(Holder(state, subscription, each, out), command)
     out.confirm(command, epoch=subscription.epoch)
 
 
@@ -89,26 +89,24 @@ def redeliver_unacknowledged(
     ):
         return
     consumer.redeliver_sequence = command.sequence
+    holder = Holder(state, subscription, consumer, out)
     if command.messages is not None:
         for attempt, messages in sorted(command.messages.items()):
-            reject(state, subscription, out, consumer, attempt, messages, at_once)
+            reject(holder, attempt, messages, at_once)
     else:
-        give_back_all(state, subscription, out, consumer, bury=True)
+        give_back_all(holder, bury=True)
         # The revision marks these grants: all that the consumer reads before this Revoke.
         consumer.revision += 1
         consumer.obeyed = consumer.revision
         out.revokes.append(dispatcher_single_active.revoke_all(subscription, consumer))
 
 
-def time_out(
-    state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready
-) -> None:
+def time_out(holder: Holder) -> None:
     """Take back messages that were delivered longer ago than the consumer's ack timeout."""
-    due, consumer.timeouts = consumer.timeouts.split(state.now_ms)
-    if not due:
-        return
-    for attempt in _attempts(consumer, None):
-        reject(state, subscription, out, consumer, attempt, due, at_once)
+    consumer = holder.consumer
+    due, consumer.timeouts = consumer.timeouts.split(holder.state.now_ms)
+    for attempt in _attempts(consumer, None) if due else ():
+        reject(holder, attempt, due, at_once)
 
 
 def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
@@ -190,9 +188,8 @@ def _published(state: BrokerState, subscription: Subscription, cursor: Cursor) -
     return Cursor(target, known)
 
 
-def _take_state(
-    state: BrokerState, subscription: Subscription, consumer: Consumer, command: Report, out: Ready
-) -> None:
+def _take_state(holder: Holder, command: Report) -> None:
+    _, subscription, consumer, _ = holder
     if command.sequence > consumer.sequence:
         consumer.sequence = command.sequence
         consumer.committed = LATEST if command.committed is None else command.committed
@@ -200,26 +197,22 @@ def _take_state(
             consumer.permits = command.permits
         consumer.says_delivered = command.delivered is not None
         if command.delivered is not None:
-            _take_delivered(state, subscription, consumer, command.delivered)
+            _take_delivered(holder, command.delivered)
     if command.revision > consumer.obeyed:
         consumer.obeyed = min(command.revision, consumer.revision)
         if not consumer.is_revoking:
             if consumer.has_open_grant:
-                dispatcher_single_active.obeyed(state, subscription, consumer, out)
+                dispatcher_single_active.obeyed(holder)
             elif subscription.subscription_type is SubscriptionType.KEY_SHARED:
-                dispatcher_sticky_key.obeyed(state, subscription, consumer, out)
+                dispatcher_sticky_key.obeyed(holder)
 
 
-def _take_delivered(
-    state: BrokerState,
-    subscription: Subscription,
-    consumer: Consumer,
-    delivered: Mapping[int, PositionSet],
-) -> None:
+def _take_delivered(holder: Holder, delivered: Mapping[int, PositionSet]) -> None:
     """Note what the consumer has planned of its messages, by attempt; timeouts begin now.
 
     A run that died may have reported more than it wrote down: the next run's report counts.
     """
+    state, subscription, consumer, _ = holder
     before, consumer.delivered = consumer.delivered, NOTHING
     for attempt, messages in delivered.items():
         if attempt == consumer.open_attempt:
@@ -240,18 +233,15 @@ def _take_delivered(
             consumer.timeouts = timeouts.coarsened(MAX_INSTANTS)
 
 
-def _take_rejections(
-    state: BrokerState, subscription: Subscription, consumer: Consumer, command: Report, out: Ready
-) -> None:
+def _take_rejections(holder: Holder, command: Report) -> None:
+    consumer = holder.consumer
     for rejection in command.rejected:
         delay = negative_ack_delay(consumer.options, rejection.delay_ms)
         burial = Burial(now=rejection.bury, properties=rejection.properties)
         for attempt in _attempts(consumer, rejection.attempt):
-            messages = rejection.messages
-            reject(state, subscription, out, consumer, attempt, messages, delay, burial)
+            reject(holder, attempt, rejection.messages, delay, burial)
     for request in command.reconsume_later:
-        attempts = _attempts(consumer, request.attempt)
-        reconsume_later(state, subscription, out, consumer, attempts, request)
+        reconsume_later(holder, _attempts(consumer, request.attempt), request)
 
 
 def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.ledger_info import LedgerList, previous_position
+from pulsar_spark.positions.ledger_info import previous_position
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
@@ -26,8 +26,10 @@ def cursor_before(
     passed = NOTHING if compacted else state.only_compacted
     if not len(ledgers):
         return Cursor(EARLIEST).acknowledge(passed).advance(state.ledgers)
-    cursor = Cursor(_entry_before(ledgers, position))
     ledger = ledgers.get(position.ledger_id)
+    entry_id = 0 if ledger is None else min(position.entry_id, ledger.entries)
+    before = previous_position(ledgers, Position(position.ledger_id, entry_id))
+    cursor = Cursor(max(before, Position(ledgers[0].ledger_id, -1)))
     if batch_index > 0 and ledger is not None and 0 <= position.entry_id < ledger.entries:
         size = ledger.batch_sizes.size_of(position.entry_id)
         earlier = (1 << min(batch_index, size)) - 1
@@ -71,11 +73,3 @@ def message_after(state: BrokerState, position: Position, batch_index: int) -> t
         if batch_index + 1 < size:
             return position, batch_index + 1
     return entry_after(state, position), -1
-
-
-def _entry_before(ledgers: LedgerList, position: Position) -> Position:
-    """The last entry that lies before a position; before the first one if none does."""
-    ledger = ledgers.get(position.ledger_id)
-    entry_id = 0 if ledger is None else min(position.entry_id, ledger.entries)
-    before = previous_position(ledgers, Position(position.ledger_id, entry_id))
-    return max(before, Position(ledgers[0].ledger_id, -1))

@@ -27,8 +27,6 @@ from pulsar_spark.topic_name import is_persistent
 NON_PERSISTENT_KEPT_MS: Final = 60_000
 """How long a non-persistent topic has a message for those who are connected; longer if its
 retention time is."""
-EVICTED_TO: Final = 0.9
-"""An evicted backlog keeps this part of its quota."""
 
 
 def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
@@ -188,7 +186,7 @@ def _evict(state: BrokerState, subscription: Subscription, exceeded: BacklogQuot
         if ledger.last <= subscription.cursor.mark_delete_position:
             continue
         if exceeded.is_size:
-            if backlog_bytes(state, subscription) <= exceeded.limit * EVICTED_TO:
+            if backlog_bytes(state, subscription) <= exceeded.limit * 0.9:  # to make some room
                 return
         elif ledger.max_publish_time_ms + exceeded.limit >= state.now_ms:
             return

@@ -25,6 +25,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol.commands import Command, LedgerAdded, SubscriptionType
 from pulsar_spark.protocol.ready import Acknowledged, Ready, RefusedError
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.message_redelivery import Holder
 from pulsar_spark.subscriptions.subscription import Subscription
 
 
@@ -78,8 +79,7 @@ def _advance_time(
     retention.expire(state, subscription, out)
     subscription.drop_acknowledged()
     for consumer in subscription.consumers.values():
-        if consumer.timeouts:
-            acknowledgment.time_out(state, subscription, consumer, out)
+        acknowledgment.time_out(Holder(state, subscription, consumer, out))
     due, subscription.waiting = subscription.waiting.split(state.now_ms)
     if subscription.subscription_type.is_shared:
         # Messages behind the read position are read anyway; delayed ones at their time.

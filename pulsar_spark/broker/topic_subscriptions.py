@@ -34,7 +34,7 @@ from pulsar_spark.selectors.sticky_key_selector import HashRange, StickyRangeSel
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.dead_letter import check_letter_topics
-from pulsar_spark.subscriptions.message_redelivery import give_back_all
+from pulsar_spark.subscriptions.message_redelivery import Holder, give_back_all
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_name import TopicName, check_subscription_name
@@ -54,7 +54,7 @@ def subscribe(state: BrokerState, command: Subscribe, out: Ready) -> None:
     held = subscription.consumers.get(command.consumer) if subscription else None
     _check(state, subscription, held, command)
     if subscription is not None and held is not None:
-        _subscribe_again(state, subscription, held, command, out)
+        _subscribe_again(Holder(state, subscription, held, out), command)
         return
     if subscription is None:
         subscription = _created(state, command)
@@ -122,8 +122,16 @@ def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: Ready) 
     consumer = subscription.consumers.get(command.consumer) if subscription else None
     if subscription is None or consumer is None or consumer.incarnation != command.incarnation:
         return
-    give_back_all(state, subscription, out, consumer, bury=isinstance(command, LeaseLapsed))
-    _leave(subscription, consumer)
+    holder = Holder(state, subscription, consumer, out)
+    give_back_all(holder, bury=isinstance(command, LeaseLapsed))
+    del subscription.consumers[consumer.name]
+    subscription.remember(consumer)
+    if subscription.failover is not None:
+        subscription.failover = subscription.failover.remove(consumer.name)
+    elif subscription.selector is not None:
+        subscription.selector = subscription.selector.remove(consumer.name)
+    else:
+        subscription.shared = subscription.shared.remove(consumer.name)
     if isinstance(command, LeaseLapsed):
         text = "Its lease lapsed: what it held goes to others. Subscribe with a new incarnation."
         out.reply(command, ServerError.CONSUMER_REPLACED, text)
@@ -293,15 +301,11 @@ def _first_consumer(state: BrokerState, subscription: Subscription, command: Sub
             command.key_shared_policy, state.policies
         )
     elif not kind.is_shared:
-        topic = state.topic
-        if state.partition >= 0 and state.policies.failover_consistent_hashing:
+        topic, on_ring = state.topic, state.policies.failover_consistent_hashing
+        if state.partition >= 0 and on_ring:
             topic = str(TopicName.parse(topic).partition(state.partition))
-        subscription.failover = FailoverSelector(
-            topic,
-            state.partition,
-            state.policies.failover_consistent_hashing,
-            kind is SubscriptionType.EXCLUSIVE,
-        )
+        is_exclusive = kind is SubscriptionType.EXCLUSIVE
+        subscription.failover = FailoverSelector(topic, state.partition, on_ring, is_exclusive)
     subscription.rewind()
 
 
@@ -336,26 +340,9 @@ def _joins_differently(subscription: Subscription, consumer: Consumer, command: 
     return selector is None and consumer.priority_level != command.priority_level
 
 
-def _leave(subscription: Subscription, consumer: Consumer) -> None:
-    name = consumer.name
-    del subscription.consumers[name]
-    subscription.remember(consumer)
-    if subscription.failover is not None:
-        subscription.failover = subscription.failover.remove(name)
-    elif subscription.selector is not None:
-        subscription.selector = subscription.selector.remove(name)
-    else:
-        subscription.shared = subscription.shared.remove(name)
-
-
-def _subscribe_again(
-    state: BrokerState,
-    subscription: Subscription,
-    consumer: Consumer,
-    command: Subscribe,
-    out: Ready,
-) -> None:
+def _subscribe_again(holder: Holder, command: Subscribe) -> None:
     """Answer a doubled command, or a new run: what it holds; nothing without checkpoint."""
+    state, subscription, consumer, out = holder
     if command.incarnation > consumer.incarnation:
         if _joins_differently(subscription, consumer, command):
             _join(subscription, command)
@@ -367,7 +354,7 @@ def _subscribe_again(
         consumer.sequence = consumer.redeliver_sequence = -1
         if not command.resumes:
             consumer.committed = subscription.cursor.mark_delete_position
-            give_back_all(state, subscription, out, consumer, bury=True)
+            give_back_all(holder, bury=True)
             consumer.says_delivered = True
     out.welcomes.append(command)
 

@@ -11,12 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
-from pulsar_spark.dispatchers.granting import (
-    capacities_of,
-    excluded_from_reading,
-    grant_all,
-    read_new,
-)
+from pulsar_spark.dispatchers.granting import capacities_of, grant_all, read_new
 from pulsar_spark.positions import batch_part
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
@@ -39,7 +34,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None
         room -= sum(messages.count(state.ledgers) for messages in granted.values())
         total = min(sum(capacities.values()), room)
     if total > 0 and not blocked:
-        excluded = excluded_from_reading(state, subscription)
+        excluded = PositionSet.union_of([state.delayed.messages, subscription.waiting.messages])
         candidates, beside = read_new(state, subscription, total, excluded)
         rest = _deal(state, subscription, candidates, capacities, granted)
         subscription.replay = subscription.replay.union(rest).union(beside)

@@ -18,7 +18,7 @@ from pulsar_spark.positions.position_set import NOTHING
 from pulsar_spark.protocol.ready import OpenGrant, Ready, Revoke
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import NO_OPEN_GRANT, Consumer
-from pulsar_spark.subscriptions.message_redelivery import give_back
+from pulsar_spark.subscriptions.message_redelivery import Holder, give_back
 from pulsar_spark.subscriptions.subscription import Subscription
 
 
@@ -84,8 +84,9 @@ def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None
             subscription.replay = subscription.replay.difference(messages)
 
 
-def obeyed(state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready) -> None:
+def obeyed(holder: Holder) -> None:
     """Note that the holder has reported, and knows that its grant is over."""
+    _, subscription, consumer, _ = holder
     moved(Role.REVOKING, Event.OBEYED)
     attempt, held = consumer.open_attempt, consumer.held
     delivered = subscription.held_openly(consumer.delivered.difference(held))
@@ -97,7 +98,7 @@ def obeyed(state: BrokerState, subscription: Subscription, consumer: Consumer, o
         rest = pending.difference(consumer.delivered)
         if rest:
             consumer.take_back(number, rest)
-            give_back(state, subscription, out, consumer.options, number, rest, seen=False)
+            give_back(holder, number, rest, seen=False)
 
 
 def open_grant_of(

@@ -9,7 +9,7 @@ look-ahead is passed over. Follows Pulsar 4's `PersistentStickyKeyDispatcherMult
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from pulsar_spark.dispatchers.dispatcher_single_active import revoke_of
-from pulsar_spark.dispatchers.granting import (
-    capacities_of,
-    excluded_from_reading,
-    grant_all,
-    read_new,
-)
+from pulsar_spark.dispatchers.granting import capacities_of, grant_all, read_new
 from pulsar_spark.positions import batch_part
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import MAX_LONG
@@ -39,7 +34,7 @@ from pulsar_spark.selectors.sticky_key_selector import (
 )
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.message_redelivery import give_back
+from pulsar_spark.subscriptions.message_redelivery import Holder, give_back
 from pulsar_spark.subscriptions.subscription import Subscription
 
 _SPREAD = 2_654_435_761
@@ -72,13 +67,14 @@ def selector_changed(state: BrokerState, subscription: Subscription, out: Ready)
             out.revokes.append(revoke_of(subscription, consumer))
 
 
-def obeyed(state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready) -> None:
+def obeyed(holder: Holder) -> None:
     """Free the messages that were asked back, but for those reported as delivered."""
+    consumer = holder.consumer
     asked, consumer.revoked = consumer.revoked, NOTHING
     rest = asked.difference(consumer.delivered) if consumer.says_delivered else NOTHING
     for attempt in list(consumer.pending):
         given = consumer.take_back(attempt, rest)
-        give_back(state, subscription, out, consumer.options, attempt, given, seen=False)
+        give_back(holder, attempt, given, seen=False)
 
 
 def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
@@ -95,7 +91,7 @@ def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None
         room -= replay.count(state.ledgers) - rest.count(state.ledgers)
         subscription.replay = rest
     look_ahead = look_ahead_of(state.policies, len(subscription.consumers))
-    excluded = excluded_from_reading(state, subscription) if not blocked else NOTHING
+    excluded = PositionSet.union_of([state.delayed.messages, subscription.waiting.messages])
     beside = NOTHING
     while capacities and not blocked:
         passed_over = subscription.replay.count(state.ledgers)
@@ -211,10 +207,7 @@ class StickyKeyRun:
         """The set's messages. KeyError if the state lacks one of its ledgers."""
         ids, columns, hashes = [], [], []
         for ledger_id in messages.ledger_ids:
-            ledger = state.ledgers.get(ledger_id)
-            if ledger is None:
-                raise KeyError(f"there is no ledger {ledger_id}")
-            entries, indexes, sizes, rows = _rows(messages, ledger)
+            entries, indexes, sizes, rows = _rows(messages, state.ledgers.of_id(ledger_id))
             ids.append(np.full(len(entries), ledger_id, np.int64))
             columns.append((entries, indexes, sizes))
             known = state.columns[ledger_id].sticky_key_hashes
@@ -223,8 +216,7 @@ class StickyKeyRun:
             else:
                 hashes.append(np.asarray(known)[rows].astype(np.int64))
         if not ids:
-            empty = np.zeros(0, np.int64)
-            return StickyKeyRun(empty, empty, empty, empty, empty)
+            return StickyKeyRun(*(np.zeros(0, np.int64) for _ in fields(StickyKeyRun)))
         entries, indexes, sizes = (np.concatenate(each) for each in zip(*columns, strict=True))
         slots = selector.slots_of(np.concatenate(hashes))
         return StickyKeyRun(np.concatenate(ids), entries, indexes, sizes, slots)

@@ -26,7 +26,7 @@ def capacities_of(
 ) -> tuple[dict[str, int], int, bool]:
     """(the room of each consumer that has any, that of all together, whether nothing new is read).
 
-    Notes who is blocked, and whether the subscription is.
+    Notes who is blocked, and whether the subscription is: once full, until half is acknowledged.
     """
     capacities, total = {}, 0
     for name, consumer in subscription.consumers.items():
@@ -35,10 +35,13 @@ def capacities_of(
         capacity = capacity_of(state, subscription, consumer, held)
         if capacity > 0:
             capacities[name] = capacity
-    blocked = _is_blocked_on_unacked(state, subscription, total)
     limit = state.policies.max_unacked_messages_per_subscription
+    if total >= limit > 0:
+        subscription.is_blocked = True
+    elif total < max(limit // 2, 1) or limit <= 0:  # half of 1 is 0, and nobody holds fewer
+        subscription.is_blocked = False
     room = limit - total if limit > 0 else sum(capacities.values())
-    return capacities, room, blocked
+    return capacities, room, subscription.is_blocked
 
 
 def capacity_of(
@@ -58,17 +61,12 @@ def capacity_of(
     return max(capacity, 0)
 
 
-def excluded_from_reading(state: BrokerState, subscription: Subscription) -> PositionSet:
-    """Messages not to read: delayed ones, and those that wait to go out again."""
-    return PositionSet.union_of([state.delayed.messages, subscription.waiting.messages])
-
-
 def read_new(
     state: BrokerState, subscription: Subscription, messages: int, excluded: PositionSet
 ) -> tuple[PositionSet, PositionSet]:
     """(the next messages behind the read position, as many at most; the rest of the last entry).
 
-    The read position moves behind both.
+    `excluded` wait to go out, again or at all. The read position moves behind both.
     """
     found, beside, left = NOTHING, NOTHING, messages
     position = subscription.read_position
@@ -134,18 +132,6 @@ def grants_again(subscription: Subscription, consumer: Consumer, out: Ready) -> 
     said = PositionSet.union_of([consumer.revoked, *new])
     for attempt, held in sorted(consumer.pending.items()):
         _say(subscription, consumer, attempt, held.difference(said), out, again=True)
-
-
-def _is_blocked_on_unacked(state: BrokerState, subscription: Subscription, held: int) -> bool:
-    """Whether the subscription reads nothing new: full, and then until half is acknowledged."""
-    limit = state.policies.max_unacked_messages_per_subscription
-    if limit <= 0:
-        subscription.is_blocked = False
-    elif held >= limit:
-        subscription.is_blocked = True
-    elif held < max(limit // 2, 1):  # half of 1 is 0, and nobody holds fewer
-        subscription.is_blocked = False
-    return subscription.is_blocked
 
 
 def _say(

@@ -90,11 +90,6 @@ def ledger_data(ledger: LedgerInfo, hidden: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def messages_json(messages: PositionSet) -> Any:
-    """The JSON of a position set in a commit."""
-    return Cursor(individually_deleted=messages).to_json_value()
-
-
 def command_of(row: InputRow) -> Command:
     """The command that a LEDGER, COMPACTED or COMMAND row carries."""
     if row.kind == COMPACTED:

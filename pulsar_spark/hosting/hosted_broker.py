@@ -31,9 +31,6 @@ from pulsar_spark.topic_name import TopicPartition
 OFFSET_KEY: Final = ""
 """The topic of the row that carries a batch's offset through; it has no broker."""
 
-LONGEST_ERROR: Final = 300
-"""The most characters of an error that a row has."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -89,10 +86,10 @@ def run(broker: HostedBroker, rows: Iterable[InputRow]) -> Batch:
 
 
 def described(error: Exception) -> str:
-    """The error in one line, for a row."""
+    """The error in one line of at most 300 characters, for a row."""
     known = isinstance(error, (PulsarliteError, _InputFailedError))
     text = str(error) if known else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:LONGEST_ERROR]
+    return " ".join(text.split())[:300]
 
 
 class _InputFailedError(Exception):

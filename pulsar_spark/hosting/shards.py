@@ -136,7 +136,14 @@ class ShardReader:
         framed = self.shards.get(key)
         if framed is None:
             raise SHARD_FORMAT.damaged(key, "it is missing")
-        return _unframed(key, framed)
+        if len(framed) < _HEAD.size or framed[:4] != MAGIC:
+            raise SHARD_FORMAT.damaged(key, "it does not begin with PLBS")
+        _, version, checksum = _HEAD.unpack_from(framed)
+        SHARD_FORMAT.check_version(version, key)
+        data = framed[_HEAD.size :]
+        if zlib.crc32(data) != checksum:
+            raise SHARD_FORMAT.damaged(key, "its checksum differs")
+        return data
 
 
 def packed_array(values: NDArray[Any]) -> bytes:
@@ -158,17 +165,6 @@ def _framed(data: bytes) -> bytes:
     return _HEAD.pack(MAGIC, SHARD_FORMAT.version, zlib.crc32(data)) + data
 
 
-def _unframed(key: str, framed: bytes) -> bytes:
-    if len(framed) < _HEAD.size or framed[:4] != MAGIC:
-        raise SHARD_FORMAT.damaged(key, "it does not begin with PLBS")
-    _, version, checksum = _HEAD.unpack_from(framed)
-    SHARD_FORMAT.check_version(version, key)
-    data = framed[_HEAD.size :]
-    if zlib.crc32(data) != checksum:
-        raise SHARD_FORMAT.damaged(key, "its checksum differs")
-    return data
-
-
 def _size(messages: PositionSet) -> int:
     """An estimate of its bytes, on the high side."""
     total = 0
@@ -183,14 +179,8 @@ def _size(messages: PositionSet) -> int:
 
 def _between(messages: PositionSet, start: int, stop: int) -> PositionSet:
     """The messages in [start, stop), where ledger and entry are one number."""
-    first, last = _position(start - 1), _position(stop - 1)
+    first, last = (Position(*divmod(each - 1, 1 << _ENTRY_BITS)) for each in (start, stop))
     ids = messages.ledger_ids
     if not ids or (start <= ids[0] << _ENTRY_BITS and (ids[-1] + 1) << _ENTRY_BITS <= stop):
         return messages
     return messages.after(first).up_to(last)
-
-
-def _position(number: int) -> Position:
-    if number < 0:
-        return Position(-1, -1)
-    return Position(number >> _ENTRY_BITS, number & (1 << _ENTRY_BITS) - 1)

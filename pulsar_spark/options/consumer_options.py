@@ -115,11 +115,3 @@ def permits_of(options: GivenOptions, partitions: int) -> int:
     queue = given or (DEFAULT_RECEIVER_QUEUE_SIZE if most is None else 2 * most)
     total: int = options["maxTotalReceiverQueueSizeAcrossPartitions"] or PARTITIONS_IN_FULL * queue
     return max(1, min(queue, total // max(1, partitions)))
-
-
-def retry_topic(options: GivenOptions, first_topic: str) -> TopicName | None:
-    """The topic that `enableRetry` reads besides; its default name is made of the first topic's."""
-    if not options.has("subscriptionName") or not options["enableRetry"]:
-        return None
-    default = default_retry_letter_topic(first_topic, options["subscriptionName"])
-    return TopicName.parse(options["retryLetterTopic"] or default)

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError
 from pulsar_spark.options import option_values as values
@@ -27,8 +27,6 @@ from pulsar_spark.topic_name import MAX_PARTITIONS
 
 STORAGE_PREFIX: Final = "storage."
 """Options `storage.NAME` go to the object store as they are."""
-SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options that Spark reads itself, and hands on to every sink too."""
 SERVICE_URL_VARIABLE: Final = "PULSARLITE_SERVICE_URL"
 """The environment's serviceUrl, where none is given."""
 
@@ -45,8 +43,7 @@ class Scope(Flag):
     ANY = READ | WRITE
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option."""
 
     name: str
@@ -295,7 +292,7 @@ class Options:
                 storage[lower.removeprefix(STORAGE_PREFIX)] = value
             elif option := _BY_NAME.get(lower):
                 given[option.name] = _parse(option, value)
-            elif lower not in SPARKS_OWN:
+            elif lower not in {"checkpointlocation", "queryname"}:  # Spark's own, handed on to all
                 raise InvalidOptionError(_unknown(name))
         given["serviceUrl"] = _service_url(given, environment or {})
         options = Options(given, storage)
@@ -304,7 +301,6 @@ class Options:
         return options
 
     def __getitem__(self, name: str) -> Any:
-        """The option's value, or its default."""
         return self.given.get(name, _BY_NAME[name.lower()].default)
 
     def has(self, name: str) -> bool:
@@ -366,7 +362,7 @@ def _unknown(name: str) -> str:
 
 
 def _scope_text(scope: Scope) -> str:
-    names = {
+    return {
         Scope.ANY: "everywhere",
         Scope.READ: "reading",
         Scope.WRITE: "writing",
@@ -374,5 +370,4 @@ def _scope_text(scope: Scope) -> str:
         Scope.BATCH_READ: "read",
         Scope.BATCH_WRITE: "write",
         Scope.STREAM_READ | Scope.WRITE: "readStream and writing",
-    }
-    return names[scope]
+    }[scope]

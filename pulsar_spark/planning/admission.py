@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
-from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position import LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 
 Key = TypeVar("Key", bound=Hashable)
@@ -90,16 +90,6 @@ class Waiting:
         uncounted = self.uncounted.after(self.cursor.mark_delete_position)
         return taken.union(uncounted.up_to(Position(ledger_id, last)))
 
-    def _rest_of(self, ledger: LedgerInfo, cursor: Cursor) -> PositionSet:
-        """The messages of one ledger that the cursor lacks, up to the end."""
-        done = cursor.mark_delete_position
-        first = done.entry_id + 1 if done.ledger_id == ledger.ledger_id else 0
-        last = ledger.entries - 1
-        if self.up_to is not None and ledger.ledger_id == self.up_to.ledger_id:
-            last = min(last, self.up_to.entry_id)
-        rest = PositionSet.of_range(ledger.ledger_id, first, last)
-        return rest.difference(self.uncounted).difference(cursor.individually_deleted)
-
     def _spread(self, ledger: LedgerInfo) -> tuple[int, int]:
         """(payload bytes of the ledger, messages over which they are spread), each 1 at least.
 
@@ -114,17 +104,15 @@ class Waiting:
     def _rests(self) -> Iterator[tuple[LedgerInfo, PositionSet]]:
         """(ledger, its waiting messages), in order; the granted ones first."""
         for ledger_id in self.granted.ledger_ids:
-            ledger = self.ledgers.get(ledger_id)
-            if ledger is not None:
-                yield ledger, self.granted.of_ledgers([ledger_id])
+            if granted := self.ledgers.get(ledger_id):
+                yield granted, self.granted.of_ledgers([ledger_id])
         if self.cursor is None:
             return
-        ledger = self.ledgers.first_at_or_after(self.cursor.mark_delete_position.ledger_id)
-        while ledger is not None:
-            if self.up_to is not None and ledger.ledger_id > self.up_to.ledger_id:
-                return
-            rest = self._rest_of(ledger, self.cursor)
-            if rest:
+        done, end = self.cursor.mark_delete_position, self.up_to or LATEST
+        ledger = self.ledgers.first_at_or_after(done.ledger_id)
+        while ledger is not None and ledger.ledger_id <= end.ledger_id:
+            rest = PositionSet.between(LedgerList([ledger]), done, end).difference(self.uncounted)
+            if rest := rest.difference(self.cursor.individually_deleted):
                 yield ledger, rest
             ledger = self.ledgers.first_after(ledger.ledger_id)
 

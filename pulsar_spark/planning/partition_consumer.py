@@ -120,11 +120,10 @@ class PartitionConsumer:
                 gone = ServerError.CONSUMER_REPLACED
                 self.refusal = replace(reply, error=gone, message="replaced")
             return
-        if reply.error in NOT_THE_END and reply.request_id != self.command.request_id:
-            pass
-        elif reply.error is not None:
-            self.connected, self.refusal = False, reply
-            self._forget_grants()
+        if reply.error is not None:
+            if reply.error not in NOT_THE_END or reply.request_id == self.command.request_id:
+                self.connected, self.refusal = False, reply
+                self._forget_grants()
         elif reply.origin is not None:
             if not self.connected:
                 self._begin(reply.epoch, reply.origin)
@@ -251,19 +250,20 @@ class PartitionConsumer:
         `committed` is done, if acknowledgement is automatic; `planned` is about to be delivered.
         Messages that compaction has `removed` are done too, once they were passed over.
         """
+        begin, attempts = self.origin.floor(self.floor), self._attempts(planned or committed)
         acknowledged = Cursor()
         if self.automatic:
             acknowledged = _union(self.origin, self._attempts(committed))
         acknowledged = acknowledged.floor(self.lost_up_to)
         if removed:
-            passed = self._passed_over(planned or committed, removed, ledgers)
+            done = _union(begin, attempts).acknowledge(removed).advance(ledgers)
+            passed = removed.after(self.floor).up_to(done.mark_delete_position)
             acknowledged = acknowledged.acknowledge(passed)
         # Acknowledged messages are named too: without batch-index acknowledgement part of a batch
         # stays held until the floor has passed it.
-        begin = self.origin.floor(self.floor)
         delivered = {
             attempt: held
-            for attempt, cursor in self._attempts(planned or committed).items()
+            for attempt, cursor in attempts.items()
             if (held := cursor.difference(begin, ledgers).after(self.floor))
         }
         self.sequence += 1
@@ -272,13 +272,6 @@ class PartitionConsumer:
             self.epoch, self.sequence, acknowledged, delivered, permits=permits,
             revision=self.revision, committed=self.floor, request_id=request_id,
         )  # fmt: skip
-
-    def _passed_over(
-        self, planned: PartitionOffset | None, removed: PositionSet, ledgers: LedgerList
-    ) -> PositionSet:
-        """The removed messages before the first that is still to be planned."""
-        done = _union(self.origin.floor(self.floor), self._attempts(planned)).acknowledge(removed)
-        return removed.after(self.floor).up_to(done.advance(ledgers).mark_delete_position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +293,7 @@ class Offered:
         """The messages by the attempt of their grant; the highest, where there are several."""
         found: dict[int, PositionSet] = {}
         for attempt in sorted(self.explicit, reverse=True):
-            part = taken.intersection(self.explicit[attempt])
-            if part:
+            if part := taken.intersection(self.explicit[attempt]):
                 found[attempt] = part
                 taken = taken.difference(part)
         if taken and self.open_attempt != NO_OPEN_GRANT:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position import Position
+from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.records.stored_record import StoredFormat, canonical_json
 from pulsar_spark.topic_name import TopicPartition
@@ -32,7 +32,6 @@ OFFSET_FORMAT: Final = StoredFormat(
 READERS_VERSION: Final = 1
 """The version of a Reader's offset: it has nothing that version 1 had not."""
 FIRST_ATTEMPT: Final = 0
-_CONSUMERS: Final = ("ack_mode", "consumer", "incarnation", "subscription")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +70,11 @@ class PartitionOffset:
         self, start: PartitionOffset | None, ledgers: LedgerList
     ) -> dict[int, PositionSet]:
         """The same by attempt; attempts without messages are left out."""
-        found: dict[int, PositionSet] = {}
-        for attempt, begin, end in self.steps_since(start):
-            part = end.difference(begin, ledgers)
-            if self.floor is not None:
-                part = part.after(self.floor)
-            if part:
-                found[attempt] = part
-        return found
+        return {
+            attempt: part
+            for attempt, begin, end in self.steps_since(start)
+            if (part := end.difference(begin, ledgers).after(self.floor or EARLIEST))
+        }
 
     def steps_since(self, start: PartitionOffset | None) -> Iterator[tuple[int, Cursor, Cursor]]:
         """(attempt, its cursor at `start`, its cursor here), by attempt."""
@@ -151,7 +147,8 @@ class StreamOffset:
             topics.setdefault(topic, {})[str(partition)] = offset.to_json_value()
         value: dict[str, Any] = {"topics": topics, "version": READERS_VERSION}
         if self.subscription:
-            value |= {name: getattr(self, name) for name in _CONSUMERS}
+            names = ("ack_mode", "consumer", "incarnation", "subscription")
+            value |= {name: getattr(self, name) for name in names}
             value["version"] = OFFSET_FORMAT.version
         if self.suspects:
             value["suspects"] = self.suspects

@@ -111,7 +111,11 @@ class SuspectMessages:
         group = SuspectGroup(failures, batch)
         if self.released is not None:
             group = replace(self.released, failures=self.released.failures + failures)
-        group = replace(group, messages=_present(group.messages, ledgers))
+        there = {  # not those of trimmed ledgers
+            key: part.of_ledgers(filter(ledgers[key[0]].get, part.ledger_ids))
+            for key, part in group.messages.items()
+        }
+        group = replace(group, messages=_there(there))
         total = group.count(ledgers)
         if total > 1:
             parts = (_by_itself(each, most, ledgers) for each in _split(group, total, ledgers))
@@ -187,16 +191,6 @@ def _by_itself(group: SuspectGroup, most: int, ledgers: Ledgers) -> SuspectGroup
     """A message alone may fail once more: the failures until now may have had other reasons."""
     alone = group.count(ledgers) == 1
     return replace(group, failures=min(group.failures, max(most - 1, 0))) if alone else group
-
-
-def _present(messages: Messages, ledgers: Ledgers) -> Messages:
-    """The messages without those of trimmed ledgers."""
-    return _there(
-        {
-            (about, n): part.of_ledgers(filter(ledgers[about].get, part.ledger_ids))
-            for (about, n), part in messages.items()
-        }
-    )
 
 
 def _there(messages: Mapping[Key, PositionSet]) -> dict[Key, PositionSet]:

@@ -16,14 +16,6 @@ def whole(batch_size: int) -> int:
     return (1 << batch_size + 1) - 1
 
 
-def is_whole(part: int) -> bool:
-    return not part & (part + 1)
-
-
-def is_empty(part: int) -> bool:
-    return not part & (part - 1)
-
-
 def batch_size(part: int) -> int:
     return part.bit_length() - 1
 

@@ -26,7 +26,7 @@ from pyroaring import BitMap
 
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
-from pulsar_spark.positions.position_set import MAX_ENTRY_ID, PositionSet, ranges_text
+from pulsar_spark.positions.position_set import MAX_ENTRY_ID, PositionSet, part_text, ranges_text
 from pulsar_spark.records import base85
 from pulsar_spark.records.stored_data import inflate
 from pulsar_spark.records.stored_record import StoredFormat
@@ -40,7 +40,6 @@ READABLE_CHARACTERS: Final = 400
 
 SAMPLE_BYTES: Final = 4_096
 """The size of a sample, from the middle of longer data, that shows whether they have a pattern."""
-
 MAX_BATCH_SIZE: Final = 1 << 24
 _HEAD = struct.Struct("<4sH")
 _POSITION = struct.Struct("<qqI")
@@ -107,24 +106,23 @@ class Cursor:
         """The messages without its own; the same object if it has none of them."""
         if not messages:
             return messages
-        rest = messages
         if messages.ledger_ids[0] <= self.mark_delete_position.ledger_id:
-            rest = messages.after(self.mark_delete_position)
-        if rest and self.individually_deleted:
-            rest = rest.difference(self.individually_deleted)
-        return rest
+            messages = messages.after(self.mark_delete_position)
+        if messages and self.individually_deleted:
+            messages = messages.difference(self.individually_deleted)
+        return messages
 
     def advance(self, ledgers: LedgerList) -> Cursor:
         """The same messages, with the mark-delete position as far as it goes.
 
-        It moves over deleted entries, and from the last entry of a ledger into the next ledger
-        of the partition once that one's first entry is deleted; until then it stays. A position
-        before a ledger's first entry becomes the last entry of the ledger before it, if there is
-        one. Ledgers that were trimmed lie below it or are not passed.
+        It moves over deleted entries, and into the next ledger once that one's first entry is
+        deleted. A position before a ledger's first entry becomes the last entry before that.
         """
         cursor = self
         while True:
-            position = _last_entry_before(cursor.mark_delete_position, ledgers)
+            position = cursor.mark_delete_position
+            earlier = ledgers.last_before(position.ledger_id) if position.entry_id < 0 else None
+            position = position if earlier is None else earlier.last
             following = _first_entry_after(position, ledgers)
             if following is None or not cursor.individually_deleted.contains(following):
                 if position == cursor.mark_delete_position:
@@ -245,7 +243,7 @@ def _advance_in_ledger(position: Position, deleted: PositionSet) -> tuple[Positi
     (Position(ledger_id=3, entry_id=2), PositionSet(3:4))
     """
     if deleted:
-        if min(deleted.ledger_ids) <= position.ledger_id:
+        if deleted.ledger_ids[0] <= position.ledger_id:
             deleted = deleted.after(position)
         entries = deleted.whole_entries(position.ledger_id)
         last = last_of_run(entries, position.entry_id + 1)
@@ -253,12 +251,6 @@ def _advance_in_ledger(position: Position, deleted: PositionSet) -> tuple[Positi
             position = Position(position.ledger_id, last)
             deleted = deleted.after(position)
     return position, deleted
-
-
-def _last_entry_before(position: Position, ledgers: LedgerList) -> Position:
-    """The position; if it is before a ledger's first entry, the last entry before that."""
-    earlier = ledgers.last_before(position.ledger_id) if position.entry_id < 0 else None
-    return position if earlier is None else earlier.last
 
 
 def _first_entry_after(position: Position, ledgers: LedgerList) -> Position | None:
@@ -272,8 +264,7 @@ def _first_entry_after(position: Position, ledgers: LedgerList) -> Position | No
 
 def serialized(entries: BitMap) -> bytes:
     """The bytes of a bitmap; equal bitmaps have equal bytes, however they came about."""
-    # run_optimize keeps runs where an array is as small; rebuild, so that equal bitmaps give equal
-    # bytes.
+    # run_optimize keeps runs where an array is as small.
     has_runs = entries.get_statistics()["n_run_containers"] > 0
     compact = BitMap(entries.to_array()) if has_runs else entries.copy()
     compact.run_optimize()
@@ -299,9 +290,7 @@ def _ledger_texts(deleted: PositionSet, ledger_id: int) -> Iterator[str]:
             text = ranges_text(np.array(whole.to_array(), np.int64))
         yield text
     for entry_id, part in sorted(deleted.partial_entries(ledger_id).items()):
-        size = part.bit_length() - 1
-        indexes = [index for index in range(size) if part >> index & 1]
-        yield f"{entry_id}/{size}[{ranges_text(np.array(indexes, np.int64))}]"
+        yield part_text(entry_id, part)
 
 
 def _ledger_from_text(text: str) -> tuple[BitMap, dict[int, int]]:
@@ -348,8 +337,7 @@ def _pack(deleted: PositionSet, ledger_id: int) -> bytes:
     for entries in (deleted.whole_entries(ledger_id), BitMap([entry for entry, _ in parts])):
         data = serialized(entries)
         out += _PARTS.pack(len(data)) + data
-    sizes = np.array([part.bit_length() - 1 for _, part in parts], "<u4")
-    out += sizes.tobytes()
+    out += np.array([part.bit_length() - 1 for _, part in parts], "<u4").tobytes()
     for _, part in parts:
         out += part.to_bytes((part.bit_length() + 7) // 8, "little")
     return bytes(out)
@@ -383,10 +371,7 @@ def _bitmap(data: bytes, offset: int) -> tuple[BitMap, int]:
 
 
 def _compressed(data: bytes) -> bytes:
-    """The data by zlib; without a search if they have no pattern, as a third of all messages.
-
-    For those that is a quarter of the work, or less, and takes no more bytes.
-    """
+    """The data by zlib; without its search, most of the work, if they have no pattern."""
     middle = len(data) // 2
     sample = data[middle : middle + SAMPLE_BYTES]
     if len(sample) < SAMPLE_BYTES or len(zlib.compress(sample, 1)) < len(sample) // 2:

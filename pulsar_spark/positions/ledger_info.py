@@ -8,7 +8,7 @@ ledgers of one partition have ascending ids. Follows Pulsar's `ManagedLedgerInfo
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -175,17 +175,15 @@ class LedgerSum:
 class LedgerList(Sequence[LedgerInfo]):
     """The ledgers of one topic partition, by ascending id. Immutable; look-ups bisect.
 
-    A list is a window on columns that only ever grow at their end, so that the next list, with
-    one ledger more, costs nothing: see `LedgerColumn`.
+    A window on a column that only grows at its end: the next list costs nothing.
     """
 
     __slots__ = ("_column", "_start", "_stop")
 
     def __init__(self, ledgers: Iterable[LedgerInfo] = ()) -> None:
-        column = LedgerColumn()
-        for ledger in ledgers:
-            column.append(ledger)
-        self._column, self._start, self._stop = column, 0, len(column.ids)
+        every = [*ledgers]
+        self._column = LedgerColumn((each.ledger_id for each in every), every)
+        self._start, self._stop = 0, len(every)
 
     @staticmethod
     def window(column: LedgerColumn, start: int, stop: int) -> LedgerList:
@@ -206,8 +204,7 @@ class LedgerList(Sequence[LedgerInfo]):
     def __getitem__(self, index: slice) -> Sequence[LedgerInfo]: ...
     def __getitem__(self, index: int | slice) -> LedgerInfo | Sequence[LedgerInfo]:
         if isinstance(index, slice):
-            places = range(self._start, self._stop)[index]
-            return [self._column.at(place) for place in places]
+            return [self._column.at(place) for place in range(self._start, self._stop)[index]]
         return self._column.at(range(self._start, self._stop)[index])
 
     def get(self, ledger_id: int) -> LedgerInfo | None:
@@ -221,14 +218,12 @@ class LedgerList(Sequence[LedgerInfo]):
 
     def of_id(self, ledger_id: int) -> LedgerInfo:
         """The ledger of that id. KeyError if the list lacks it."""
-        ledger = self.get(ledger_id)
-        if ledger is None:
-            raise KeyError(f"the list has no ledger {ledger_id}")
-        return ledger
+        if ledger := self.get(ledger_id):
+            return ledger
+        raise KeyError(f"the list has no ledger {ledger_id}")
 
     def first_after(self, ledger_id: int) -> LedgerInfo | None:
-        index = self._right(ledger_id)
-        return self._column.at(index) if index < self._stop else None
+        return self.first_at_or_after(ledger_id + 1)
 
     def last_before(self, ledger_id: int) -> LedgerInfo | None:
         index = self._left(ledger_id)
@@ -236,7 +231,7 @@ class LedgerList(Sequence[LedgerInfo]):
 
     def between(self, first_id: int, last_id: int) -> Sequence[LedgerInfo]:
         """Ledgers with first_id <= id <= last_id; costs the ledgers that it returns."""
-        places = range(self._left(first_id), self._right(last_id))
+        places = range(self._left(first_id), self._left(last_id + 1))
         return [self._column.at(place) for place in places]
 
     def __reduce__(self) -> tuple[type[LedgerList], tuple[list[LedgerInfo]]]:
@@ -250,15 +245,11 @@ class LedgerList(Sequence[LedgerInfo]):
     def _left(self, ledger_id: int) -> int:
         return bisect_left(self._column.ids, ledger_id, self._start, self._stop)
 
-    def _right(self, ledger_id: int) -> int:
-        return bisect_right(self._column.ids, ledger_id, self._start, self._stop)
-
 
 class LedgerColumn:
     """The ids and ledgers that several lists share: appended to and never changed otherwise.
 
-    A ledger from a snapshot is the number of its row there until somebody asks for it, so that
-    opening a topic of ten thousand ledgers builds none of them.
+    A ledger from a snapshot is the number of its row there until somebody asks for it.
     """
 
     __slots__ = ("_ledgers", "_load", "ids")
@@ -277,8 +268,7 @@ class LedgerColumn:
         ledger = self._ledgers[index]
         if isinstance(ledger, LedgerInfo):
             return ledger
-        if self._load is None:  # pragma: no cover - rows are only given with their loader
-            raise IndexError(index)
+        assert self._load is not None, "rows are only given with their loader"
         loaded = self._ledgers[index] = self._load(ledger)
         return loaded
 

@@ -147,7 +147,8 @@ def _decode(data: bytes, client: Client, nesting: int) -> MessageId:
     ledger_id = entry_id = first_chunk = None
     numbers = {_PARTITION: -1, _BATCH_INDEX: -1, _BATCH_SIZE: 0}
     batched = False
-    while (tag := fields.next_tag()) is not None:
+    while fields.offset < len(data):
+        tag = fields.varint()
         number, wire_type = tag >> 3, tag & 7
         if number == _FIRST_CHUNK and wire_type == _BYTES and nesting > 1:
             first_chunk = _decode(fields.chunk(), client, nesting - 1)
@@ -180,9 +181,6 @@ class _Fields:
         self.data = data
         self.lenient = lenient
         self.offset = 0
-
-    def next_tag(self) -> int | None:
-        return self.varint() if self.offset < len(self.data) else None
 
     def varint(self) -> int:
         value = shift = 0

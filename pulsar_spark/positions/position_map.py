@@ -27,9 +27,7 @@ class PositionMap(Mapping[int, PositionSet]):
     __slots__ = ("_messages", "_sets")
 
     def __init__(
-        self,
-        sets: Mapping[int, PositionSet] | None = None,
-        messages: PositionSet | None = None,
+        self, sets: Mapping[int, PositionSet] | None = None, messages: PositionSet | None = None
     ) -> None:
         """From disjoint sets; where their union is given too, none of them is empty."""
         self._sets = dict(sets or {})
@@ -98,8 +96,6 @@ class PositionMap(Mapping[int, PositionSet]):
 
     def not_acknowledged(self, cursor: Cursor) -> PositionMap:
         """The map without messages that the cursor holds."""
-        if not self._sets:
-            return self
         return PositionMap({n: cursor.not_acknowledged(held) for n, held in self._sets.items()})
 
     @property

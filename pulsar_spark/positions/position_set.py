@@ -24,7 +24,6 @@ MAX_ENTRY_ID: Final = 2**32 - 1
 _FEW_RUNS: Final = 64
 _WORD_BITS: Final = 62
 """The largest batch that fits into an int64 along with its end bit."""
-_NO_PARTS: Final[Mapping[int, int]] = {}
 
 
 class PositionSet:
@@ -79,11 +78,12 @@ class PositionSet:
         Without `batch_indexes`, and where one is below 0, a row stands for a whole entry.
         `batch_sizes` goes with them. ValueError if an index is not below its batch's size.
         """
+        if len(entry_ids) and (entry_ids.min() < 0 or entry_ids.max() > MAX_ENTRY_ID):
+            raise ValueError(f"entry ids run from 0 to {MAX_ENTRY_ID}")
         if batch_indexes is None:
             return PositionSet(dict(_by_ledger(ledger_ids, entry_ids)))
         if batch_sizes is None:
             raise ValueError("batch indexes need their batch sizes")
-        _check_entry_ids(entry_ids)
         whole_rows = (batch_indexes < 0) | (batch_sizes == 1)
         if np.any((batch_indexes >= batch_sizes) & (batch_indexes >= 0)):
             raise ValueError("a batch index is not below its batch's size")
@@ -140,7 +140,7 @@ class PositionSet:
 
     def partial_entries(self, ledger_id: int) -> Mapping[int, int]:
         """Entry id -> part (see the module), for the entries that it holds in part."""
-        return self._parts.get(ledger_id, _NO_PARTS)
+        return self._parts.get(ledger_id, {})
 
     def contains(self, position: tuple[int, int], batch_index: int | None = None) -> bool:
         """Whether it holds the entry whole, or the message of that batch index."""
@@ -181,15 +181,12 @@ class PositionSet:
         """The messages of either. ValueError if they give one entry two batch sizes."""
         whole = dict(self._whole)
         for ledger_id, entries in other._whole.items():
-            mine = whole.get(ledger_id)
-            whole[ledger_id] = entries if mine is None else mine | entries
+            held = whole.get(ledger_id)
+            whole[ledger_id] = entries if held is None else held | entries
         result = PositionSet(whole)
         for ledger_id in self._parts.keys() | other._parts.keys():
-            mine_parts, their_parts = self._parts.get(ledger_id), other._parts.get(ledger_id)
-            if mine_parts is None or their_parts is None:
-                result._put_parts(ledger_id, mine_parts or their_parts or {})
-            else:
-                result._put_parts(ledger_id, _joined(mine_parts, their_parts))
+            mine, theirs = self.partial_entries(ledger_id), other.partial_entries(ledger_id)
+            result._put_parts(ledger_id, _joined(mine, theirs))
         return result
 
     def intersection(self, other: PositionSet) -> PositionSet:
@@ -261,21 +258,18 @@ class PositionSet:
 
     def prefix(self, messages: int, ledgers: LedgerList) -> PositionSet:
         """Its first messages, in order; all of it if there are fewer. May end inside an entry."""
-        whole: dict[int, BitMap] = {}
-        parts: dict[int, Mapping[int, int]] = {}
+        taken: list[PositionSet] = []
         for ledger_id in self.ledger_ids:
             if messages <= 0:
                 break
             ledger = ledgers.of_id(ledger_id)
             held = self._count_of(ledger)
-            if held <= messages:
-                taken = self.of_ledgers([ledger_id])
-            else:
-                taken = self._prefix_in(ledger, messages)
-            whole[ledger_id] = taken.whole_entries(ledger_id)
-            parts[ledger_id] = taken.partial_entries(ledger_id)
+            fits = held <= messages
+            taken.append(
+                self.of_ledgers([ledger_id]) if fits else self._prefix_in(ledger, messages)
+            )
             messages -= held
-        return PositionSet(whole, parts)
+        return PositionSet.union_of(taken)
 
     __or__ = union
     __and__ = intersection
@@ -301,8 +295,7 @@ class PositionSet:
             if whole := self._whole.get(ledger_id):
                 texts.append(f"{ledger_id}:{ranges_text(_array(whole))}")
             for entry_id, part in sorted(self.partial_entries(ledger_id).items()):
-                indexes = ranges_text(np.flatnonzero(batch_part.mask(part)))
-                texts.append(f"{ledger_id}:{entry_id}/{batch_part.batch_size(part)}[{indexes}]")
+                texts.append(f"{ledger_id}:{part_text(entry_id, part)}")
         return " ".join(texts) or "nothing"
 
     def check(self) -> None:
@@ -313,11 +306,11 @@ class PositionSet:
             for entry_id, part in entries.items():
                 assert not self.contains((ledger_id, entry_id)), "both whole and in part"
                 assert batch_part.bits(part), "an empty part"
-                assert not batch_part.is_whole(part), "a part that is whole"
+                assert part & (part + 1), "a part that is whole"
 
     def _put_parts(self, ledger_id: int, entries: Mapping[int, int]) -> None:
         """Add parts, for entries of which nothing is held; whole ones become whole entries."""
-        # `batch_part.is_whole` and `is_empty` without a call for each entry of a ledger.
+        # A part is whole if `part & (part + 1)` is 0, and empty if `part & (part - 1)` is.
         became_whole = [entry_id for entry_id, part in entries.items() if not part & (part + 1)]
         if became_whole:
             self._whole[ledger_id] = self.whole_entries(ledger_id) | BitMap(became_whole)
@@ -393,6 +386,12 @@ def ranges_text(values: NDArray[Any]) -> str:
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in pairs)
 
 
+def part_text(entry_id: int, part: int) -> str:
+    """`8/10[0-3]`: of entry 8, a batch of 10, the indexes 0 to 3."""
+    indexes = ranges_text(np.flatnonzero(batch_part.mask(part)))
+    return f"{entry_id}/{batch_part.batch_size(part)}[{indexes}]"
+
+
 def _array(entries: BitMap) -> NDArray[np.int64]:
     return np.array(entries.to_array(), dtype=np.int64)
 
@@ -402,14 +401,8 @@ def _joined(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     return {**one, **other, **{e: batch_part.union(one[e], other[e], e) for e in both}}
 
 
-def _check_entry_ids(entry_ids: NDArray[Any]) -> None:
-    if len(entry_ids) and (entry_ids.min() < 0 or entry_ids.max() > MAX_ENTRY_ID):
-        raise ValueError(f"entry ids run from 0 to {MAX_ENTRY_ID}")
-
-
 def _by_ledger(ledger_ids: NDArray[Any], entry_ids: NDArray[Any]) -> Iterator[tuple[int, BitMap]]:
     """(ledger, bitmap of its entries); one pass for each run of a ledger, in any order."""
-    _check_entry_ids(entry_ids)
     if len(ledger_ids) and np.any(ledger_ids[1:] < ledger_ids[:-1]):
         order = np.argsort(ledger_ids, kind="stable")
         ledger_ids, entry_ids = ledger_ids[order], entry_ids[order]

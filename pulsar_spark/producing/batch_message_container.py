@@ -8,14 +8,9 @@ Follows Pulsar's `AbstractBatchMessageContainer` and `BatchMessageKeyBasedContai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-DEFAULT_MAX_MESSAGES: Final = 1000
-DEFAULT_MAX_BYTES: Final = 128 * 1024
-DEFAULT_MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +20,9 @@ class BatchLimits:
     `max_messages` of 0 or less sets no limit; `max_bytes` of 0 or less means `max_message_size`.
     """
 
-    max_messages: int = DEFAULT_MAX_MESSAGES
-    max_bytes: int = DEFAULT_MAX_BYTES
-    max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
+    max_messages: int = 1000
+    max_bytes: int = 128 * 1024
+    max_message_size: int = 5 * 1024 * 1024
 
     @property
     def bytes_limit(self) -> int:

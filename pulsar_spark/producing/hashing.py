@@ -77,9 +77,9 @@ def _hash_array(
         if not len(hashes):
             return np.zeros(len(values), np.int64)
         found = np.take(hashes, values.indices.fill_null(0).to_numpy(zero_copy_only=False))
+    elif pa.types.is_null(values.type):
+        return np.zeros(len(values), np.int64)
     else:
-        if pa.types.is_null(values.type):
-            return np.zeros(len(values), np.int64)
         found = hash_keys(values)
     if values.null_count:
         found[_nulls(values)] = 0
@@ -197,7 +197,7 @@ def _rows_beyond_ascii(values: pa.Array) -> list[int]:
     first, last = int(offsets[0]), int(offsets[-1])
     places = np.flatnonzero(data[first:last] >= 0x80) + first
     rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)
-    return [int(row) for row in rows if values[int(row)].is_valid]
+    return [row for row in rows.tolist() if values[row].is_valid]
 
 
 def _powers_of_31(count: int) -> NDArray[np.uint32]:

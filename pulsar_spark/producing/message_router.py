@@ -8,15 +8,11 @@ Follows Pulsar's `RoundRobinPartitionMessageRouterImpl`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pulsar_spark.producing.batch_message_container import BatchLimits
-
-DEFAULT_PARTITION_SWITCH_MS: Final = 10
-"""How long round robin with batching stays: the publish delay of 1 ms, times 10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,8 @@ class RoundRobinPartitionMessageRouter:
 
     start_index: int
     batching: bool = True
-    partition_switch_ms: int = DEFAULT_PARTITION_SWITCH_MS
+    partition_switch_ms: int = 10
+    """How long it stays with batching: the publish delay of 1 ms, times 10."""
 
     def choose_partitions(
         self, partitions: int, count: int, *, clock_ms: int = 0, message_number: int = 0

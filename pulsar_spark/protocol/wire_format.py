@@ -81,9 +81,10 @@ def _value(item: Any) -> Any:
     if isinstance(item, Position):
         return {"$position": str(item)}
     if isinstance(item, PositionSet):
-        return {"$messages": _text(Cursor(individually_deleted=item).to_bytes())}
+        messages = Cursor(individually_deleted=item).to_bytes()
+        return {"$messages": base64.b64encode(messages).decode()}
     if isinstance(item, Cursor):
-        return {"$cursor": _text(item.to_bytes())}
+        return {"$cursor": base64.b64encode(item.to_bytes()).decode()}
     if isinstance(item, Enum):
         return {"$enum": [type(item).__name__, item.value]}
     if isinstance(item, Mapping):
@@ -110,10 +111,9 @@ def _item(value: Any) -> Any:
         raise ValueError(f"an object of {sorted(value)}")
     if kind == "$position":
         return Position.parse(inner)
-    if kind == "$messages":
-        return Cursor.from_bytes(base64.b64decode(inner, validate=True)).individually_deleted
-    if kind == "$cursor":
-        return Cursor.from_bytes(base64.b64decode(inner, validate=True))
+    if kind in ("$messages", "$cursor"):
+        cursor = Cursor.from_bytes(base64.b64decode(inner, validate=True))
+        return cursor if kind == "$cursor" else cursor.individually_deleted
     if kind == "$enum":
         return _ENUMS[inner[0]](inner[1])
     if kind == "$map":
@@ -153,7 +153,3 @@ def _cumulative(
 
 _OLD: Final[dict[str, Callable[..., Any]]] = {"Acknowledge": _cumulative, "Report": _report}
 """The readers of what older versions wrote otherwise."""
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

@@ -57,7 +57,15 @@ class StoredFormat:
 
         CorruptFileError if it is damaged; FutureVersionError if a newer version wrote it.
         """
-        record = self._parsed(data, name)
+        if not data:
+            why = "it is empty, as after a power cut on a disk that lies about fsync"
+            raise self.damaged(name, why)
+        try:
+            record = parse_json(data)
+        except ValueError as error:
+            raise self.damaged(name, f"it is no JSON, perhaps torn: {error}") from error
+        if not isinstance(record, dict):
+            raise self.damaged(name, "it holds no JSON object")
         if CHECKSUM_FIELD in record and _tail(data[:-_TAIL_BYTES]) != data[-_TAIL_BYTES:]:
             raise self.damaged(name, "its checksum differs")
         version = self.check_version(record.pop("version", None), name)
@@ -90,18 +98,6 @@ class StoredFormat:
     def damaged(self, name: str, why: object) -> CorruptFileError:
         """The error that says so."""
         return CorruptFileError(f"{self._named(name)} is damaged: {why}. {self.remedy}")
-
-    def _parsed(self, data: bytes, name: str) -> dict[str, Any]:
-        if not data:
-            why = "it is empty, as after a power cut on a disk that lies about fsync"
-            raise self.damaged(name, why)
-        try:
-            record = parse_json(data)
-        except ValueError as error:
-            raise self.damaged(name, f"it is no JSON, perhaps torn: {error}") from error
-        if not isinstance(record, dict):
-            raise self.damaged(name, "it holds no JSON object")
-        return record
 
     def _named(self, name: str) -> str:
         return f"{self.what} {name}" if name else self.what

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,6 @@ class Compaction:
     trimmed: frozenset[int] = frozenset()
 
 
-NOT_COMPACTED: Final = Compaction()
-
-
 @dataclass(slots=True)
 class BrokerState:
     """One topic partition. `partition` is -1 for a topic without partitions."""
@@ -73,7 +70,7 @@ class BrokerState:
     """Whether there ever was a durable subscription."""
     trimming: frozenset[int] = frozenset()
     """Ledgers whose removal was asked for and has not been heard of."""
-    compaction: Compaction = field(default_factory=lambda: NOT_COMPACTED)
+    compaction: Compaction = field(default_factory=Compaction)
     quota_exceeded: bool = False
     next_epoch: int = 0
     """Of the next subscription: above those of all that were deleted, whose reports may be late."""
@@ -124,8 +121,7 @@ class BrokerState:
             return
         for ledger in removed:
             del self.columns[ledger.ledger_id]
-        messages = _messages_of(removed)
-        self._pass_over(messages, self.subscriptions.values())
+        self._pass_over(_messages_of(removed), self.subscriptions.values())
         self.ledgers = LedgerList(held)
         self.trimming -= gone
         self.delayed = self.delayed.without(gone)
@@ -154,16 +150,13 @@ class BrokerState:
         for ledger_id in ledger_ids:  # nobody shares them by key
             columns = self.columns[ledger_id]
             self.columns[ledger_id] = replace(columns, sticky_key_hashes=None)
-        messages = _messages_of(ledgers)
         self.delayed = self.delayed.without(ledger_ids)
-        self._pass_over(
-            messages, [each for each in self.subscriptions.values() if not each.read_compacted]
-        )
+        others = [each for each in self.subscriptions.values() if not each.read_compacted]
+        self._pass_over(_messages_of(ledgers), others)
 
     def _pass_over(self, messages: PositionSet, subscriptions: Iterable[Subscription]) -> None:
         for subscription in subscriptions:
-            rest = messages.difference(subscription.cursor.individually_deleted)
-            rest = rest.after(subscription.cursor.mark_delete_position)
+            rest = subscription.cursor.not_acknowledged(messages)
             if rest:  # a Reader whose position is gone is moved on
                 subscription.acknowledge(Cursor().acknowledge(rest), self.ledgers)
             subscription.cursor = subscription.cursor.advance(self.ledgers)
@@ -222,8 +215,7 @@ class BrokerState:
         assert self.compaction.trimmed <= self.compaction.ledger_ids & set(self.columns)
         for subscription in self.subscriptions.values():
             subscription.check(self.ledgers)
-            rest = self.hidden.difference(subscription.cursor.individually_deleted)
-            rest = rest.after(subscription.cursor.mark_delete_position)
+            rest = subscription.cursor.not_acknowledged(self.hidden)
             assert not rest, "hidden, and not acknowledged"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
@@ -42,6 +42,15 @@ class Burial:
 BURY: Final = Burial()
 
 
+class Holder(NamedTuple):
+    """A consumer in a step: what it gives back goes to its subscription, and to `out`."""
+
+    state: BrokerState
+    subscription: Subscription
+    consumer: Consumer
+    out: Ready
+
+
 def at_once(_count: int) -> int:
     return 0
 
@@ -57,10 +66,7 @@ def negative_ack_delay(options: ConsumerOptions, delay_ms: int | None) -> Delay:
 
 
 def give_back(
-    state: BrokerState,
-    subscription: Subscription,
-    out: Ready,
-    options: ConsumerOptions,
+    holder: Holder,
     attempt: int,
     messages: PositionSet,
     *,
@@ -73,11 +79,12 @@ def give_back(
     `seen`: they may have been delivered; then those that were delivered too often already become
     dead letters, as `burial` says.
     """
+    state, subscription, consumer, out = holder
     messages = subscription.cursor.not_acknowledged(messages)
     if not messages:
         return
     tracker = subscription.tracker
-    policy = options.dead_letter_policy
+    policy = consumer.options.dead_letter_policy
     if seen and burial is not None and policy is not None:
         dead = messages
         if not burial.now:
@@ -96,41 +103,25 @@ def give_back(
             subscription.waiting = waiting.coarsened(MAX_INSTANTS)
         else:
             subscription.replay = subscription.replay.union(part)
-    tracker = tracker.given_back(attempt, messages)
-    subscription.tracker = tracker.seen_again(messages) if seen else tracker
+    subscription.tracker = tracker.given_back(attempt, messages, seen=seen)
 
 
 def reject(
-    state: BrokerState,
-    subscription: Subscription,
-    out: Ready,
-    consumer: Consumer,
-    attempt: int,
-    messages: PositionSet,
-    delay: Delay,
-    burial: Burial = BURY,
+    holder: Holder, attempt: int, messages: PositionSet, delay: Delay, burial: Burial = BURY
 ) -> None:
     """The consumer gives these back as delivered; what it does not hold at that attempt, stays.
 
     One that is blocked on unacknowledged messages is so no more, or nobody might get them again.
     """
-    given = take_from(state, subscription, consumer, attempt, messages)
+    given = take_from(holder, attempt, messages)
     if given:
-        consumer.is_blocked = False
-    give_back(
-        state, subscription, out, consumer.options, attempt, given,
-        seen=True, delay=delay, burial=burial,
-    )  # fmt: skip
+        holder.consumer.is_blocked = False
+    give_back(holder, attempt, given, seen=True, delay=delay, burial=burial)
 
 
-def take_from(
-    state: BrokerState,
-    subscription: Subscription,
-    consumer: Consumer,
-    attempt: int,
-    messages: PositionSet,
-) -> PositionSet:
+def take_from(holder: Holder, attempt: int, messages: PositionSet) -> PositionSet:
     """What of these the consumer held at that attempt, and holds no more."""
+    state, subscription, consumer, _ = holder
     messages = subscription.cursor.not_acknowledged(messages)
     whole = not state.policies.batch_index_acknowledgment
     if whole:  # but what it has not delivered yet stays: it may be about to
@@ -149,62 +140,45 @@ def take_from(
     return given
 
 
-def give_back_all(
-    state: BrokerState, subscription: Subscription, out: Ready, consumer: Consumer, *, bury: bool
-) -> None:
-    """The consumer holds nothing any more; what it may have delivered is counted as seen."""
-    options = consumer.options
+def give_back_all(holder: Holder, *, bury: bool) -> None:
+    """The consumer holds nothing any more; what it may have delivered is counted as seen.
+
+    With an open grant, of a consumer that never said: as much as it may hold at most.
+    """
+    state, subscription, consumer, _ = holder
     burial = BURY if bury else None
     if consumer.has_open_grant:
         attempt = consumer.open_attempt
         seen = consumer.delivered.difference(consumer.held)
         if not consumer.says_delivered:
-            seen = _may_have_read(state, subscription, consumer)
+            seen = subscription.held_openly(subscription.cursor.unread(state.ledgers))
+            if consumer.permits > 0:
+                seen = seen.prefix(consumer.permits, state.ledgers)
             burial = None
         consumer.open_attempt = -1
-        give_back(state, subscription, out, options, attempt, seen, seen=True, burial=burial)
+        give_back(holder, attempt, seen, seen=True, burial=burial)
     for attempt, held in list(consumer.pending.items()):
         delivered = held.intersection(consumer.delivered) if consumer.says_delivered else held
         rest = held.difference(delivered)
-        give_back(state, subscription, out, options, attempt, delivered, seen=True, burial=burial)
-        give_back(state, subscription, out, options, attempt, rest, seen=False)
+        give_back(holder, attempt, delivered, seen=True, burial=burial)
+        give_back(holder, attempt, rest, seen=False)
     if subscription.active == consumer.name:
         subscription.active = ""
     consumer.clear()
 
 
-def reconsume_later(
-    state: BrokerState,
-    subscription: Subscription,
-    out: Ready,
-    consumer: Consumer,
-    attempts: Sequence[int],
-    request: ReconsumeLater,
-) -> None:
+def reconsume_later(holder: Holder, attempts: Sequence[int], request: ReconsumeLater) -> None:
     """To the retry letter topic, or if they were there too often, to the dead letter topic.
 
     Those that are held at one of the attempts.
     """
+    state, subscription, consumer, out = holder
     policy, messages = consumer.options.dead_letter_policy, request.messages
     if policy is None or not policy.retry_letter_topic:  # an ordinary redelivery after the delay
         for attempt in attempts:
-            reject(
-                state, subscription, out, consumer, attempt, messages, lambda _: request.delay_ms
-            )
+            reject(holder, attempt, messages, lambda _: request.delay_ms)
         return
-    given = PositionSet.union_of(
-        [take_from(state, subscription, consumer, attempt, messages) for attempt in attempts]
-    )
+    given = PositionSet.union_of([take_from(holder, each, messages) for each in attempts])
     if given:
         out.letters.append(retry_letter(state, subscription, policy, given, request))
         subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)
-
-
-def _may_have_read(
-    state: BrokerState, subscription: Subscription, consumer: Consumer
-) -> PositionSet:
-    """By its open grant, of a consumer that never said: as much as it may hold at most."""
-    everything = subscription.held_openly(subscription.cursor.unread(state.ledgers))
-    if consumer.permits > 0:
-        return everything.prefix(consumer.permits, state.ledgers)
-    return everything

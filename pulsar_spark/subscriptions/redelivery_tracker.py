@@ -41,15 +41,12 @@ class RedeliveryTracker:
         highest = max(self.highest_attempt, attempt)
         return replace(self, highest_attempt=highest, attempts=self.attempts.without(messages))
 
-    def given_back(self, attempt: int, messages: PositionSet) -> RedeliveryTracker:
-        """These are held no more; they were granted at that attempt."""
-        if attempt <= self.base_attempt:
-            return self
-        return replace(self, attempts=self.attempts.put(attempt, messages))
-
-    def seen_again(self, messages: PositionSet) -> RedeliveryTracker:
-        """These may have been delivered, and will be once more: their count rises."""
-        return replace(self, counts=self.counts.raised(messages))
+    def given_back(self, attempt: int, messages: PositionSet, *, seen: bool) -> RedeliveryTracker:
+        """These, granted at that attempt, are held no more; what may be `seen` counts once more."""
+        above = attempt > self.base_attempt
+        attempts = self.attempts.put(attempt, messages) if above else self.attempts
+        counts = self.counts.raised(messages) if seen else self.counts
+        return replace(self, attempts=attempts, counts=counts)
 
     def not_acknowledged(self, cursor: Cursor) -> RedeliveryTracker:
         """Without what the cursor holds."""

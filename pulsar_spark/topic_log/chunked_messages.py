@@ -43,7 +43,6 @@ class ChunkRun:
     total_bytes: int
 
     def to_json(self) -> list[Any]:
-        """The JSON in commits and snapshots."""
         return [*astuple(self)]
 
     @staticmethod
@@ -55,7 +54,7 @@ class ChunkRun:
             raise TypeError(f"{value!r} is no run of chunks")
         if min(numbers) < 0 or count < 1 or chunk_id + count > num_chunks:
             raise ValueError(f"{value!r} is no run of chunks")
-        return ChunkRun(entry_id, uuid, chunk_id, count, num_chunks, total_bytes)
+        return ChunkRun(*value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +188,10 @@ class ChunkedMessages:
 
         An incomplete message stays if it was begun at `begun_since_ms` or later.
         """
-        groups = [
-            ({part.ledger_id for part in message.parts}, message.position.ledger_id)
-            for message in self._messages.values()
-        ]
-        groups += [
-            ({part.ledger_id for part in each.parts}, -1)
-            for each in self._pending.values()
-            if each.since_ms >= begun_since_ms
-        ]
+        held = [(each.parts, each.position.ledger_id) for each in self._messages.values()]
+        pending = (each for each in self._pending.values() if each.since_ms >= begun_since_ms)
+        held += [(each.parts, -1) for each in pending]
+        groups = [({part.ledger_id for part in parts}, last) for parts, last in held]
         stays: set[int] = set()
         while True:
             more = {
@@ -226,11 +220,14 @@ class ChunkedMessages:
             seen = held.next_chunk - run.chunk_id
             if seen < run.count:
                 part = ChunkPart(ledger_id, run.entry_id + seen, run.count - seen)
-                held.parts = (*held.parts, part)
+                held.parts += (part,)
                 held.next_chunk = run.chunk_id + run.count
         if held.next_chunk == run.num_chunks:
             return ChunkedMessage(run.uuid, held.parts, run.total_bytes)
-        self._keep(run.uuid, held)
+        self._pending[run.uuid] = held
+        if self.limits.auto_ack_oldest and len(self._pending) > self.limits.max_pending:
+            del self._pending[min(self._pending, key=lambda each: _begin(self._pending[each]))]
+            self.given_up += 1
         return None
 
     def _is_over(self, held: _Pending, run: ChunkRun, now_ms: int) -> bool:
@@ -241,14 +238,6 @@ class ChunkedMessages:
             return False
         same = (run.num_chunks, run.total_bytes) == (held.run.num_chunks, held.run.total_bytes)
         return run.chunk_id > held.next_chunk or not same
-
-    def _keep(self, uuid: str, held: _Pending) -> None:
-        self._pending[uuid] = held
-        if self.limits.auto_ack_oldest and len(self._pending) > self.limits.max_pending:
-            begun = {each: _begin(held) for each, held in self._pending.items()}
-            oldest = min(begun, key=lambda each: begun[each])
-            del self._pending[oldest]
-            self.given_up += 1
 
 
 def _begin(held: _Pending) -> Position:

@@ -35,7 +35,6 @@ class CompactedLedgers:
 
     @property
     def files(self) -> set[str]:
-        """The data files of the compacted ledgers."""
         return {each.file for each in self.ledgers}
 
     @cached_property
@@ -64,9 +63,8 @@ class CompactedLedgers:
         last = self.with_log(ledgers).last_before(ledger_id)
         if last is None:
             return None
-        horizon = last.last
         held = LedgerList(each for each in self.ledgers if each.ledger_id < ledger_id)
-        return CompactedLedgers(horizon, held, self.kept.up_to(horizon))
+        return CompactedLedgers(last.last, held, self.kept.up_to(last.last))
 
     def remaining(self, messages: PositionSet) -> PositionSet:
         """The messages that a compacted read delivers."""

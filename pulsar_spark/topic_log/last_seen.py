@@ -37,10 +37,7 @@ class LastSeen:
     def inactive(
         self, since_ms: int, present: Collection[str]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The applications, and producers, not seen since before then.
-
-        Producers that are `present`, with a ledger in the topic, are left out.
-        """
+        """Applications, and producers without a ledger (not `present`), not seen since then."""
         applications = [name for name, seen_ms in self.applications.items() if seen_ms < since_ms]
         producers = [name for name, seen_ms in self.producers.items() if seen_ms < since_ms]
         return tuple(applications), tuple(name for name in producers if name not in present)

@@ -10,7 +10,7 @@ Takes the place of Pulsar's `ManagedLedgerInfo` in the metadata store.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, Final
 
@@ -97,15 +97,14 @@ class Commit:
         return Commit(self.number, self.commit_id, self.timestamp_ms, transaction=self.transaction)
 
     def to_json(self) -> bytes:
-        """The canonical bytes of the log file."""
         application, transaction = self.application, self.transaction
         record = {
             "number": self.number,
             "commit_id": self.commit_id,
             "timestamp_ms": self.timestamp_ms,
             "term": self.term,
-            "application": application and {"id": application.id, "version": application.version},
-            "transaction": transaction and transaction.to_json_value(),
+            "application": application and asdict(application),
+            "transaction": transaction and asdict(transaction),
         }
         for name, (_, write) in _OPTIONAL.items():
             value = getattr(self, name)
@@ -199,10 +198,7 @@ def _apart(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:
 
 
 def _seal(value: Sequence[int]) -> FileSeal | None:
-    if not value:
-        return None
-    size_bytes, footer_crc32 = value
-    return FileSeal(_count(size_bytes), _count(footer_crc32))
+    return FileSeal(*map(_count, value)) if value else None
 
 
 def _whole(value: Any) -> int:
@@ -232,12 +228,8 @@ def _moved(value: Sequence[Any]) -> MovedLedger:
 
 
 def _moved_to_json(moved: MovedLedger) -> list[Any]:
-    place = (moved.partition, moved.ledger_id, moved.file, moved.first_row)
-    return [*place, *(_seal_to_json(moved.seal) if moved.seal else ())]
-
-
-def _seal_to_json(seal: FileSeal) -> list[int]:
-    return [seal.size_bytes, seal.footer_crc32]
+    *place, seal = astuple(moved)
+    return [*place, *(seal or ())]
 
 
 def _producers(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,7 +268,7 @@ _LEDGER: Final[dict[str, tuple[_Change, _Change]]] = {
     "min_publish_time_ms": (_whole, _same),
     "max_publish_time_ms": (_whole, _same),
     "max_deliver_at_ms": (_whole, _same),
-    "seal": (_seal, _seal_to_json),
+    "seal": (_seal, astuple),
     "digest": (_count, _same),
 }
 """Fields of a ledger besides its id: how each is read, and written. None is left out."""

@@ -10,9 +10,9 @@ Follows Pulsar's `ManagedLedgerImpl`, without its input and output.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Final
 
 from pulsar_spark.errors import CorruptFileError, FileReclaimedError
@@ -22,10 +22,8 @@ from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.schema.schema_registry import SchemaRegistry
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.last_seen import LastSeen
-from pulsar_spark.topic_log.ledger_commit import Application, Commit, MovedLedger, log_file
+from pulsar_spark.topic_log.ledger_commit import Commit, log_file
 from pulsar_spark.topic_log.partition_state import PartitionState
-
-__all__ = ["Application", "Commit", "MovedLedger", "Tombstone", "TopicState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class TopicState:
         self.sequence_ids: dict[int, dict[str, int]] = {}
         self.producers: dict[str, Any] | None = None
         self.schemas = SchemaRegistry()
-        self.files: dict[str, int] = {}
+        self.files: Counter[str] = Counter()
         self.tombstones: dict[str, Tombstone] = {}
         self._partitions: list[PartitionState] = []
 
@@ -97,9 +95,8 @@ class TopicState:
         self._check_ledgers(commit)
         trims = self._check_trimmed(commit)
         self._check_moved(commit, trims)
-        compacted = self._check_compacted(commit)
-        hidden = self._check_hidden(commit)
-        self._check_files(commit, {file for each in compacted.values() for file in each.files})
+        compacted, hidden = self._check_compacted(commit), self._check_hidden(commit)
+        self._check_files(commit)
         return CheckedCommit(commit, trims, compacted, hidden)
 
     def apply(self, commit: Commit) -> None:
@@ -210,16 +207,13 @@ class TopicState:
             raise self._refuse(commit, "it hides messages of ledgers that it does not add")
         return hidden
 
-    def _check_files(self, commit: Commit, compacted: set[str]) -> None:
-        named = compacted.union(
-            (each.file for each in commit.ledgers), (each.file for each in commit.moved)
-        )
-        for file in named:
-            if file in self.tombstones:
-                raise FileReclaimedError(
-                    f"File {file} of topic {self.topic} had been given up when commit "
-                    f"{commit.number} named it. Write the messages again, into a new file."
-                )
+    def _check_files(self, commit: Commit) -> None:
+        named = commit.files
+        for file in named & self.tombstones.keys():
+            raise FileReclaimedError(
+                f"File {file} of topic {self.topic} had been given up when commit "
+                f"{commit.number} named it. Write the messages again, into a new file."
+            )
         for file in commit.reclaimed:
             if file in self.files or file in self.tombstones or file in named:
                 raise self._refuse(commit, f"{file} can't be given up: it is known")
@@ -279,7 +273,7 @@ class TopicState:
         part.size_bytes += ledger.size_bytes
         if part.published is not None:
             part.published = part.published + LedgerSum.of(ledger)
-        self.files[ledger.file] = self.files.get(ledger.file, 0) + 1
+        self.files[ledger.file] += 1
         self.next_ledger_id = ledger.ledger_id + 1
 
     def _move(self, commit: Commit) -> None:
@@ -288,7 +282,7 @@ class TopicState:
             place, ledger = self._find(commit, moved.partition, moved.ledger_id)
             there = replace(ledger, file=moved.file, first_row=moved.first_row, seal=moved.seal)
             places.setdefault(moved.partition, {})[place] = there
-            self.files[moved.file] = self.files.get(moved.file, 0) + 1
+            self.files[moved.file] += 1
             self._release(ledger.file, commit.timestamp_ms)
         for partition, changed in places.items():
             part = self._partitions[partition]
@@ -303,15 +297,13 @@ class TopicState:
                 part.size_bytes -= ledger.size_bytes
                 if part.published is not None:
                     part.removed += LedgerSum.of(ledger)
-                last = ledger.last
-                part.trimmed_up_to = max(part.trimmed_up_to, last)
+                part.trimmed_up_to = max(part.trimmed_up_to, ledger.last)
                 part.chunks.pop(ledger.ledger_id, None)
                 part.sequences.trim(ledger.ledger_id)
                 part.hidden.trim(ledger.ledger_id)
                 self._release(ledger.file, commit.timestamp_ms)
-            first, stop = part.start, len(part.column.ids)
-            holes = set(places)
-            if holes == set(range(first, first + len(places))):
+            stop, holes = len(part.column.ids), set(places)
+            if holes == set(range(part.start, part.start + len(places))):
                 part.start += len(places)
                 if part.start <= max(stop // 2, 64):
                     continue
@@ -322,8 +314,7 @@ class TopicState:
     def _compact(self, commit: Commit, compacted: Mapping[int, CompactedLedgers]) -> None:
         for partition, each in compacted.items():
             part = self._partitions[partition]
-            for file in each.files:
-                self.files[file] = self.files.get(file, 0) + 1
+            self.files.update(each.files)
             for file in part.compacted_files:
                 self._release(file, commit.timestamp_ms)
             part.compacted = each
@@ -348,27 +339,6 @@ class TopicState:
             f"Log file {log_file(commit.number)} of topic {self.topic} does not fit: {why}. "
             "Nothing was changed; the log was altered by something other than Pulsarlite."
         )
-
-    def check(self) -> None:
-        """Raise AssertionError if the counts don't agree with the ledgers. For tests."""
-        files: dict[str, int] = {}
-        for number, part in enumerate(self._partitions):
-            ledgers = list(part.ledgers)
-            assert [each.ledger_id for each in ledgers] == part.column.ids[part.start :]
-            assert all(a.ledger_id < b.ledger_id for a, b in pairwise(ledgers))
-            assert all(each.partition == number for each in ledgers)
-            assert part.messages == sum(each.messages for each in ledgers)
-            assert part.size_bytes == sum(each.size_bytes for each in ledgers)
-            if part.published is not None:
-                assert part.published == part.sum_of_ledgers() + part.removed
-            assert part.chunks.keys() <= {each.ledger_id for each in ledgers}
-            assert list(part.chunks) == sorted(part.chunks)
-            for each in ledgers:
-                files[each.file] = files.get(each.file, 0) + 1
-            for file in part.compacted_files:
-                files[file] = files.get(file, 0) + 1
-        assert files == self.files
-        assert not files.keys() & self.tombstones.keys()
 
     def to_snapshot(self) -> tuple[list[LedgerInfo], dict[str, Any]]:
         """(the ledgers, partition after partition; the small rest as JSON)."""
@@ -406,15 +376,14 @@ class TopicState:
         state.last_seen = LastSeen.from_json_value(rest, state.applications)
         state.producers = rest.get("producers")
         state.schemas = SchemaRegistry.from_json_value(rest.get("schemas", ()))
-        state.files = dict(files)
+        state.files = Counter(files)
         first = 0
         for number, part in enumerate(rest["partitions"]):
             last = first + int(part["ledgers"])
             column = LedgerColumn(ids[first:last], range(first, last), row)
             highest = state.sequence_ids.get(number, {})
             state._partitions.append(PartitionState.from_json_value(part, column, highest))
-            for file in state._partitions[-1].compacted_files:
-                state.files[file] = state.files.get(file, 0) + 1
+            state.files.update(state._partitions[-1].compacted_files)
             first = last
         if first != len(ids):
             raise ValueError(f"{len(ids)} ledgers for partitions of {first}")

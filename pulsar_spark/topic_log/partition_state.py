@@ -93,17 +93,11 @@ class PartitionState:
 
     @property
     def compacted_files(self) -> set[str]:
-        """The files of its compacted part."""
         return self.compacted.files if self.compacted else set()
-
-    def sum_of_ledgers(self) -> LedgerSum:
-        """The sum of the present ledgers, by the ledgers themselves."""
-        return sum(map(LedgerSum.of, self.ledgers), LedgerSum())
 
     def ledgers_left(self) -> LedgerList:
         """Its ledgers, and trimmed ones of which compaction has kept messages."""
-        ledgers = self.ledgers
-        return ledgers if self.compacted is None else self.compacted.with_log(ledgers)
+        return self.compacted.with_log(self.ledgers) if self.compacted else self.ledgers
 
     def trimmable(self, before: int, now_ms: int) -> tuple[int, ...]:
         """The ids of the ledgers below `before` that may go.
@@ -122,9 +116,9 @@ class PartitionState:
 
     def to_json_value(self) -> dict[str, Any]:
         """The state without its ledgers. `published` is counted now where it never was."""
-        if self.published is None:
-            self.published = self.sum_of_ledgers()
         ledgers = self.ledgers
+        if self.published is None:
+            self.published = sum(map(LedgerSum.of, ledgers), LedgerSum())
         hidden = self.hidden.since(ledgers[0].ledger_id) if ledgers else None
         compacted = self.compacted and self.compacted.to_json_value()
         some = {"chunks": chunks_to_json(self.chunks), "compacted": compacted}

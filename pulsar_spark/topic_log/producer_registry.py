@@ -174,17 +174,6 @@ class ProducerRegistry:
             tuple(map(FencedRun._make, zip(names, fenced, strict=True))),
         )
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        assert self.owner is None or len(self.producers) == 1, "an owner who is not alone"
-        assert self.producers or not self.waiting, "somebody waits for nothing"
-        present = (*self.producers, *self.waiting)
-        assert len(self.present) == len(present), "a name twice"
-        assert not {each.incarnation for each in present} & {run.incarnation for run in self.fenced}
-        counts = Counter(run.name for run in self.fenced)
-        assert all(count <= FENCED_RUNS for count in counts.values())
-        assert len(counts) <= FENCED_PRODUCERS
-
 
 def _let_in(registry: ProducerRegistry, claim: ProducerClaim) -> ProducerRegistry:
     """The registry with a run that is new to it: it publishes, or waits."""

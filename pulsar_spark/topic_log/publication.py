@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from pulsar_spark.topic_log.ledger_commit import Application, Commit
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_log.producer_registry import ProducerClaim, ProducerRegistry
 from pulsar_spark.topic_log.sequence_ranges import SequenceRange
+from pulsar_spark.topic_log.transaction_attempt import Transaction
 
 Rows = NDArray[np.int64]
 
@@ -77,6 +79,7 @@ class Publication:
     """Whether the producer leaves the topic with this publication."""
     is_brokers: bool = False
     """Whether it is the broker's own: no producer excludes it."""
+    transaction: Transaction | None = None
     _read: dict[tuple[str, int], Mapping[str, tuple[Rows, Rows]]] = field(default_factory=dict)
 
     def commit_on(
@@ -87,7 +90,11 @@ class Publication:
         FencedError if a higher term has committed; FileReclaimedError if a file was given up;
         ProducerFencedError or ProducerBusyError if the producer may not publish.
         """
-        check_term(state, self.term)
+        if self.term is not None and self.term < state.term:
+            raise FencedError(
+                f"Term {self.term} of topic {state.topic} is over: term {state.term} has "
+                "committed. Another owner has taken over; stop this one."
+            )
         if self._was_published(state):
             return AlreadyCommitted(state.number, self.application)
         producers = self._producers(state, now_ms)
@@ -130,6 +137,7 @@ class Publication:
             },
             chunks={i: runs for i, n in numbered.items() if (runs := self.ledgers[n].chunks)},
             producers=producers,
+            transaction=self.transaction,
         )
 
     def _was_published(self, state: TopicState) -> bool:
@@ -176,10 +184,8 @@ class Publication:
 
     def _may_repeat(self, producer: str, indexes: list[int], known: int | None) -> bool:
         """Whether the ranges leave it open that a sequence id was seen before."""
-        ranges = sorted(
-            (self._ranges(index)[producer] for index in indexes),
-            key=lambda each: each.lowest,
-        )
+        found = (self._ranges(index)[producer] for index in indexes)
+        ranges = sorted(found, key=attrgetter("lowest"))
         if known is not None and ranges[0].lowest <= known:
             return True
         overlap = any(a.highest >= b.lowest for a, b in pairwise(ranges))
@@ -230,17 +236,6 @@ class Publication:
             for producer, each in self._ranges(index).items():
                 known = state.highest_sequence_id(ledger.partition, producer)
                 if known is None or each.highest > known:
-                    of_partition = highest.setdefault(ledger.partition, {})
-                    of_partition[producer] = max(
-                        each.highest, of_partition.get(producer, each.highest)
-                    )
+                    new = highest.setdefault(ledger.partition, {})
+                    new[producer] = max(each.highest, new.get(producer, each.highest))
         return highest
-
-
-def check_term(state: TopicState, term: int | None) -> None:
-    """FencedError if the topic has seen a term above `term`."""
-    if term is not None and term < state.term:
-        raise FencedError(
-            f"Term {term} of topic {state.topic} is over: term {state.term} has committed. "
-            "Another owner has taken over; stop this one."
-        )

@@ -114,7 +114,6 @@ class PublishedSequences:
         return {producer for by_producer in self.ranges.values() for producer in by_producer}
 
     def add(self, ledger_id: int, by_producer: Mapping[str, SequenceRange]) -> None:
-        """Add a new ledger's ranges."""
         self.ranges[ledger_id] = by_producer
         for producer in by_producer.keys() & self._of.keys():
             self._of[producer].add(ledger_id, by_producer[producer])

@@ -12,20 +12,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 """Pulsar's `TransactionBuilder` has the same."""
-
 MAX_TRANSACTION_TIMEOUT_MS = 60 * 60_000
 """The longest wait of writers behind an open transaction, whatever timeout it has."""
-
 ANONYMOUS = "0" * 32
 """The application in ids of transactions that have none: nobody tries them again."""
 _VERSIONS_A_SECOND = 10**9
-
 _ID = re.compile(r"[0-9a-f]{32}/\d{20}")
 _FLAGS = (False, True)
 TRANSACTION_FIELDS = {"id", "attempt", "timeout_ms", "complete"}
@@ -53,22 +50,18 @@ class Transaction:
 
     id: str
     attempt: str
-    timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    timeout_ms: int
     complete: bool = False
 
     @staticmethod
-    def of(
-        application: tuple[str, int], attempt: str, timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
-    ) -> Transaction:
+    def of(application: tuple[str, int], attempt: str, timeout_ms: int) -> Transaction:
         """The try called `attempt` at what the application publishes as its `version`."""
         name, version = application
         of_application = hashlib.sha256(name.encode()).hexdigest()[:32]
         return Transaction(f"{of_application}/{version:020d}", attempt, timeout_ms)
 
     @staticmethod
-    def anonymous(
-        begun_ms: int, attempt: str, timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
-    ) -> Transaction:
+    def anonymous(begun_ms: int, attempt: str, timeout_ms: int) -> Transaction:
         """The one try at something that no application publishes; versions rise with time."""
         drawn = int(hashlib.sha256(attempt.encode()).hexdigest(), 16) % _VERSIONS_A_SECOND
         version = first_version(begun_ms) + drawn
@@ -80,16 +73,9 @@ class Transaction:
         application = self.id.partition("/")[0]
         return self.id if application == ANONYMOUS else application
 
-    def completed(self) -> Transaction:
-        """The transaction as the last commit names it."""
-        return replace(self, complete=True)
-
-    def to_json_value(self) -> dict[str, Any]:
-        return asdict(self)
-
     @staticmethod
     def from_json_value(value: Mapping[str, Any]) -> Transaction:
-        """Read it. KeyError, TypeError or ValueError if it is none."""
+        """Read what `asdict` gives. KeyError, TypeError or ValueError if it is none."""
         named, attempt = value["id"], value["attempt"]
         timeout_ms, complete = value["timeout_ms"], value["complete"]
         if not isinstance(named, str) or not _ID.fullmatch(named):

@@ -18,7 +18,7 @@ from tests.vectors.check import KINDS
 
 DOORS = ("pulsar_spark", "pulsar_spark.__main__", "pyspark_pulsarlite")
 """What users and Spark import: the package, the command, the format."""
-CHECKS = {"check", "check_invariants"}
+CHECKS = {"check"}
 """What every structure offers to tests."""
 FROM_PULSAR = {
     "schema_info",

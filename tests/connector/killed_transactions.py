@@ -30,6 +30,7 @@ from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.killed_queries import KilledAtChange, Log
 from tests.connector.topic_log.killed_writers import fork
+from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import values_of
 from tests.connector.topics import options_of, written
 
@@ -64,7 +65,7 @@ def seen(folder: Path) -> dict[str, list[str]]:
         found[topic] = []
         with suppress(TopicNotFoundError):
             ledger = ManagedLedger.open(store, path, cached=False)
-            ledger.state.check()
+            check_state(ledger.state)
             found[topic] = values_of(ledger)
     return found
 

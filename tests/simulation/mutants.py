@@ -211,9 +211,10 @@ def believes_what_a_dead_run_said(patch: Any) -> None:
     """What it reported and did not live to write down stays with it for ever."""
     original = acknowledgment._take_delivered
 
-    def take_delivered(state: Any, subscription: Any, consumer: Consumer, delivered: Any) -> None:
+    def take_delivered(holder: Any, delivered: Any) -> None:
+        consumer: Consumer = holder.consumer
         before = consumer.delivered
-        original(state, subscription, consumer, delivered)
+        original(holder, delivered)
         kept = before if consumer.has_open_grant else before.intersection(consumer.held)
         consumer.delivered = consumer.delivered.union(kept)
 
@@ -224,10 +225,9 @@ def counts_what_was_only_granted(patch: Any) -> None:
     """A death before the first report counts as a delivery of all that was granted."""
     original = message_redelivery.give_back_all
 
-    def give_back_all(*arguments: Any, **options: Any) -> None:
-        consumer = arguments[3]
-        consumer.says_delivered = consumer.sequence >= 0
-        original(*arguments, **options)
+    def give_back_all(holder: Any, **options: Any) -> None:
+        holder.consumer.says_delivered = holder.consumer.sequence >= 0
+        original(holder, **options)
 
     patch.setattr(topic_subscriptions, "give_back_all", give_back_all)
 

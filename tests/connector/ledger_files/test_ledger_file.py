@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,6 @@ from pulsar_spark.connector.ledger_files import ledger_file
 from pulsar_spark.connector.ledger_files.ledger_file import (
     COMPRESSION_TYPES,
     MESSAGE_SCHEMA,
-    DataFile,
     LedgerFileReader,
     LedgerFileWriter,
 )
@@ -28,7 +27,7 @@ from pulsar_spark.errors import (
     InvalidMessageError,
     ObjectNotFoundError,
 )
-from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
+from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
 
 FOLDER = "persistent/public/default/files"
 
@@ -68,11 +67,17 @@ def every_column() -> pa.Table:
     return pa.Table.from_pylist([full, bare, full, full], schema=MESSAGE_SCHEMA)
 
 
+class DataFile(NamedTuple):
+    path: str
+    rows: int
+    seal: FileSeal
+
+
 def write(store: ObjectStore, *parts: pa.Table, compression: str = "ZSTD") -> DataFile:
     with LedgerFileWriter(store, FOLDER, compression=compression) as writer:
         for partition, part in enumerate(parts):
             writer.write(part, partition)
-        return writer.close()
+        return DataFile(writer.path, writer.rows, writer.close())
 
 
 def ledger(file: DataFile, first_row: int = 0, count: int | None = None) -> LedgerInfo:

@@ -67,12 +67,12 @@ def test_a_file_is_replaced_by_whoever_saw_the_last(service: ObjectService) -> N
     store = store_of(service)
     assert store.compare_and_swap("p", None, b"1")
     assert not store.compare_and_swap("p", None, b"x")
-    seen = store.get_versioned("p")
-    assert seen is not None
-    assert store.compare_and_swap("p", seen.token, b"2")
-    assert not store.compare_and_swap("p", seen.token, b"3"), "its token is of what was there"
+    _, token = store.get_versioned("p")
+    assert token is not None
+    assert store.compare_and_swap("p", token, b"2")
+    assert not store.compare_and_swap("p", token, b"3"), "its token is of what was there"
     store.delete("p")
-    assert not store.compare_and_swap("p", seen.token, b"3"), "what was to be replaced is gone"
+    assert not store.compare_and_swap("p", token, b"3"), "what was to be replaced is gone"
     assert store.get("p") is None
 
 
@@ -135,7 +135,7 @@ def test_a_conflict_on_a_commit_or_a_topic_is_tried_again(service: ObjectService
 
 
 def test_a_conflict_on_a_decision_is_tried_again(service: ObjectService) -> None:
-    transaction = Transaction.of(("query", 7), "me")
+    transaction = Transaction.of(("query", 7), "me", 60_000)
     service.answer("PUT", ".json", *CONFLICT, times=2)
     decisions = TransactionDecisions(store_of(service), transaction.id)
     assert decisions.commit("me") is TxnStatus.COMMITTED
@@ -233,7 +233,7 @@ def test_nothing_that_is_done_in_a_bucket_that_is_not_there_goes_on_for_ever(
         lambda: ManagedLedger.create(store, FOLDER, 1),
         lambda: ManagedLedger.open(store, FOLDER),
         lambda: set_policy(store, NamespaceName("public", "default"), deduplication=True),
-        lambda: TransactionDecisions(store, Transaction.of(("a", 1), "b").id).commit("b"),
+        lambda: TransactionDecisions(store, Transaction.of(("a", 1), "b", 60_000).id).commit("b"),
         lambda: ClosedVersions(store, "f" * 32).add([(1, 1)]),
         lambda: store.compare_and_swap("p", None, b""),
         lambda: store.compare_and_swap("p", '{"e_tag": "x", "version": "1"}', b""),

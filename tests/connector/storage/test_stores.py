@@ -22,8 +22,7 @@ from pulsar_spark.connector.storage import service_url
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.storage.object_store import ObjectStore, Output, join
-from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.storage.storage_options import CLIENT, SERVICES
+from pulsar_spark.connector.storage.service_url import CLIENT, SERVICES, open_store
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.errors import (
     InvalidOptionError,
@@ -54,8 +53,8 @@ def test_a_file_is_created_once(store: ObjectStore) -> None:
     assert not store.put_if_absent("a/b/c", b"second")
     assert store.get("a/b/c") == b"first"
     assert store.size("a/b/c") == 5
-    assert list(store.get_many(["a/b/c", "a/b/d"])) == [b"first", None]
-    assert store.sizes(["a/b/c", "a/b/d"]) == {"a/b/c": 5, "a/b/d": None}
+    assert list(store.answers(store.get, ["a/b/c", "a/b/d"])) == [b"first", None]
+    assert list(store.answers(store.size, ["a/b/c", "a/b/d"])) == [5, None]
     assert store.exists("a/b/c")
 
 
@@ -76,14 +75,13 @@ def test_of_many_that_create_a_file_one_succeeds(store: ObjectStore) -> None:
 
 
 def test_a_file_is_replaced_only_by_whoever_saw_the_last(store: ObjectStore) -> None:
-    assert store.get_versioned("a/p") is None
+    assert store.get_versioned("a/p") == (None, None)
     assert store.compare_and_swap("a/p", None, b"1")
     assert not store.compare_and_swap("a/p", None, b"2")
-    seen = store.get_versioned("a/p")
-    assert seen is not None
-    assert seen.data == b"1"
-    assert store.compare_and_swap("a/p", seen.token, b"2")
-    assert not store.compare_and_swap("a/p", seen.token, b"3")
+    seen, token = store.get_versioned("a/p")
+    assert seen == b"1"
+    assert store.compare_and_swap("a/p", token, b"2")
+    assert not store.compare_and_swap("a/p", token, b"3")
     assert store.get("a/p") == b"2"
 
 
@@ -134,10 +132,10 @@ def test_a_large_file_goes_to_the_object_store_while_it_is_written(s3_root: S3Ro
     assert uploads(s3_root) == 0
     with LedgerFileWriter(store, "topic", compression="NONE") as writer:
         writer.write(rows)
-        written = writer.close()
-    assert [item.size_bytes for item in store.files("topic/data")] == [written.seal.size_bytes]
+        seal = writer.close()
+    assert [item.size_bytes for item in store.files("topic/data")] == [seal.size_bytes]
     assert uploads(s3_root) == 0
-    ledger = LedgerInfo(0, 0, written.path, 0, BatchSizes.of([24]), 24 << 20, 1, 1)
+    ledger = LedgerInfo(0, 0, writer.path, 0, BatchSizes.of([24]), 24 << 20, 1, 1)
     assert LedgerFileReader(store, "topic", "t").read_table(ledger, ["value"]).equals(rows)
 
 

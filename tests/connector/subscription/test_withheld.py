@@ -66,7 +66,7 @@ def test_a_batch_is_withheld_once_it_was_begun_too_often_and_stays_so(root: Path
     assert {group.failures for group in state.groups} == {2}
     assert len(list(state.not_done(ABOUT).entries())) == 40
     report = Report("s", "c", 1, acknowledged=Cursor(Position(0, 39)))
-    left = what_remains(report, ABOUT, state, LEDGERS[ABOUT])
+    left = what_remains(state, ABOUT, report, LEDGERS[ABOUT])
     assert not left.acknowledged.individually_deleted
     assert left.acknowledged.mark_delete_position == EARLIEST
 
@@ -87,7 +87,7 @@ def test_a_group_that_fails_is_cut_and_a_message_by_itself_is_given_up(root: Pat
         assert left_out, "a group fails at once"
     state = run.behind(ended.to_json_value(), ended)
     assert state.buried == {ABOUT: PositionSet.of([(0, 0)])}
-    report = what_remains(Report("s", "c"), ABOUT, state, LEDGERS[ABOUT])
+    report = what_remains(state, ABOUT, Report("s", "c"), LEDGERS[ABOUT])
     (rejection,) = report.rejected
     assert (rejection.attempt, rejection.bury) == (None, True)
     assert "ended 3 times or more" in dict(rejection.properties)["ERROR"]

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_spark.connector.storage.clock import Clock
-from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output, Versioned
+from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output
 from pulsar_spark.errors import ObjectNotFoundError, StorageError, StorageUnavailableError
 
 
@@ -71,11 +71,11 @@ class FaultyStore(ObjectStore):
         found = self.disk.files.get(path)
         return None if found is None else found[0]
 
-    def get_versioned(self, path: str) -> Versioned | None:
+    def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         self._line()
         if path not in self.disk.files:
-            return None
-        return Versioned(self.disk.files[path][0], str(self.disk.versions[path]))
+            return None, None
+        return self.disk.files[path][0], str(self.disk.versions[path])
 
     def create(self, path: str, data: bytes) -> bool:
         return self._put(lambda: self.disk.create(path, data))

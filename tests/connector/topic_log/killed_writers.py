@@ -27,6 +27,7 @@ from pulsar_spark.connector.topic_log import log_pointer, managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import FileReclaimedError, TopicExistsError
+from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import FOLDER, messages, publish, values_of, write
 
 WRITERS = 4
@@ -116,13 +117,13 @@ def kill_at_every_step(folder: Path) -> str:
         store = open_store(str(root))
         if any(store.files(f"{FOLDER}/_log")) and store.exists(f"{FOLDER}/_log/{0:020d}.json"):
             ledger = ManagedLedger.open(store, FOLDER, cached=False)
-            ledger.state.check()
+            check_state(ledger.state)
             seen = values_of(ledger)
             assert set(notes.read_text().split()) <= set(seen), f"lost at step {step}"
             assert seen == expected[: len(seen)], f"{seen} at step {step}"
         story(store, notes)
         ledger = ManagedLedger.open(store, FOLDER, cached=False)
-        ledger.state.check()
+        check_state(ledger.state)
         assert values_of(ledger) == expected, f"after step {step}"
         for partition, kept in ((0, len(expected)), (1, 2)):  # partition 1 was trimmed
             compacted = ledger.state.partition(partition).compacted
@@ -205,7 +206,7 @@ def count_all(folder: Path) -> str:
     """Assert that what was confirmed is there once, in order, and ids have no gap."""
     ledger = topic(folder)
     state = ledger.state
-    state.check()
+    check_state(state)
     partitions = [values_of(ledger, partition) for partition in range(3)]
     seen = Counter(value for values in partitions for value in values)
     assert not [value for value, times in seen.items() if times > 1], "seen twice"

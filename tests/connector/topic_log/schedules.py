@@ -37,6 +37,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from tests.connector.topic_log.faulty_store import Disk, FaultyStore, KilledError
+from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import Clock, messages, write
 
 ORDERS = "persistent/public/default/orders"
@@ -288,7 +289,7 @@ class Schedule:
         for folder, seen in self.seen.items():
             store = FaultyStore(self.disk)
             ledger = ManagedLedger.open(store, folder, cached=False)
-            ledger.state.check()
+            check_state(ledger.state)
             assert ledger.state.next_ledger_id >= seen.next_ledger_id, "the log went back"
             there = set()
             for partition in range(ledger.state.partitions):

@@ -14,7 +14,7 @@ from pulsar_spark.connector.ledger_files.content_digest import content_digest
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader, LedgerFileWriter
 from pulsar_spark.connector.ledger_files.sequence_ids import sequence_ranges
 from pulsar_spark.connector.storage.clock import SystemClock
-from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output, Versioned
+from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.positions.ledger_info import BatchSizes
 from pulsar_spark.records.stored_record import CHECKSUM_FIELD
@@ -95,8 +95,8 @@ class HookedStore(ObjectStore):
         data: bytes | None = self._run("get", path)
         return data
 
-    def get_versioned(self, path: str) -> Versioned | None:
-        versioned: Versioned | None = self._run("get_versioned", path)
+    def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
+        versioned: tuple[bytes, str] | tuple[None, None] = self._run("get_versioned", path)
         return versioned
 
     def create(self, path: str, data: bytes) -> bool:
@@ -152,7 +152,7 @@ def write(ledger: ManagedLedger, parts: dict[int, pa.Table], batch: int = 1000) 
     """One file with the rows of those partitions; their ledgers, ready to be committed."""
     with LedgerFileWriter(ledger.store, ledger.folder) as writer:
         first_rows = {part: writer.write(rows, part) for part, rows in parts.items()}
-        seal = writer.close().seal
+        seal = writer.close()
     return [
         NewLedger(
             partition=part,

@@ -15,6 +15,7 @@ from pulsar_spark.errors import ProducerFencedError
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.publication import AlreadyCommitted
 from tests.connector.topic_log.make_golden_producers import CLAIMS
+from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import (
     FOLDER,
     Clock,
@@ -129,7 +130,7 @@ def test_what_was_forgotten_is_read(tmp_path: Path, *, from_snapshot: bool) -> N
     if not from_snapshot:
         (golden / FOLDER / "_log" / "pointer.json").unlink()
     topic = ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
-    topic.state.check()
+    check_state(topic.state)
     assert topic.state.applications == {"app-here": 4}
     assert topic.state.sequence_ids == {0: {"here": 8}}
     assert values_of(topic) == ["again", "last"]

@@ -16,6 +16,7 @@ from pulsar_spark.topic_log.chunked_messages import ChunkedMessages, ChunkRun
 from pulsar_spark.topic_log.sequence_ranges import SequenceRange
 from pulsar_spark.topic_name import NamespaceName
 from tests.connector.topic_log.make_golden_producers import CLAIMS
+from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import (
     FOLDER,
     assert_is_rewritten_as_it_was,
@@ -42,7 +43,7 @@ def test_what_producers_said_is_read(golden: Path, from_snapshot: bool) -> None:
     store = open_store(str(golden))
     ledger = ManagedLedger.open(store, FOLDER, cached=False)
     state = ledger.state
-    state.check()
+    check_state(state)
     assert read_policies(store, NamespaceName("public", "default")).deduplication is True
     sequences = state.partition(0).sequences
     assert sequences.floors == {"p": 9}
