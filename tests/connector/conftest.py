@@ -15,6 +15,7 @@ from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.s3_server import s3_root, s3_server
+from tests.connector.set_clock import clock, place
 from tests.connector.spark_query import SparkQuery
 from tests.connector.subscriber import Handle, MakeSubscriber, Subscriber
 from tests.connector.topics import send
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "MakeQuery", "broker_of_module", "impatient", "query", "s3_root", "s3_server", "served",
-    "subscriber", "topic",
+    "MakeQuery", "broker_of_module", "clock", "impatient", "place", "query", "s3_root", "s3_server",
+    "served", "subscriber", "topic",
 ]  # fmt: skip
 
 MakeQuery = Callable[..., SparkQuery]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,37 +14,12 @@ from pulsar_spark.connector.broker.sign_of_life import (
     SIGN_OF_LIFE,
     SignOfLife,
 )
-from pulsar_spark.connector.storage.clock import ManualClock
-from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerBusyError, BrokerFencedError
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicPartition
-
-_numbers = itertools.count()
-
-
-class SetClock(ManualClock):
-    """Its wall time can be set, as an administrator or a time server does."""
-
-    ahead_ms = 0
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self.ahead_ms
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock(1_700_000_000_000)
-
-
-@pytest.fixture
-def place(clock: SetClock) -> Iterator[Root]:
-    name = f"test-signs-{next(_numbers)}"
-    MemoryStore.named(name, clock)
-    yield Root(f"memory://{name}", {})
-    MemoryStore.forget(name)
+from tests.connector.set_clock import SetClock
 
 
 def tell(place: Root) -> None:
@@ -68,7 +41,7 @@ def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
 
     end_turns = clock.repeat(1.0, turn, "turns")
     clock.ahead_ms = 86_400_000
-    with pytest.raises(BrokerBusyError, match=r"serves memory://test-signs-\d+ already: process"):
+    with pytest.raises(BrokerBusyError, match=f"serves {place.service_url} already: process"):
         EmbeddedBroker(place)
     with pytest.raises(BrokerBusyError):
         SignOfLife(place).begin()  # as `standalone` does

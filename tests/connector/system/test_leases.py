@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,35 +22,13 @@ from pulsar_spark.protocol.ready import Grant, Reply
 from pulsar_spark.records.stored_record import canonical_json
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
+from tests.connector.set_clock import SetClock
 from tests.connector.topics import send
 
 FULL = "persistent://public/default/"
 ABOUT = TopicPartition(f"{FULL}t", 0)
-_numbers = itertools.count()
 
 pytestmark = pytest.mark.usefixtures("impatient")
-
-
-class SetClock(ManualClock):
-    """Its wall time can be set, as an administrator or a time server does."""
-
-    ahead_ms = 0
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self.ahead_ms
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock(1_700_000_000_000)
-
-
-@pytest.fixture
-def place(clock: SetClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
-    name = f"test-leases-{next(_numbers)}"
-    MemoryStore.named(name, clock)
-    yield Root(f"memory://{name}", {})
-    MemoryStore.forget(name)
 
 
 @pytest.fixture
