@@ -21,6 +21,7 @@ from zlib_ng import zlib_ng
 
 _COLUMNS: Final = ("key", "value")
 _SUMS: Final = struct.Struct("<Q4I")
+_FIRST_SUMS: Final = struct.Struct("<4I")
 _NULL: Final = -2
 """The length of a null. With -1 a CRC-32 would begin at 0, where it is blind to zeros."""
 
@@ -28,7 +29,8 @@ _NULL: Final = -2
 class ContentDigest:
     """Adds up batches; `value` is the digest of all their rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, null_length: int = _NULL) -> None:
+        self._null_length = null_length
         self._rows, self._sums = 0, [0] * 4
 
     def add(self, messages: pa.Table | pa.RecordBatch) -> None:
@@ -37,7 +39,7 @@ class ContentDigest:
             if name in messages.schema.names:
                 self._add(2 * place, messages.column(name))
             else:
-                missing = np.full(messages.num_rows, _NULL, np.int32)
+                missing = np.full(messages.num_rows, self._null_length, np.int32)
                 self._sums[2 * place] = zlib_ng.crc32(missing, self._sums[2 * place])
 
     @property
@@ -45,11 +47,16 @@ class ContentDigest:
         """A hash of count and sums; a checksum of checksums would be blind, as both are linear."""
         return mmh3.hash(_SUMS.pack(self._rows, *self._sums), signed=False)
 
+    @property
+    def first_value(self) -> int:
+        """The value as the first form of the digest had it, with a null length of -1."""
+        return zlib_ng.crc32(_FIRST_SUMS.pack(*self._sums))
+
     def _add(self, place: int, column: pa.Array | pa.ChunkedArray) -> None:
         """Add a column: its lengths, and apart from them all bytes."""
         for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             if array.null_count:
-                lengths = pc.fill_null(pc.binary_length(array), _NULL).to_numpy()
+                lengths = pc.fill_null(pc.binary_length(array), self._null_length).to_numpy()
             else:
                 lengths = np.diff(offsets_of(array))
             self._sums[place] = zlib_ng.crc32(lengths, self._sums[place])
@@ -61,6 +68,15 @@ def content_digest(messages: pa.Table | pa.RecordBatch) -> int:
     digest = ContentDigest()
     digest.add(messages)
     return digest.value
+
+
+def is_digest_of(messages: pa.Table | pa.RecordBatch, digest: int) -> bool:
+    """Whether these rows have that digest, as it is formed now or as it was formed first."""
+    if content_digest(messages) == digest:
+        return True
+    first = ContentDigest(null_length=-1)
+    first.add(messages)
+    return first.first_value == digest
 
 
 def payload(array: pa.Array) -> memoryview:

@@ -134,3 +134,17 @@ def test_what_was_published_is_what_is_there_and_what_was_removed(
         assert removed.messages >= 6
         ledger.write_snapshot()
         ledger = ManagedLedger.open(store, FOLDER, cached=False)
+
+
+def test_a_topic_of_the_digests_first_form_is_merged(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "digest-first", tmp_path / "root")
+    ledger = ManagedLedger.open(
+        open_store(str(tmp_path / "root")), "persistent/public/default/orders"
+    )
+    with ledger.reader() as reader:
+        before = [reader.read_table(each, ["key", "value"]) for each in ledger.ledgers(0)]
+    assert LedgerStore(ledger).merge_small_files() is not None
+    with ledger.reader() as reader:
+        after = [reader.read_table(each, ["key", "value"]) for each in ledger.ledgers(0)]
+    assert len(before) > 1
+    assert before == after
