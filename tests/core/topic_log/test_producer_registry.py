@@ -223,6 +223,7 @@ class Producers(RuleBasedStateMachine):
         self.runs = dict.fromkeys("abc", 0)
         self.claims: dict[str, ProducerClaim] = {}
         self.ended: set[str] = set()
+        self.topic_epoch = -1
 
     @rule(name=names, mode=modes)
     def start(self, name: str, mode: ProducerAccessMode) -> None:
@@ -268,6 +269,12 @@ class Producers(RuleBasedStateMachine):
         check_registry(self.registry)
         value = self.registry.to_json_value()
         assert ProducerRegistry.from_json_value(value) == self.registry
+
+    @invariant()
+    def the_topic_epoch_never_falls(self) -> None:
+        epoch = -1 if self.registry.topic_epoch is None else self.registry.topic_epoch
+        assert epoch >= self.topic_epoch
+        self.topic_epoch = epoch
 
 
 TestProducers = Producers.TestCase
