@@ -4,8 +4,8 @@ Values that compression would not shrink are stored as they are, all lengths of 
 all bytes (Parquet's DELTA_LENGTH_BYTE_ARRAY), which but for the lengths is an Arrow array. Arrow's
 own reader builds it anew, value by value: as much work as all other columns together.
 
-Invariant: any other page, one with a null, and one with a wrong checksum are left to Arrow's
-reader, which knows every kind of page, and names the fault of a damaged one.
+Invariant: any other page and one with a null are left to Arrow's reader, which knows every kind of
+page; where blocks have no checksums, so is a page with a wrong one, whose fault it names.
 """
 
 from __future__ import annotations

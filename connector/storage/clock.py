@@ -40,8 +40,8 @@ class Clock(ABC):
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
         """Call `action` each time that `every_s` has passed; returns what ends that.
 
-        An action under way has ended when that end returns. A PulsarliteError or OSError is logged
-        as of `name`: it is tried again the next time.
+        An action under way has ended when that end returns. What it raises is logged as of `name`,
+        and it is tried again the next time.
         """
 
 
@@ -132,6 +132,8 @@ def _try(action: Callable[[], None], name: str) -> None:
         action()
     except (PulsarliteError, OSError) as error:
         _log.warning("The clock's next turn tries again: %s: %s", name, error)
+    except Exception:
+        _log.exception("The clock's next turn tries again: %s", name)
 
 
 SYSTEM_CLOCK: Final = SystemClock()

@@ -126,9 +126,15 @@ def _checksum(data: bytes | bytearray) -> int:
 def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
     """Builds the ledgers; all turn into Python's values when the first is asked for."""
 
+    held = [table]
+    del table
+
     @cache
     def values() -> list[tuple[Any, ...]]:
-        return list(zip(*(table.column(name).to_pylist() for name in _SCHEMA.names), strict=True))
+        lists = (held[0].column(name).to_pylist() for name in _SCHEMA.names)
+        rows = list(zip(*lists, strict=True))
+        held.clear()
+        return rows
 
     def row(number: int) -> LedgerInfo:
         *place, size_bytes, earliest, latest, due, sizes, length, crc32, digest = values()[number]

@@ -56,3 +56,16 @@ def test_a_named_store_is_one_a_process_and_keeps_its_clock() -> None:
             MemoryStore.named("test-clock", ManualClock())
     finally:
         MemoryStore.forget("test-clock")
+
+
+def test_an_action_that_fails_in_any_way_is_called_again() -> None:
+    calls = []
+
+    def act() -> None:
+        calls.append(1)
+        raise ValueError("some fault")
+
+    clock = ManualClock()
+    clock.repeat(1.0, act, "faulty")
+    clock.advance(3_000)
+    assert len(calls) == 3
