@@ -145,6 +145,31 @@ def test_what_could_not_be_published_waits_and_is_published_later(
     mine.close()
 
 
+@pytest.mark.parametrize("size", [60, 600])
+def test_no_more_waits_than_there_is_room_for_even_while_nothing_can_be_published(
+    host: Host, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """The bytes of a batch have a bound, above which Arrow has no such batch at all."""
+    given = {"topic": "t", "producerName": "p"}
+    mine = host.producer(given, publish_delay_ms=10, memory_limit_bytes=500)
+    value, sent = b"x" * size, 0
+    with monkeypatch.context() as broken:
+
+        def create(_self: MemoryStore, _path: str, _data: bytes) -> bool:
+            raise StorageError("the disk is full")
+
+        broken.setattr(MemoryStore, "create", create)
+        with pytest.raises(StorageError):  # noqa: PT012 - whichever is the first without room
+            for sent in range(100):
+                mine.send(value)
+        with pytest.raises(StorageError):
+            mine.send(value)
+    assert 1 <= sent * size <= max(500, size)
+    assert mine.send(value) == sent
+    mine.close()
+    assert len(published(host)) == sent + 1
+
+
 class Racing(ManualClock):
     """Whenever a repetition is stopped, its action has just begun, as a thread's may have."""
 
