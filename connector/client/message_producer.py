@@ -153,9 +153,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
 
     def _is_full(self, more: int = 0) -> bool:
         """Whether messages of `more` bytes have no room beside what waits."""
-        return (
-            len(self._waiting) >= MOST_WAITING or self._waiting_bytes + more > self._most_bytes
-        )
+        return len(self._waiting) >= MOST_WAITING or self._waiting_bytes + more > self._most_bytes
 
     def _publish(self, messages: Sequence[Mapping[str, Any]]) -> list[Commit | AlreadyCommitted]:
         written = write_messages([_batch(messages)], self.options, self.root)
