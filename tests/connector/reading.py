@@ -107,12 +107,13 @@ class Run:
 def rows_of(batch: pa.RecordBatch) -> list[Message]:
     """Its rows; one with a time that Python does not have, after the year 9999, as texts."""
     try:
-        return batch.to_pylist()
+        rows: list[Message] = batch.to_pylist()
     except (ValueError, OverflowError):
         if batch.num_rows > 1:
             return [row for number in range(len(batch)) for row in rows_of(batch.slice(number, 1))]
         columns = zip(batch.schema.names, batch.columns, strict=True)
-        return [{name: str(each) if each[0].is_valid else None for name, each in columns}]
+        rows = [{name: str(each) if each[0].is_valid else None for name, each in columns}]
+    return rows
 
 
 def through_json(offset: Offset) -> Offset:
