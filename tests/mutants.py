@@ -2,7 +2,8 @@
 
 Each mutant names the invariant that it breaks and the tests that hold it, every one of which has
 to fail. `docs/reliability.md` names all three. The brokers of the simulation are broken in
-`tests/simulation/mutants.py`, their hosts in `cluster_mutants.py` beside it, the protocols in `docs/models`.
+`tests/simulation/mutants.py`, their hosts in `tests/simulation/cluster_mutants.py`, the protocols
+in `docs/models`.
 """
 
 from __future__ import annotations
