@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cache
-from itertools import chain
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -48,6 +48,8 @@ _SCHEMA = pa.schema(
         "digest": pa.int64(),
     }
 )
+_NUMBERS: Final = {*_SCHEMA.names, "batch_sizes.list.element"} - {"file", "batch_sizes"}
+"""The columns of numbers, stored as differences: smaller than compressed ones, and quicker."""
 _SINCE_VERSION_4: Final = ("file_bytes", "footer_crc32", "digest")
 
 
@@ -60,20 +62,21 @@ def encode_snapshot(state: TopicState) -> bytes:
     """The bytes of the state's snapshot."""
     ledgers, rest = state.to_snapshot()
     seals = [each.seal for each in ledgers]
+    runs = (each.batch_sizes.runs for each in ledgers)
     columns: dict[str, list[Any]] = {
-        "batch_sizes": [[*chain.from_iterable(each.batch_sizes.runs)] for each in ledgers],
+        "batch_sizes": [[number for run in each for number in run] for each in runs],
         "file_bytes": [seal and seal.size_bytes for seal in seals],
         "footer_crc32": [seal and seal.footer_crc32 for seal in seals],
     }
     for name in set(_SCHEMA.names).difference(columns):
-        columns[name] = [getattr(each, name) for each in ledgers]
+        columns[name] = [*map(attrgetter(name), ledgers)]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         _SCHEMA,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=["partition", "file", "file_bytes", "footer_crc32"],
+        compression={**dict.fromkeys(_NUMBERS, "none"), "file": "zstd"},
+        use_dictionary=["file"],
+        column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
         write_statistics=False,
         store_schema=False,
         write_page_checksum=True,
