@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -226,7 +227,7 @@ def _has_file(folder: str) -> bool:
 
 
 def _new_temporary(folder: str) -> str:
-    return f"{folder}/{TEMPORARY_PREFIX}{os.urandom(16).hex()}"
+    return f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
 
 def _discard(temporary: str) -> None:
