@@ -132,7 +132,7 @@ def _try(action: Callable[[], None], name: str) -> None:
         action()
     except (PulsarliteError, OSError) as error:
         _log.warning("The clock's next turn tries again: %s: %s", name, error)
-    except Exception:
+    except Exception:  # noqa: BLE001
         _log.exception("The clock's next turn tries again: %s", name)
 
 

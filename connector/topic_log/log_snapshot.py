@@ -135,7 +135,6 @@ def _checksum(data: bytes | bytearray) -> int:
 
 def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
     """Builds the ledgers; all turn into Python's values when the first is asked for."""
-
     held = [table]
     del table
 

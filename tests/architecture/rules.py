@@ -69,6 +69,8 @@ MACHINE_PATHS = re.compile(
     r"(?<![\w./])/(?:root|home|Users|work|mnt/c)/[\w.-]+|\.\./(?:shared|\.library)\b"
 )
 
+PATCHED_CLOCK = re.compile(r"""setattr\(\s*["']?(time\b|SystemClock\b|SYSTEM_CLOCK\b)""")
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -134,6 +136,15 @@ def shape_violations(file: str, text: str) -> Iterator[Violation]:
             if length > LONGEST_FUNCTION:
                 what = f"{node.name} has {length} lines"
                 yield Violation(file, node.lineno, what, f"split it; at most {LONGEST_FUNCTION}")
+
+
+def patch_violations(file: str, text: str) -> Iterator[Violation]:
+    """The machine's clock, moved for a whole process by a test: other threads would see it too."""
+    for number, line in enumerate(text.splitlines(), 1):
+        found = PATCHED_CLOCK.search(line)
+        if found:
+            remedy = "hand in a clock: the fixtures `clock` and `place`"
+            yield Violation(file, number, f"patches {found[1]}", remedy)
 
 
 def path_violations(file: str, text: str) -> Iterator[Violation]:

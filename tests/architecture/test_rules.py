@@ -7,6 +7,7 @@ import pytest
 from tests.architecture.rules import (
     core_violations,
     import_violations,
+    patch_violations,
     path_violations,
     shape_violations,
 )
@@ -102,6 +103,12 @@ def test_the_shape_of_a_module_is_held() -> None:
     assert [v.what for v in shape_violations("a/b.py", "x = 1\n")] == ["has no docstring"]
     assert [v.what for v in shape_violations("a/utils.py", '"""Doc."""\n')] == ["is named utils"]
     assert not list(shape_violations("a/b.py", '"""Doc."""\ndef f():\n' + "    x = 1\n" * 69))
+
+
+@pytest.mark.parametrize("what", ['"time.sleep"', 'time, "sleep"', 'SystemClock, "sleep"'])
+def test_a_patch_of_the_machine_s_clock_is_found(what: str) -> None:
+    assert [v.line for v in patch_violations("a.py", f"x\nmonkeypatch.setattr({what}, f)")] == [2]
+    assert not list(patch_violations("a.py", 'monkeypatch.setattr(timeouts, "x", 1)'))
 
 
 @pytest.mark.parametrize("above", ["shared/notes.md", ".library/x"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.rules import path_violations, shape_violations
+from tests.architecture.rules import patch_violations, path_violations, shape_violations
 from tests.architecture.sources import FOLDERS, REPOSITORY, files, modules, texts
 from tests.architecture.test_layers import check
 
@@ -55,6 +55,10 @@ def test_a_link_in_the_package_leads_to_the_folder(folder: str) -> None:
 def test_modules_are_small_named_after_their_noun_and_say_what_they_answer() -> None:
     everywhere = (*FOLDERS, "tests", "benchmarks", "pyspark_pulsarlite.py")
     check(v for file, text in modules(*everywhere) for v in shape_violations(file, text))
+
+
+def test_no_test_moves_the_machine_s_clock() -> None:
+    check(v for file, text in modules("tests") for v in patch_violations(file, text))
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:

@@ -10,7 +10,6 @@ import pytest
 import pulsar_spark
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.functions.batch_transaction import commit_batch
-from pulsar_spark.connector.storage.clock import SystemClock
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -27,6 +26,7 @@ from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
+from tests.connector.set_clock import SetClock
 from tests.connector.topics import (
     files_below,
     ledger_of,
@@ -46,7 +46,7 @@ class Died(BaseException):
     """Stands for a process that is gone."""
 
 
-def values(root: Path, topic: str) -> list[str]:
+def values(root: Path | str, topic: str) -> list[str]:
     return Run(root, topic=topic, startingOffsets="earliest").values()
 
 
@@ -67,7 +67,7 @@ def messages(*entries: int) -> PositionSet:
     return PositionSet.of((0, entry) for entry in entries)
 
 
-def backlog(root: Path, of: TopicPartition = ABOUT) -> int:
+def backlog(root: Path | str, of: TopicPartition = ABOUT) -> int:
     dispatch = SystemTopic(Root(str(root), {}), DISPATCH)
     stop = dispatch.refresh()
     found = dispatch.read(0, stop, keep=lambda _, name: not name.startswith("\x00"))
@@ -79,7 +79,7 @@ def backlog(root: Path, of: TopicPartition = ABOUT) -> int:
     return int(dict(stepped[-1].backlogs)["s"])
 
 
-def subscribe(root: Path, **options: Any) -> None:
+def subscribe(root: Path | str, **options: Any) -> None:
     command = Subscribe(
         "s", "c", 1, SubscriptionType.SHARED, initial_position=InitialPosition.EARLIEST,
         permits=100, options=ConsumerOptions(**options),
@@ -124,32 +124,31 @@ def test_a_dead_sink_does_not_stop_the_broker(
 
 
 def test_a_transaction_that_is_open_on_one_topic_holds_the_broker_up_for_none(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    place: Root, clock: SetClock
 ) -> None:
+    root = place.service_url
     for value in numbers(0, 3):
         send(root, "t", [value])
     send(root, "other", ["x"])
     subscribe(root)
-    loop = EmbeddedBroker(Root(str(root), {}), "_broker/broker")
+    loop = EmbeddedBroker(place, "_broker/broker")
     loop.until_quiet()
     options = options_of(root, Scope.WRITE, {"topic": "t"})
-    open_ = Transaction.of(("query", 0), "a try", 60_000)
+    timeout_ms = 60_000
+    open_ = Transaction.of(("query", 0), "a try", timeout_ms)
     (topic,) = written(options, ["open"])
     Root.of(options).open(TopicName.parse("t")).append(topic.ledgers, transaction=open_)
-
-    def waits(_clock: SystemClock, _seconds: float) -> None:
-        raise AssertionError("the broker waits for the transaction")
-
-    monkeypatch.setattr(SystemClock, "sleep", waits)
     done = PositionSet.of([(0, 0), (1, 0)])
     report = Report("s", "c", 1, acknowledged=Cursor().acknowledge(done), permits=100)
     command = Subscribe("s", "c", 1, initial_position=InitialPosition.EARLIEST, permits=100)
     about = ABOUT._replace(topic="persistent://public/default/other")
-    commands = SystemTopic(Root(str(root), {}), COMMANDS)
+    commands = SystemTopic(place, COMMANDS)
     commands.append([Record.of(ABOUT, "s", report), Record.of(about, "s", command)])
+    begun_ms = clock.wall_ms()
     loop.until_quiet()
+    assert clock.wall_ms() < begun_ms + timeout_ms, "the broker waited for the transaction"
     assert (backlog(root), backlog(root, about)) == (1, 1)
-    monkeypatch.undo()
+    clock.advance(timeout_ms)
     assert len(ledger_of(root, "t").ledgers(0)) == 3, "they are trimmed with the next ones"
 
 

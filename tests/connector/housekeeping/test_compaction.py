@@ -27,26 +27,27 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.topic_log.ledger_commit import Commit
 from tests.connector.reading import Message, Run
-from tests.connector.sink.test_chunked_messages import NOW_US, send_rows
+from tests.connector.set_clock import SetClock
+from tests.connector.sink.test_chunked_messages import send_rows
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topics import ledger_of, options_of, send, trim
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def put(root: Path, *pairs: str, **given: Any) -> None:
+def put(root: Path | str, *pairs: str, **given: Any) -> None:
     """Publish `key=value` each; no key before the `=` is none, no value behind it a tombstone."""
     split = [pair.partition("=") for pair in pairs]
     keys = [key or None for key, _, _ in split]
     send(root, "t", [value for _, _, value in split], columns={"key": keys}, **given)
 
 
-def run(root: Path, **given: Any) -> Run:
+def run(root: Path | str, **given: Any) -> Run:
     where = {} if "startingTime" in given else {"startingOffsets": "earliest"}
     return Run(root, topic="t", **{**where, "readCompacted": True, **given})
 
 
-def read(root: Path, **given: Any) -> list[str]:
+def read(root: Path | str, **given: Any) -> list[str]:
     """`key=value` of what a Reader sees."""
     return [
         f"{message['key'] or ''}={message['value'].decode()}"
@@ -55,7 +56,7 @@ def read(root: Path, **given: Any) -> list[str]:
     ]
 
 
-def batch(root: Path, **given: Any) -> list[str]:
+def batch(root: Path | str, **given: Any) -> list[str]:
     options = options_of(root, Scope.BATCH_READ, {"topic": "t", "readCompacted": True, **given})
     schema: StructType = read_schema(include_properties=False, consumer=False)
     reader = PulsarliteReader(options, Root.of(options), schema)
@@ -145,7 +146,7 @@ def test_a_snapshot_remembers_the_compaction(root: Path) -> None:
     ledger = ledger_of(root, "t")
     compact(ledger)
     ledger.write_snapshot()
-    again = ManagedLedger.open(ledger.store, ledger.folder, cached=False)
+    again = ManagedLedger.open_anew(ledger.store, ledger.folder)
     check_state(again.state)
     assert again.state.files == ledger.state.files
     found, known = again.state.partition(0).compacted, ledger.state.partition(0).compacted
@@ -210,20 +211,12 @@ def test_a_chunked_message_is_kept_whole(root: Path) -> None:
     assert batch(root) == ["b=" + "y" * 1000, "a=" + "z" * 999]
 
 
-def chunks(root: Path, *rows: tuple[str, int, int, str], key: str = "k") -> None:
+def chunks(root: Path | str, *rows: tuple[str, int, int, str], key: str = "k") -> None:
     send_rows(root, *rows, key=key)
 
 
-@pytest.fixture
-def at_their_time(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The clock stands (in ms) where `chunks` publishes, until a test moves it."""
-    clock = [NOW_US // 1000]
-    monkeypatch.setattr("time.time_ns", lambda: clock[0] * 1_000_000)
-    return clock
-
-
-@pytest.mark.usefixtures("at_their_time")
-def test_a_horizon_does_not_cut_a_chunked_message(root: Path) -> None:
+def test_a_horizon_does_not_cut_a_chunked_message(place: Root) -> None:
+    root = place.service_url  # its clock stands where `chunks` publishes
     chunks(root, ("u", -1, 1, "old"))
     chunks(root, ("x", 0, 3, "1"), ("x", 1, 3, "2"))
     assert [each.horizon for each in compact(ledger_of(root, "t"))] == [Position(0, 0)]
@@ -237,23 +230,24 @@ def test_a_horizon_does_not_cut_a_chunked_message(root: Path) -> None:
 
 
 def test_a_chunked_message_that_is_never_complete_does_not_hold_the_horizon(
-    root: Path, at_their_time: list[int]
+    place: Root, clock: SetClock
 ) -> None:
+    root = place.service_url
     chunks(root, ("x", 0, 3, "1"))
     chunks(root, ("u", -1, 1, "new"))
     assert compact(ledger_of(root, "t")) == []
-    at_their_time[0] += compaction.CHUNKS_AWAITED_MS + 1
+    clock.advance(compaction.CHUNKS_AWAITED_MS + 1)
     assert [each.horizon for each in compact(ledger_of(root, "t"))] == [Position(1, 0)]
     trim(root, "t", 99)
     assert read(root) == batch(root) == ["k=new"]
 
 
-@pytest.mark.usefixtures("at_their_time")
 @pytest.mark.parametrize("compacted", range(4))
 def test_of_two_chunked_messages_of_a_key_the_one_that_ends_later_is_kept(
-    root: Path, compacted: int
+    place: Root, compacted: int
 ) -> None:
     """One after the other or interleaved; compacted after any of the commits."""
+    root = place.service_url
     commits = [
         [("x", 0, 3, "1"), ("x", 1, 3, "2"), ("x", 2, 3, "3")],
         [("y", 0, 3, "4"), ("w", 0, 2, "7"), ("y", 1, 3, "5")],
@@ -287,9 +281,7 @@ def test_others_at_work_meanwhile_do_no_harm(
 ) -> None:
     for number in range(6):  # more files than a reader keeps open
         put(root, f"a={number}", f"k{number}=x")
-    other = ManagedLedger.open(
-        ledger_of(root, "t").store, ledger_of(root, "t").folder, cached=False
-    )
+    other = ManagedLedger.open_anew(ledger_of(root, "t").store, ledger_of(root, "t").folder)
     keeper = LedgerStore(other, grace_ms=0)
 
     def merge() -> None:
@@ -349,16 +341,14 @@ def test_compacting_at_any_time_keeps_what_a_plain_fold_keeps(root: Path, seed: 
         assert batch(root) == expected
 
 
-def test_a_time_begins_and_ends_in_the_compacted_part(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [1_000]
-    monkeypatch.setattr("time.time_ns", lambda: clock[0] * 1_000_000)
+def test_a_time_begins_and_ends_in_the_compacted_part(place: Root, clock: SetClock) -> None:
+    root, begun_ms = place.service_url, clock.wall_ms()
     put(root, "z=1")
+    clock.advance(1000)
 
     def rows() -> Iterator[pa.RecordBatch]:
         for number, key in enumerate("abac", 1):
-            clock[0] = 2_000 + number
+            clock.advance(1)
             yield pa.record_batch({"key": [key], "value": [str(number).encode()]})
 
     options = options_of(root, Scope.WRITE, {"topic": "t", "batchingMaxMessages": 1})
@@ -367,12 +357,12 @@ def test_a_time_begins_and_ends_in_the_compacted_part(
     assert len(ledger_of(root, "t").ledgers(0)) == 2
     compact(ledger_of(root, "t"))
     trim(root, "t", 99)
-    assert batch(root, startingTime=1_000) == ["z=1", "b=2", "a=3", "c=4"]
-    assert batch(root, startingTime=2_001) == ["b=2", "a=3", "c=4"]
-    assert batch(root, startingTime=2_003) == ["a=3", "c=4"]
-    assert batch(root, endingTime=2_004) == ["z=1", "b=2", "a=3"]
-    assert run(root, startingTime=2_004).values() == ["4"]
-    assert run(root, startingTime=2_005).values() == []
+    assert batch(root, startingTime=begun_ms) == ["z=1", "b=2", "a=3", "c=4"]
+    assert batch(root, startingTime=begun_ms + 1001) == ["b=2", "a=3", "c=4"]
+    assert batch(root, startingTime=begun_ms + 1003) == ["a=3", "c=4"]
+    assert batch(root, endingTime=begun_ms + 1004) == ["z=1", "b=2", "a=3"]
+    assert run(root, startingTime=begun_ms + 1004).values() == ["4"]
+    assert run(root, startingTime=begun_ms + 1005).values() == []
 
 
 def test_a_task_whose_compacted_files_are_gone_says_so(root: Path) -> None:

@@ -19,6 +19,7 @@ from pulsar_spark.errors import CorruptFileError, InvalidTxnStatusError
 from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_log.transaction_attempt import ANONYMOUS, Transaction, TxnStatus
 from pulsar_spark.topic_name import TopicName
+from tests.connector.set_clock import SetClock
 from tests.connector.topic_log.stores import values_of
 from tests.connector.topic_log.test_transactions import (
     TOPICS,
@@ -43,7 +44,7 @@ def give_up_the_log(root: Path, *topics: str) -> None:
     """Have the log files of the topics removed, as snapshots do after the grace period."""
     for topic in topics or TOPICS:
         name = TopicName.parse(topic)
-        ledger = ManagedLedger.open(open_store(str(root)), name.storage_path, cached=False)
+        ledger = ManagedLedger.open_anew(open_store(str(root)), name.storage_path)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(log_pointer, "LOG_GRACE_MS", 0)
             for _ in range(2):
@@ -76,11 +77,11 @@ def test_a_decision_is_forgotten_when_no_log_refers_to_it(tmp_path: Path) -> Non
     assert seen(tmp_path) == expected
 
 
-def begin_anonymously(root: Path) -> Transaction:
+def begin_anonymously(root: Path | str) -> Transaction:
     return transaction_commit.begin(open_store(str(root)), None)
 
 
-def send_anonymously(root: Path, values: str, transaction: Transaction) -> None:
+def send_anonymously(root: Path | str, values: str, transaction: Transaction) -> None:
     """One write without an application, with a row for each topic."""
     options = options_of(root, Scope.WRITE)
     tasks = written(options, [f"{topic}{values}" for topic in TOPICS], {"topic": list(TOPICS)})
@@ -126,20 +127,19 @@ def test_a_sink_without_an_application_that_slept_for_days_publishes_nothing(
     assert seen(tmp_path) == before
 
 
-def test_one_without_an_application_does_not_abort_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_without_an_application_does_not_abort_another(place: Root, clock: SetClock) -> None:
+    root = place.service_url
     with pytest.MonkeyPatch.context() as patch:
         die_in(patch, "append", 1)
         with pytest.raises(Died):
-            send_anonymously(tmp_path, "0", begin_anonymously(tmp_path))
+            send_anonymously(root, "0", begin_anonymously(root))
 
-    def waits(_: float) -> None:
-        raise TimeoutError
+    def dies() -> None:
+        raise Died
 
-    monkeypatch.setattr("time.sleep", waits)
-    with pytest.raises(TimeoutError):
-        send_anonymously(tmp_path, "1", begin_anonymously(tmp_path))
+    clock.repeat(3.0, dies, "who waits")
+    with pytest.raises(Died):
+        send_anonymously(root, "1", begin_anonymously(root))
 
 
 def test_a_repetition_after_its_decision_was_forgotten_adds_nothing(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def values(root: Path, **given: Any) -> list[str]:
 
 
 def send_rows(
-    root: Path, *rows: tuple[str, int, int, str], at_ms: int = 0, key: str | None = None
+    root: Path | str, *rows: tuple[str, int, int, str], at_ms: int = 0, key: str | None = None
 ) -> None:
     """Publish one ledger of chunks (uuid, chunk id, of how many, value) as some client would.
 

@@ -13,10 +13,11 @@ from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import DataLossError, InvalidOptionError
 from pulsar_spark.options.options import Scope
+from tests.connector.set_clock import SetClock
 from tests.connector.topics import numbers, options_of, send, trim
 
 
-def read(root: Path, **given: object) -> list[str]:
+def read(root: Path | str, **given: object) -> list[str]:
     options = options_of(root, Scope.BATCH_READ, {"topic": "t", **given})
     reader = PulsarliteReader(options, Root.of(options), read_schema(include_properties=False))
     tasks = pickle.loads(pickle.dumps(reader.partitions()))
@@ -72,24 +73,25 @@ def test_partitions_without_an_id_are_read_to_their_end(root: Path) -> None:
     assert read(root, endingOffsets=ids(p0="0:0:0:1")) == ["0", "1", *numbers(4, 8)]
 
 
-def test_times_begin_and_end_at_entries(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_begin_and_end_at_entries(place: Root, clock: SetClock) -> None:
+    root, begun_ms = place.service_url, clock.wall_ms()
     for number in range(4):
-        now_ms = 1_000_000 + number * 1000
-        monkeypatch.setattr("time.time_ns", lambda now_ms=now_ms: now_ms * 1_000_000)
         send(root, "t", [f"{number}"])
-    assert read(root, startingTime=1_001_000) == ["1", "2", "3"]
-    assert read(root, endingTime=1_002_000) == ["0", "1"]
-    assert read(root, startingTime=1_000_500, endingTime="1970-01-01T00:16:42.500Z") == ["1", "2"]
-    assert read(root, startingTime=1_000_500, endingOffsets=ids(p0="2:0:0")) == ["1", "2"]
+        clock.advance(1000)
+    assert read(root, startingTime=begun_ms + 1000) == ["1", "2", "3"]
+    assert read(root, endingTime=begun_ms + 2000) == ["0", "1"]
+    between = {"startingTime": begun_ms + 500}
+    assert read(root, **between, endingTime="2023-11-14T22:13:22.500Z") == ["1", "2"]
+    assert read(root, **between, endingOffsets=ids(p0="2:0:0")) == ["1", "2"]
 
 
-def test_messages_of_a_merged_entry_by_time_go_by_each_entry(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+def test_messages_of_one_instant_are_read_from_it_and_not_after_it(
+    place: Root, clock: SetClock
 ) -> None:
-    monkeypatch.setattr("time.time_ns", lambda: 1_000_000 * 1_000_000)
+    root = place.service_url
     send(root, "t", numbers(0, 6), batchingMaxMessages=2)
-    assert read(root, startingTime=1_000_000) == numbers(0, 6)
-    assert read(root, startingTime=1_000_001) == []
+    assert read(root, startingTime=clock.wall_ms()) == numbers(0, 6)
+    assert read(root, startingTime=clock.wall_ms() + 1) == []
 
 
 def test_an_id_that_was_trimmed_away_is_a_loss_in_a_batch_too(root: Path) -> None:

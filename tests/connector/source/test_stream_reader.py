@@ -14,11 +14,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     DataLossError,
     InvalidOptionError,
 )
 from tests.connector.reading import Batch, Run
+from tests.connector.set_clock import SetClock
 from tests.connector.topics import ledger_of, numbers, send, trim
 
 FULL = "persistent://public/default/"
@@ -128,17 +130,17 @@ def test_ids_of_a_partition_that_is_not_read_are_refused(root: Path) -> None:
 
 
 def test_a_time_begins_at_the_first_entry_published_at_it_or_later(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    place: Root, clock: SetClock
 ) -> None:
+    root, begun_ms = place.service_url, clock.wall_ms()
     for number in range(3):
-        now = 1_000_000 + number * 1000
-        monkeypatch.setattr("time.time_ns", lambda now=now: now * 1_000_000)
         send(root, "t", [f"{number}-a", f"{number}-b"])
+        clock.advance(1000)
     everything = [f"{number}-{letter}" for number in range(3) for letter in "ab"]
-    for time_ms, first in ((0, 0), (1_000_000, 0), (1_000_001, 2), (1_002_000, 4), (1_002_001, 6)):
-        run = Run(root, topic="t", startingTime=time_ms)
-        assert run.values() == everything[first:], time_ms
-    run = Run(root, topic="t", startingTime="1970-01-01T00:16:41Z")
+    for after_ms, first in ((-begun_ms, 0), (0, 0), (1, 2), (2000, 4), (2001, 6)):
+        run = Run(root, topic="t", startingTime=begun_ms + after_ms)
+        assert run.values() == everything[first:], after_ms
+    run = Run(root, topic="t", startingTime="2023-11-14T22:13:21Z")
     assert run.values() == everything[2:]
     trim(root, "t", 99)
     assert Run(root, topic="t", startingTime=5).values() == [], "all is trimmed, nothing is lost"
@@ -178,15 +180,9 @@ def test_a_limit_of_bytes_goes_by_payload_and_lets_one_message_pass(root: Path) 
 
 
 def test_the_minimum_waits_until_it_is_reached_or_the_delay_is_over(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    place: Root, clock: SetClock
 ) -> None:
-    now_s = [1000.0]
-
-    def sleep(seconds: float) -> None:
-        now_s[0] += seconds
-
-    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
-    monkeypatch.setattr("time.sleep", sleep)
+    root = place.service_url
     send(root, "t", ["a"])
     options: dict[str, Any] = {"topic": "t", "minMessagesPerTrigger": 3, "maxTriggerDelay": "60s"}
     run = Run(root, startingOffsets="earliest", **options)
@@ -195,9 +191,9 @@ def test_the_minimum_waits_until_it_is_reached_or_the_delay_is_over(
     assert run.values() == ["a", "b", "c"]
     send(root, "t", ["d"])
     assert run.values() == []
-    now_s[0] += 59
+    clock.advance(59_000)
     assert run.values() == []
-    now_s[0] += 1
+    clock.advance(1_000)
     assert run.values() == ["d"]
     send(root, "t", ["e"])
     hurried = Run(root, start=run.offset, available_now=True, **options)

@@ -29,6 +29,7 @@ from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
 from pulsar_spark.topic_name import TopicName
 from tests.connector.s3_server import S3Root
+from tests.connector.set_clock import SetClock
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import Clock, rewrite_text, values_of
 from tests.connector.topics import files_below, ledger_of, options_of, send, written
@@ -44,20 +45,20 @@ class Died(BaseException):
     """Stands for a process that is gone."""
 
 
-def fresh(root: Path, topic: str, clock: Clock | None = None) -> ManagedLedger:
+def fresh(root: Path | str, topic: str, clock: Clock | None = None) -> ManagedLedger:
     """The topic, as a process sees it that has not seen it before."""
     name = TopicName.parse(topic)
     store = open_store(str(root))
     if clock is not None:
         store.clock = clock
-    return ManagedLedger.open(store, name.storage_path, cached=False)
+    return ManagedLedger.open_anew(store, name.storage_path)
 
 
-def seen(root: Path) -> dict[str, list[str]]:
+def seen(root: Path | str) -> dict[str, list[str]]:
     return {topic: values_of(fresh(root, topic)) for topic in TOPICS}
 
 
-def send_both(root: Path, batch: int, transaction: Transaction, *topics: str) -> None:
+def send_both(root: Path | str, batch: int, transaction: Transaction, *topics: str) -> None:
     """One micro-batch with a row for each topic."""
     named = topics or TOPICS
     options = options_of(root, Scope.STREAM_WRITE)
@@ -85,7 +86,9 @@ def die_in(monkeypatch: pytest.MonkeyPatch, method: str, calls: int = 0) -> None
     monkeypatch.setattr(TransactionDecisions, "abort", lambda *_: TxnStatus.OPEN)
 
 
-def left_open(root: Path, transaction: Transaction, batch: int = 0, prepared: int = 1) -> None:
+def left_open(
+    root: Path | str, transaction: Transaction, batch: int = 0, prepared: int = 1
+) -> None:
     """A sink died when so many topics were prepared; nothing is decided."""
     with pytest.MonkeyPatch.context() as patch:
         if prepared == len(TOPICS):
@@ -176,24 +179,17 @@ def test_who_writes_behind_an_open_transaction_aborts_it_after_its_time(tmp_path
     assert seen(tmp_path) == {"a": ["other"], "b": []}
 
 
-def test_who_writes_behind_an_open_transaction_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transaction = begin(0)
-    left_open(tmp_path, transaction)
-    looks = []
+def test_who_writes_behind_an_open_transaction_waits_for_it(place: Root, clock: SetClock) -> None:
+    root, transaction, begun_s = place.service_url, begin(0), clock.monotonic_s()
+    left_open(root, transaction)
 
-    def sleep(_: float) -> None:
-        looks.append(1)
-        if len(looks) == 3:
-            TransactionDecisions(open_store(str(tmp_path)), transaction.id).abort(
-                transaction.attempt
-            )
+    def abort() -> None:
+        TransactionDecisions(place.store, transaction.id).abort(transaction.attempt)
 
-    monkeypatch.setattr("time.sleep", sleep)
-    send(tmp_path, "a", ["other"])
-    assert len(looks) == 3
-    assert seen(tmp_path)["a"] == ["other"]
+    clock.repeat(3.0, abort, "another")
+    send(root, "a", ["other"])
+    assert clock.monotonic_s() - begun_s >= 3.0
+    assert seen(root)["a"] == ["other"]
 
 
 def test_a_transaction_that_only_lacks_the_decision_is_finished_by_who_meets_it(
@@ -370,7 +366,7 @@ def test_on_an_object_store_a_transaction_is_the_same(s3_root: S3Root) -> None:
         publish(root, tasks, ("query", batch), transaction=begin(batch))
     for topic in TOPICS:
         folder = TopicName.parse(topic).storage_path
-        ledger = ManagedLedger.open(root.store, folder, cached=False)
+        ledger = ManagedLedger.open_anew(root.store, folder)
         assert values_of(ledger) == [f"{topic}0", f"{topic}1"]
     assert forget_decisions(root) == 0
 
