@@ -186,10 +186,10 @@ class LedgerList(Sequence[LedgerInfo]):
         self._column = LedgerColumn((each.ledger_id for each in every), every)
         self._start, self._stop = 0, len(every)
 
-    @classmethod
-    def window(cls, column: LedgerColumn, start: int, stop: int) -> LedgerList:
+    @staticmethod
+    def window(column: LedgerColumn, start: int, stop: int) -> LedgerList:
         """The ledgers start to stop of a column that never changes below `stop` again."""
-        view = cls.__new__(cls)
+        view: LedgerList = LedgerList.__new__(LedgerList)
         view._column, view._start, view._stop = column, start, stop
         return view
 

@@ -144,16 +144,15 @@ class TopicState:
                 raise self._refuse(commit, f"there is no partition {ledger.partition}")
             if ledger.file in self.files:
                 raise self._refuse(commit, f"{ledger.file} was published before")
-        added = {ledger.ledger_id: ledger for ledger in commit.ledgers}
+        entries = {ledger.ledger_id: ledger.entries for ledger in commit.ledgers}
         for ledger_id, runs in commit.chunks.items():
-            entries = added[ledger_id].entries if ledger_id in added else 0
-            if any(run.entry_id + run.count > entries for run in runs):
+            if any(run.entry_id + run.count > entries.get(ledger_id, 0) for run in runs):
                 raise self._refuse(commit, f"it has no such chunks in ledger {ledger_id}")
-        if not commit.sequence_ranges.keys() <= added.keys():
+        if not commit.sequence_ranges.keys() <= entries.keys():
             raise self._refuse(commit, "it has sequence ids of ledgers that it does not add")
-        for expected, version in enumerate(sorted(commit.schemas), len(self.schemas.schemas)):
-            if version != expected:
-                raise self._refuse(commit, f"it adds schemas of versions {sorted(commit.schemas)}")
+        known = len(self.schemas.schemas)
+        if sorted(commit.schemas) != list(range(known, known + len(commit.schemas))):
+            raise self._refuse(commit, f"it adds schemas of versions {sorted(commit.schemas)}")
         named = (*commit.sequence_ids, *commit.hidden)
         if not all(0 <= partition < partitions for partition in named):
             raise self._refuse(commit, "it names a partition that is not there")
