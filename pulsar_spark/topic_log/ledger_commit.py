@@ -183,7 +183,7 @@ def _batch_sizes(runs: Sequence[Sequence[int]]) -> BatchSizes:
     """Entries of at least one message each, at least one of them. ValueError otherwise."""
     sizes = BatchSizes.from_json(runs)
     if not 1 <= sizes.messages <= MOST_MESSAGES or min(map(min, sizes.runs)) < 1:
-        raise ValueError(f"batch sizes {list(runs)} are no entries of a message or more, or too many")
+        raise ValueError(f"batch sizes {list(runs)} are empty, too many, or no sizes")
     return sizes
 
 
