@@ -67,7 +67,7 @@ INVARIANTS = {
     "AcknowledgedStays": "What the broker took in as acknowledged it has for ever.",
     "SeekTakesAll": "What is said of a delivery before a seek counts for nothing after it.",
     "GoesOnWhereItWas": "A consumer that is not durable goes on where its checkpoint says.",
-    "TheLivingStay": "Who lives is not given up for a clock that was set, or a pause of the watcher.",
+    "TheLivingStay": "Who lives is not given up for a clock that was set, or for a pause.",
     "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
     "LettersFirst": "A letter is published before its original is seen as acknowledged.",
     "OneConsumerAKey": "Two consumers never have messages of one key at a time.",

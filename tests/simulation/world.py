@@ -343,8 +343,7 @@ class World(Lots):
             ready = self.step()
             if turn > 0 and is_quiet(ready) and self.oracle.is_done():
                 self.oracle.finished()
-                if self.one_in(3):
-                    self.restarted(self.state)
+                self.restarted(self.state)
                 return
             if ready.next_due_ms is not None and is_quiet(ready):
                 self.now_ms = max(self.now_ms, ready.next_due_ms)
