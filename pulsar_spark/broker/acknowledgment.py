@@ -156,7 +156,8 @@ def _refusal_of_invalid_positions() -> Iterator[None]:
 
 
 def _messages_of(command: Report) -> Iterator[PositionSet]:
-    yield from (each.messages for each in (*command.rejected, *command.reconsume_later))
+    yield from (each.messages for each in command.rejected)
+    yield from (each.messages for each in command.reconsume_later)
     yield from (command.delivered or {}).values()
     yield from (each.individually_deleted for each in command.acknowledged_attempts.values())
     yield command.acknowledged.individually_deleted

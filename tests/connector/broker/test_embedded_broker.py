@@ -403,10 +403,10 @@ class OnceFailingStore(MemoryStore):
         self.fails_at, self.fails_after, self.changes = -1, False, 0
 
     def create(self, path: str, data: bytes) -> bool:
-        return self._change(super().create, path, data)
+        return bool(self._change(super().create, path, data))
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
-        return self._change(super().compare_and_swap, path, token, data)
+        return bool(self._change(super().compare_and_swap, path, token, data))
 
     def touch(self, path: str, data: bytes) -> None:
         self._change(super().touch, path, data)
