@@ -287,7 +287,10 @@ class BrokerStreamReader(DataSourceStreamReader):
         stop = min(there, start.commands + COMMANDS_AT_ONCE)
         if stop > start.commands:
             for stored in self._commands.read(start.commands, stop):
-                about = stored.record.about
+                about, ledger_id = stored.record.about, stored.ledger_id
+                if about.partition >= seen.get(about.topic, inf) and ledger_id > start.commands:
+                    stop = ledger_id  # what is new on partition 0 is made there first
+                    break
                 hosted.setdefault(about, NO_COMMIT)
                 self._missing.pop(about.topic, None)  # who speaks of it has seen it
                 count = _partitions_seen(stored.record) if about.partition == 0 else None
