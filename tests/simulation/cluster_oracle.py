@@ -34,6 +34,8 @@ class ClusterOracle:
         """Who was given a message, in which micro-batch."""
         self.seen: dict[str, int] = {}
         """Topic -> of how many partitions its first subscriber knew."""
+        self.suspects: set[Message] = set()
+        """Those of batches that were withheld."""
         self.late: set[Batch] = set()
         """Micro-batches that their consumer planned before it was given up."""
         self.refused_runs: set[tuple[str, int]] = set()
@@ -82,13 +84,17 @@ class ClusterOracle:
     def _check_withheld(
         self, query: Query, number: int, rows: list[Message], before: list[Message]
     ) -> None:
-        """A batch is repeated as it was, unless it was begun too often: then it is empty."""
+        """A batch is repeated as it was, unless it was begun too often: then it is empty.
+
+        A part of one that was withheld is withheld when it is begun for the second time.
+        """
         began = query.checkpoint.begun[number]
         allowed = int(query.given.get("maxBatchAttempts", "3"))
         withheld = not rows and self.cluster.setting.poison
-        if not withheld or (began <= allowed and len(before) > 1):
+        if not withheld or (began <= allowed and not self.suspects.issuperset(before)):
             self.fail(f"batch {number} of {query.name}, begun {began} times, has {rows}, and had "
                       f"{before}")  # fmt: skip
+        self.suspects.update(before)
         for message in before:
             self.owner.pop(message, None)
 

@@ -201,7 +201,8 @@ class Oracle:
         """The obvious cursor: a set to which every report of this epoch adds."""
         self._hear_of_ledgers(commands)
         subscription = after.subscriptions.get("s")
-        if subscription is None:
+        if subscription is None:  # perhaps a consumer has heard of a seek meanwhile
+            self.world.goes_on_alone &= not any(isinstance(each, Seek) for each in commands)
             self._begin(NO_EPOCH, set())
             return
         if subscription.epoch != self.epoch:
