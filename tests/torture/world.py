@@ -237,11 +237,11 @@ class World:
                 if self.broker is None:
                     self.note("the broker begins")
                     self.broker = EmbeddedBroker(self.root, CHECKPOINT)
-                    self._turned(self.broker)
+                    self._observed(self.oracle.begun_anew)
                 did = self.broker.turn()
                 if did:
                     self.note("the broker turns")
-                    self._turned(self.broker)
+                    self._observed(self.oracle.turned)
                 return did
         except (Killed, InjectedError) as error:
             self.note(f"the broker ends: {type(error).__name__} {error}")
@@ -259,9 +259,10 @@ class World:
         self.broker = None
         self._renew_process(BROKER)
 
-    def _turned(self, broker: EmbeddedBroker) -> None:
+    def _observed(self, observe: Callable[[EmbeddedBroker], None]) -> None:
+        assert self.broker is not None
         with self.clock.acting(ADMIN):
-            self.oracle.turned(broker)
+            observe(self.broker)
 
     def _renew_process(self, actor: str) -> None:
         self.store.fuses.pop(actor, None)
@@ -358,7 +359,7 @@ class World:
         for number in range(MOST_ROUNDS):
             busy = self._round()
             if number % 5 == 4:
-                busy |= self._acknowledge_the_rest(number)
+                self._acknowledge_the_rest(number)
             missing = self.oracle.missing()
             if not missing and not busy and not self._backlog():
                 return
@@ -396,22 +397,21 @@ class World:
                 break
         return delivered
 
-    def _acknowledge_the_rest(self, number: int) -> bool:
+    def _acknowledge_the_rest(self, number: int) -> None:
         """What its sink has forgotten is acknowledged by another."""
-        followed = self.oracle.followed["s"]
-        if not any(each.manual for each in self.consumers.values()):
-            return False
-        rows = [
-            dict(zip(("topic", "partition", "ledger_id", "entry_id", "batch_index"), which,
-                     strict=True)) | {"ack_type": "Individual"}
-            for which, deliveries in sorted(followed.deliveries.items())
-            if deliveries and which not in followed.letters
-        ]  # fmt: skip
-        rows = [row for row in rows if not self.oracle.stored[id_of(row)].trimmed]
-        if rows:
-            for _ in acknowledge(self, "s", rows, ("the-rest", number)):
-                pass
-        return False
+        names = ("topic", "partition", "ledger_id", "entry_id", "batch_index")
+        manual = {each.subscription for each in self.consumers.values() if each.manual}
+        for subscription in sorted(manual):
+            followed = self.oracle.followed[subscription]
+            rows = [
+                dict(zip(names, which, strict=True)) | {"ack_type": "Individual"}
+                for which, deliveries in sorted(followed.deliveries.items())
+                if deliveries and which not in followed.letters
+                and not self.oracle.stored[which].trimmed
+            ]  # fmt: skip
+            if rows:
+                for _ in acknowledge(self, subscription, rows, (f"the-rest-{subscription}", number)):
+                    pass
 
 
 def run_schedule(seed: int, events: int = 120) -> World:
