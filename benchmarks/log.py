@@ -125,7 +125,7 @@ def commits(store: ObjectStore, versions: int) -> list[Figures]:
         both = [(publish(), floor()) for _ in range(TRIALS)]
         found.append(figures(f"durable commit at version {stop:,}", [each[0] for each in both]))
         found.append(figures("any durable new file, interleaved", [each[1] for each in both]))
-        follower = ManagedLedger.open(store, FOLDER, cached=False)
+        follower = ManagedLedger.open_anew(store, FOLDER)
         found.append(measure(f"poll without news at {stop:,}", follower.refresh, 1000))
         followed = []
         for _ in range(TRIALS // 2):
@@ -135,12 +135,12 @@ def commits(store: ObjectStore, versions: int) -> list[Figures]:
         found.append(measure(f"snapshot of {stop:,} ledgers", ledger.write_snapshot, 5))
 
         def cold() -> None:
-            ManagedLedger.open(store, FOLDER, cached=False)
+            ManagedLedger.open_anew(store, FOLDER)
 
         found.append(measure(f"cold open with {stop:,} ledgers", cold, 9))
 
         def cold_and_all() -> None:
-            opened = ManagedLedger.open(store, FOLDER, cached=False)
+            opened = ManagedLedger.open_anew(store, FOLDER)
             assert sum(each.messages for each in opened.ledgers(0)) > 0
 
         found.append(measure(f"cold open with {stop:,} ledgers, each looked at", cold_and_all, 9))

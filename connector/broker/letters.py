@@ -21,7 +21,7 @@ from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messa
 from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.partition_view import rows_left
-from pulsar_spark.connector.spark.message_columns import READ_COLUMNS
+from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
 from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.options import Options
@@ -40,10 +40,9 @@ LARGEST: Final = 1 << 31
 ANY_SCHEMA: Final = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE)
 """A letter topic takes letters of whatever topic and version, so that none is lost."""
 
-_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 _COPIED: Final = ("key", "ordering_key", "value", "event_time", "properties")
 _VERSION: Final = "schema_version"
-_READ: Final = (*_IDS, *_COPIED, _VERSION)
+_READ: Final = (*IDS, *_COPIED, _VERSION)
 _SCHEMA: Final = StructType([each.field for each in READ_COLUMNS if each.name in _READ])
 
 
@@ -90,7 +89,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _copy(batch: pa.RecordBatch, letter: Letter, ledgers: LedgerList) -> pa.RecordBatch:
     columns = {name: batch.column(name) for name in _COPIED}
-    ids = zip(*(batch.column(name).to_pylist() for name in _IDS), strict=True)
+    ids = zip(*(batch.column(name).to_pylist() for name in IDS), strict=True)
     held = batch.column("properties").cast(pa.map_(pa.binary(), pa.binary())).to_pylist()
     properties = [
         list(letter_properties(letter, _id(ledgers, *each), _texts(mine or ())).items())

@@ -22,7 +22,7 @@ from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments,
 from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.micro_batch import plan_tasks
-from pulsar_spark.connector.spark.message_columns import read_schema
+from pulsar_spark.connector.spark.message_columns import IDS, read_schema
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import BrokerRefusedError, ConsumerNotConnectedError, ServerError
@@ -45,7 +45,6 @@ from pulsar_spark.topic_name import TopicPartition
 GROUPED: Final = 1000
 """The number of acknowledgements that are sent at once, however short they have waited."""
 _COLUMNS: Final = read_schema(include_properties=True, consumer=True)
-_IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +327,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
 
 def _message(row: dict[str, Any]) -> ReceivedMessage:
-    message_id = MessageId(*map(row.pop, _IDS))
+    message_id = MessageId(*map(row.pop, IDS))
     properties = dict(row.pop("properties") or ())
     del row["schema_version"]
     return ReceivedMessage(message_id=message_id, properties=properties, **row)
@@ -341,7 +340,7 @@ def _rows(
         return []
     columns: dict[str, list[Any]] = {
         "topic": [each.topic for each in messages],
-        **{name: [getattr(each.message_id, name) for each in messages] for name in _IDS},
+        **{name: [getattr(each.message_id, name) for each in messages] for name in IDS},
         "attempt": [each.attempt for each in messages],
     }
     same = {"ack_type": kind} | {name: it for name, it in details.items() if it is not None}

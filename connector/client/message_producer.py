@@ -32,6 +32,8 @@ from pulsar_spark.topic_name import TopicName, check_user_topic
 
 MOST_WAITING: Final = 1000
 """Messages that are published at once, however short they have waited (Pulsar's default)."""
+MOST_WAITING_BYTES: Final = 64 << 20
+"""Bytes that wait at most, but for a single message of more (Pulsar's default `memoryLimit`)."""
 _COLUMNS: Final = pa.schema(
     [
         ("value", pa.binary()), ("key", pa.string()), ("ordering_key", pa.binary()),
@@ -45,12 +47,18 @@ _COLUMNS: Final = pa.schema(
 class MessageProducer(AbstractContextManager["MessageProducer"]):
     """One producer of one topic. Also a context manager, which closes it at its end."""
 
-    def __init__(self, options: Mapping[str, str], *, publish_delay_ms: int = 0) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        publish_delay_ms: int = 0,
+        memory_limit_bytes: int = MOST_WAITING_BYTES,
+    ) -> None:
         """Connects in its `accessMode`; the topic is made if it does not exist.
 
-        `options` are those of a sink with a `topic`. Messages wait for `publish_delay_ms`, so that
-        others share their commit. ProducerFencedError or ProducerBusyError if the topic is
-        another's, InvalidOptionError if an option is wrong.
+        `options` are those of a sink with a `topic`. Messages wait for `publish_delay_ms`, or until
+        `memory_limit_bytes` of them do, so that others share their commit. ProducerFencedError or
+        ProducerBusyError if the topic is another's, InvalidOptionError if an option is wrong.
         """
         given = {"producerName": f"producer-{uuid.uuid4().hex[:10]}", **options}
         self.options: Options = options_of(given, Scope.STREAM_WRITE)
@@ -68,6 +76,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         )
         self._next_sequence_id = 1 + max((each for each in known if each is not None), default=-1)
         self._waiting: list[dict[str, Any]] = []
+        self._waiting_bytes, self._most_bytes = 0, memory_limit_bytes
         self._lock = threading.RLock()
         self._flushing = DelayedFlush(
             self.root.clock, publish_delay_ms, self._lock, self.flush, f"producer {self.name}"
@@ -102,16 +111,18 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 "deliver_after": deliver_after,
             }  # fmt: skip
             now_ms = self.root.clock.wall_ms()
-            as_messages(_checked(message), self.options, self.options["topic"], now_ms)
-            if len(self._waiting) >= MOST_WAITING:
+            row = _checked(message)
+            as_messages(row, self.options, self.options["topic"], now_ms)
+            if self._is_full(row.nbytes):
                 self.flush()
             self._next_sequence_id = max(self._next_sequence_id, number + 1)
             if not self._delay_ms:
                 self._publish([message])
                 return number
             self._waiting.append(message)
+            self._waiting_bytes += row.nbytes
             self._flushing.begin()
-            if len(self._waiting) >= MOST_WAITING:
+            if self._is_full():
                 with suppress(PulsarliteError, OSError):  # it waits on, and is tried again
                     self.flush()
             return number
@@ -125,7 +136,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             if not self._waiting:
                 return []
             done = self._publish(self._waiting)
-            self._waiting = []
+            self._waiting, self._waiting_bytes = [], 0
         return [each for commit in done if isinstance(commit, Commit) for each in _ids(commit)]
 
     def close(self) -> None:
@@ -139,6 +150,10 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _is_full(self, more: int = 0) -> bool:
+        """Whether messages of `more` bytes have no room beside what waits."""
+        return len(self._waiting) >= MOST_WAITING or self._waiting_bytes + more > self._most_bytes
 
     def _publish(self, messages: Sequence[Mapping[str, Any]]) -> list[Commit | AlreadyCommitted]:
         written = write_messages([_batch(messages)], self.options, self.root)

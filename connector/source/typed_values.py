@@ -26,16 +26,14 @@ from pulsar_spark.connector.schema.schema_codec import Reasons, decoder, nothing
 from pulsar_spark.connector.schema.schema_types import spark_type
 from pulsar_spark.connector.source.input_partition import MessageInputPartition
 from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, check_read_schema
+from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS, check_read_schema
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, InvalidSchemaDataError, SchemaMismatchError
 from pulsar_spark.options.options import Options
 from pulsar_spark.schema.schema_info import SchemaInfo
 
-_NEEDED: Final = (
-    "value", "schema_version", "ledger_id", "entry_id", "partition", "batch_index", "attempt",
-)  # fmt: skip
+_NEEDED: Final = ("value", "schema_version", *IDS, "attempt")
 Decoder = Callable[[pa.Array], tuple[pa.Array, Reasons]]
 _FIELDS: Final = {column.name: column.field for column in READ_COLUMNS}
 
@@ -91,8 +89,7 @@ class TypedValues:
 
         A repeated task reports them again, which changes nothing: a message is buried once.
         """
-        names = ("ledger_id", "entry_id", "partition", "batch_index", "attempt", "error")
-        columns = {name: batch.column(name) for name in names}
+        columns = {name: batch.column(name) for name in (*IDS, "attempt", "error")}
         columns["topic"] = pa.repeat(topic, batch.num_rows)
         columns["ack_type"] = pa.repeat("DeadLetter", batch.num_rows)
         folded = fold([pa.RecordBatch.from_pydict(columns)], self.root, None)
@@ -214,8 +211,7 @@ def _spark_type(info: SchemaInfo) -> DataType | None:
 
 def _mismatch(batch: pa.RecordBatch, topic: str, reasons: Reasons) -> SchemaMismatchError:
     row = min(reasons)
-    names = ("ledger_id", "entry_id", "partition", "batch_index")
-    message_id = ":".join(str(batch.column(name)[row]) for name in names)
+    message_id = ":".join(str(batch.column(name)[row]) for name in IDS)
     version = batch.column("schema_version")[row].as_py()
     whose = "none" if version is None else version
     return SchemaMismatchError(

@@ -68,6 +68,8 @@ READ_COLUMNS: Final = (
     ReadColumn("schema_error", StringType(), True, False,
                "with onSchemaMismatch null: why the message does not fit its schema"),
 )  # fmt: skip
+IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
+"""The columns by which a message is known, within its topic."""
 _READ_BY_NAME: Final = {column.name: column for column in READ_COLUMNS}
 
 _TEXT_OR_BYTES: Final = (BinaryType(), StringType())

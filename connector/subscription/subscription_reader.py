@@ -104,10 +104,9 @@ class SubscriptionStreamReader(StreamReader):
         backlog = None if self._client is None else self._client.backlog(view.about)
         return {"backlog": backlog, "last": str(view.last_position)}
 
-    def _check(self) -> None:
-        if not self._checked:
-            super()._check()
-            self._run.check()
+    def _check_all(self) -> None:
+        super()._check_all()
+        self._run.check()
 
     def _check_checkpoint(self, offset: StreamOffset) -> None:
         """InvalidOptionError if it is a Reader's, or another subscription's or consumer's."""

@@ -26,8 +26,8 @@ LEASES: Final = "_leases"
 LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)
 DEFAULT_LEASE_MS: Final = 30_000
 """The lease of a consumer whose file was never seen."""
-LONGEST_NAME: Final = 200
-"""The names of subscription and consumer in a file's name; what is longer ends with its hash."""
+LONGEST_NAME: Final = 255
+"""Bytes of a file's name, as file systems have them; what is longer is cut, and has its hash."""
 RENEWALS: Final = 4
 """How often a lease is renewed before it would lapse."""
 
@@ -48,9 +48,10 @@ class Lease:
     @property
     def path(self) -> str:
         name = f"{quote(self.subscription, safe='')}~{quote(self.consumer, safe='')}"
-        if len(name) > LONGEST_NAME:
-            name = f"{name[: LONGEST_NAME - 65]}~{sha256(name.encode()).hexdigest()}"
-        return join(LEASES, f"{name}~{self.incarnation}")
+        run = f"~{self.incarnation}"
+        if len(name + run) > LONGEST_NAME:
+            run = f"~{sha256(name.encode()).hexdigest()}{run}"
+        return join(LEASES, name[: LONGEST_NAME - len(run)] + run)
 
     def to_json(self) -> bytes:
         value = asdict(self)

@@ -87,22 +87,23 @@ class ManagedLedger:
         self._lock = threading.RLock()
 
     @classmethod
-    def open(
-        cls, store: ObjectStore, folder: str, *, topic: str | None = None, cached: bool = True
-    ) -> ManagedLedger:
+    def open(cls, store: ObjectStore, folder: str, topic: str | None = None) -> ManagedLedger:
         """The topic in that folder, as of now. TopicNotFoundError if there is none.
 
-        `topic` is its name in errors. With `cached`, a process that opened it before gets the
-        same object, brought up to date, and pays for the news only.
+        `topic` is its name in errors. A process that opened it before gets the same object, brought
+        up to date, and pays for the news only.
         """
         key = (os.getpid(), store, folder)
-        ledger = _cache.get(key) if cached else None
-        if ledger is not None and ledger.catch_up():
-            return ledger
+        ledger = _cache.get(key)
+        if ledger is None or not ledger.catch_up():
+            ledger = _cache[key] = cls.open_anew(store, folder, topic)
+        return ledger
+
+    @classmethod
+    def open_anew(cls, store: ObjectStore, folder: str, topic: str | None = None) -> ManagedLedger:
+        """As `open` where nobody has opened it before."""
         ledger = cls(store, folder, topic)
         ledger._load()
-        if cached:
-            _cache[key] = ledger
         return ledger
 
     @classmethod

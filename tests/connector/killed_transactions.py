@@ -64,7 +64,7 @@ def seen(folder: Path) -> dict[str, list[str]]:
         path = TopicName.parse(topic).storage_path
         found[topic] = []
         with suppress(TopicNotFoundError):
-            ledger = ManagedLedger.open(store, path, cached=False)
+            ledger = ManagedLedger.open_anew(store, path)
             check_state(ledger.state)
             found[topic] = values_of(ledger)
     return found

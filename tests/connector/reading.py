@@ -84,7 +84,7 @@ class Run:
         for task in tasks:
             for each in self.reader.read(pickle.loads(pickle.dumps(task))):
                 assert isinstance(each, pa.RecordBatch)
-                batch.messages += each.to_pylist()
+                batch.messages += rows_of(each)
         return batch.messages
 
     def commit(self, batch: Batch) -> None:
@@ -102,6 +102,18 @@ class Run:
     def values(self) -> list[str]:
         """The values of all micro-batches that there are."""
         return [value for batch in self.all() for value in batch.values]
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Message]:
+    """Its rows; one with a time that Python does not have, after the year 9999, as texts."""
+    try:
+        rows: list[Message] = batch.to_pylist()
+    except (ValueError, OverflowError):
+        if batch.num_rows > 1:
+            return [row for number in range(len(batch)) for row in rows_of(batch.slice(number, 1))]
+        columns = zip(batch.schema.names, batch.columns, strict=True)
+        rows = [{name: str(each) if each[0].is_valid else None for name, each in columns}]
+    return rows
 
 
 def through_json(offset: Offset) -> Offset:

@@ -293,8 +293,9 @@ def test_options_of_publishing_and_a_missing_topic_are_refused(place: Root) -> N
     with pytest.raises(InvalidOptionError, match="Messages of which topic"):
         AcknowledgmentSink(options, place, schema)
     source = PulsarliteDataSource({"serviceUrl": place.service_url, "subscriptionName": "s"})
-    with pytest.raises(InvalidOptionError, match="only ever appended"):
-        source.writer(schema, overwrite=True)
+    for writer in (source.writer, source.streamWriter):
+        with pytest.raises(InvalidOptionError, match="only ever appended"):
+            writer(schema, overwrite=True)
     with pytest.raises(InvalidMessageError, match="Some rows name no topic"):
         fold([batch_of(ids(0, topic=pa.array([None], pa.string())))], place, None)
 

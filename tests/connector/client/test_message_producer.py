@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -143,6 +144,32 @@ def test_what_could_not_be_published_waits_and_is_published_later(
     host.clock.advance(10)
     assert published(host) == ["a", "b"]
     mine.close()
+
+
+@pytest.mark.parametrize("size", [60, 600])
+def test_no_more_waits_than_there_is_room_for_even_while_nothing_can_be_published(
+    host: Host, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """The bytes of a batch have a bound, above which Arrow has no such batch at all."""
+    given = {"topic": "t", "producerName": "p"}
+    mine = host.producer(given, publish_delay_ms=10, memory_limit_bytes=500)
+    value, sent = b"x" * size, 0
+    with monkeypatch.context() as broken:
+
+        def create(_self: MemoryStore, _path: str, _data: bytes) -> bool:
+            raise StorageError("the disk is full")
+
+        broken.setattr(MemoryStore, "create", create)
+        with suppress(StorageError):
+            while sent < 100:
+                mine.send(value)
+                sent += 1
+        with pytest.raises(StorageError):
+            mine.send(value)
+    assert 1 <= sent * size <= max(500, size)
+    assert mine.send(value) == sent
+    mine.close()
+    assert len(published(host)) == sent + 1
 
 
 class Racing(ManualClock):

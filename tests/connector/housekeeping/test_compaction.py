@@ -146,7 +146,7 @@ def test_a_snapshot_remembers_the_compaction(root: Path) -> None:
     ledger = ledger_of(root, "t")
     compact(ledger)
     ledger.write_snapshot()
-    again = ManagedLedger.open(ledger.store, ledger.folder, cached=False)
+    again = ManagedLedger.open_anew(ledger.store, ledger.folder)
     check_state(again.state)
     assert again.state.files == ledger.state.files
     found, known = again.state.partition(0).compacted, ledger.state.partition(0).compacted
@@ -281,9 +281,7 @@ def test_others_at_work_meanwhile_do_no_harm(
 ) -> None:
     for number in range(6):  # more files than a reader keeps open
         put(root, f"a={number}", f"k{number}=x")
-    other = ManagedLedger.open(
-        ledger_of(root, "t").store, ledger_of(root, "t").folder, cached=False
-    )
+    other = ManagedLedger.open_anew(ledger_of(root, "t").store, ledger_of(root, "t").folder)
     keeper = LedgerStore(other, grace_ms=0)
 
     def merge() -> None:

@@ -44,7 +44,7 @@ def give_up_the_log(root: Path, *topics: str) -> None:
     """Have the log files of the topics removed, as snapshots do after the grace period."""
     for topic in topics or TOPICS:
         name = TopicName.parse(topic)
-        ledger = ManagedLedger.open(open_store(str(root)), name.storage_path, cached=False)
+        ledger = ManagedLedger.open_anew(open_store(str(root)), name.storage_path)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(log_pointer, "LOG_GRACE_MS", 0)
             for _ in range(2):

@@ -105,7 +105,7 @@ def test_a_merge_refuses_rows_that_are_not_those_that_were_published(tmp_path: P
     path = tmp_path / ledger.folder / "_log" / f"{1:020d}.json"
     (record,) = COMMIT_FORMAT.decode(path.read_bytes())["ledgers"]
     rewrite(path, ledgers=[record | {"digest": 1}])
-    altered = ManagedLedger.open(ledger.store, ledger.folder, cached=False)
+    altered = ManagedLedger.open_anew(ledger.store, ledger.folder)
     with pytest.raises(CorruptFileError, match="not those that were published"):
         LedgerStore(altered).merge_small_files()
 
@@ -116,7 +116,7 @@ def test_what_was_published_is_what_is_there_and_what_was_removed(
 ) -> None:
     root = shutil.copytree(GOLDEN / golden, tmp_path / "root")
     store = open_store(str(root))
-    ledger = ManagedLedger.open(store, FOLDER, cached=False)
+    ledger = ManagedLedger.open_anew(store, FOLDER)
     ledger.write_snapshot()
     publish(ledger, "new")
     keeper = LedgerStore(ledger, grace_ms=0)
@@ -133,7 +133,7 @@ def test_what_was_published_is_what_is_there_and_what_was_removed(
         assert published.messages == there + removed.messages
         assert removed.messages >= 6
         ledger.write_snapshot()
-        ledger = ManagedLedger.open(store, FOLDER, cached=False)
+        ledger = ManagedLedger.open_anew(store, FOLDER)
 
 
 def test_a_topic_of_the_digests_first_form_is_merged(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def some_of(scope: Scope) -> st.SearchStrategy[dict[str, str]]:
 def is_readable(root: str, topic: str = "t") -> list[bytes]:
     """What a new process reads of the topic, if it is there; that it can."""
     folder = f"persistent/public/default/{topic}"
-    ManagedLedger.open(open_store(root), folder, cached=False)
+    ManagedLedger.open_anew(open_store(root), folder)
     run = Run(root, topic=topic, startingOffsets="earliest")
     return [message["value"] for batch in run.all() for message in batch.messages]
 
@@ -176,4 +176,4 @@ def test_a_topic_has_no_more_partitions_than_fit(partitions: int, root: Path) ->
     assert is_readable(str(root)) == []
     assert ledger.grow(MAX_PARTITIONS) is not None
     ledger.write_snapshot()
-    assert ManagedLedger.open(store, ledger.folder, cached=False).state.partitions == MAX_PARTITIONS
+    assert ManagedLedger.open_anew(store, ledger.folder).state.partitions == MAX_PARTITIONS

@@ -198,6 +198,15 @@ def test_poison_goes_to_the_dead_letters_and_nothing_else_does(root: Path, name:
     assert sorted(letters) == sorted(poisons)  # By reason, not by place.
 
 
+def test_a_time_that_python_does_not_have_is_a_value(root: Path) -> None:
+    schema, good, value, _ = CASES["AVRO millis"]
+    topic_of(root, schema, [good, varint(255_100_000_000_000), good])  # in the year 10053
+    first, strange, last = read(root, schema, "null")
+    assert first["value"] == last["value"] == value
+    assert strange["value"]
+    assert strange["schema_error"] is None
+
+
 def mutated(data: bytes, draw: st.DrawFn) -> bytes:
     place = draw(st.integers(0, len(data)))
     kind = draw(st.sampled_from(["flip", "cut", "insert", "repeat"]))

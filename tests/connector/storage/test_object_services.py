@@ -56,7 +56,7 @@ def topic_of(service: ObjectService, *, partitions: int = 1) -> ManagedLedger:
 
 
 def opened(service: ObjectService) -> ManagedLedger:
-    return ManagedLedger.open(store_of(service), FOLDER, cached=False)
+    return ManagedLedger.open_anew(store_of(service), FOLDER)
 
 
 def given_of(service: ObjectService) -> dict[str, Any]:

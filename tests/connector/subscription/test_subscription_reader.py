@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.connector.source import micro_batch
+from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.subscription import consumer_run, subscription_client
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
@@ -23,6 +24,7 @@ from pulsar_spark.errors import (
     ConsumerReplacedError,
     DataLossError,
     InvalidOptionError,
+    StorageError,
 )
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import CloseConsumer, LeaseLapsed, Rejection, Report, Subscribe
@@ -123,6 +125,24 @@ def test_what_is_delivered_is_reported_before_and_acknowledged_after(
     run.commit(batch)
     assert run.next() is None
     assert said(root, Report)[-1].acknowledged.contains((0, 0))
+
+
+def test_a_check_that_failed_is_made_again(
+    consume: Consume, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(root, "t", ["a"])
+    reader = consume(start={}, enableRetry=True).reader
+    with monkeypatch.context() as broken:
+
+        def create(_self: LocalStore, _path: str, _data: bytes, **_: Any) -> bool:
+            raise StorageError("the disk is full")
+
+        broken.setattr(LocalStore, "create", create)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="the disk is full"):
+                reader.initialOffset()
+    reader.initialOffset()
+    assert ledger_of(root, "t-s-RETRY").state.partitions == 1
 
 
 def test_an_idle_consumer_writes_nothing(consume: Consume, broker: PlainBroker, root: Path) -> None:

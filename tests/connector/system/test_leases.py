@@ -252,3 +252,16 @@ def test_names_of_any_length_have_leases_of_their_own_on_a_disk(tmp_path: Path) 
         keeper.keep(each)
         keeper.stop()
     assert {read_lease(store, path) for path in leases(store)} == set(held)
+
+
+def test_a_name_that_a_disk_allows_is_the_files_own_and_another_is_as_long(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    longest = "a" * (255 - len("s~~7"))
+    for name, path in ((longest, f"s~{longest}~7"), (longest + "a", None)):
+        held = Lease("s", name, 7, 60_000)
+        keeper = LeaseKeeper(store)
+        keeper.keep(held)
+        keeper.stop()
+        assert read_lease(store, held.path) == held
+        assert len(held.path.removeprefix("_leases/")) == 255
+        assert path is None or held.path == f"_leases/{path}"

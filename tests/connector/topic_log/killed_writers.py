@@ -80,7 +80,7 @@ def story(store: ObjectStore, notes: Path) -> None:
     try:
         ledger = ManagedLedger.create(store, FOLDER, 2, {"deduplication": True})
     except TopicExistsError:
-        ledger = ManagedLedger.open(store, FOLDER, cached=False)
+        ledger = ManagedLedger.open_anew(store, FOLDER)
     keeper = LedgerStore(ledger, grace_ms=0)
     for number in range(3):
         values = [f"{number}-{row}" for row in range(3)]
@@ -116,13 +116,13 @@ def kill_at_every_step(folder: Path) -> str:
         assert not finished or os.WEXITSTATUS(status) == 0, f"the story failed at step {step}"
         store = open_store(str(root))
         if any(store.files(f"{FOLDER}/_log")) and store.exists(f"{FOLDER}/_log/{0:020d}.json"):
-            ledger = ManagedLedger.open(store, FOLDER, cached=False)
+            ledger = ManagedLedger.open_anew(store, FOLDER)
             check_state(ledger.state)
             seen = values_of(ledger)
             assert set(notes.read_text().split()) <= set(seen), f"lost at step {step}"
             assert seen == expected[: len(seen)], f"{seen} at step {step}"
         story(store, notes)
-        ledger = ManagedLedger.open(store, FOLDER, cached=False)
+        ledger = ManagedLedger.open_anew(store, FOLDER)
         check_state(ledger.state)
         assert values_of(ledger) == expected, f"after step {step}"
         for partition, kept in ((0, len(expected)), (1, 2)):  # partition 1 was trimmed
@@ -168,7 +168,7 @@ def keep_for_ever(folder: Path) -> None:
 
 def topic(folder: Path) -> ManagedLedger:
     managed_ledger.SNAPSHOT_EVERY, log_pointer.LOG_GRACE_MS = 8, 50
-    return ManagedLedger.open(open_store(str(folder)), FOLDER, cached=False)
+    return ManagedLedger.open_anew(open_store(str(folder)), FOLDER)
 
 
 def kill_at_random(folder: Path, seed: int, seconds: float) -> str:

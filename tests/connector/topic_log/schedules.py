@@ -142,7 +142,7 @@ class Schedule:
         return FaultyStore(self.disk, self.die, self.rate, self.meanwhile)
 
     def opened(self, folder: str) -> ManagedLedger:
-        return ManagedLedger.open(self.store(), folder, cached=False)
+        return ManagedLedger.open_anew(self.store(), folder)
 
     def create(self, folder: str) -> None:
         """With faults, and nobody else there yet."""
@@ -288,7 +288,7 @@ class Schedule:
         """From the first file on, on a good day: nothing is lost, nothing changes."""
         for folder, seen in self.seen.items():
             store = FaultyStore(self.disk)
-            ledger = ManagedLedger.open(store, folder, cached=False)
+            ledger = ManagedLedger.open_anew(store, folder)
             check_state(ledger.state)
             assert ledger.state.next_ledger_id >= seen.next_ledger_id, "the log went back"
             there = set()

@@ -28,7 +28,7 @@ def topic(tmp_path: Path) -> ManagedLedger:
 
 
 def other(topic: ManagedLedger) -> ManagedLedger:
-    return ManagedLedger.open(topic.store, FOLDER, cached=False)
+    return ManagedLedger.open_anew(topic.store, FOLDER)
 
 
 def hooks(topic: ManagedLedger) -> HookedStore:

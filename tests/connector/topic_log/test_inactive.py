@@ -42,7 +42,7 @@ def topic(tmp_path: Path, clock: Clock) -> ManagedLedger:
 
 
 def other(topic: ManagedLedger, clock: Clock) -> ManagedLedger:
-    ledger = ManagedLedger.open(topic.store, FOLDER, cached=False)
+    ledger = ManagedLedger.open_anew(topic.store, FOLDER)
     ledger.clock = clock.wall_ms
     return ledger
 
@@ -129,7 +129,7 @@ def test_what_was_forgotten_is_read(tmp_path: Path, *, from_snapshot: bool) -> N
     golden = shutil.copytree(GOLDEN, tmp_path / "golden")
     if not from_snapshot:
         (golden / FOLDER / "_log" / "pointer.json").unlink()
-    topic = ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+    topic = ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
     check_state(topic.state)
     assert topic.state.applications == {"app-here": 4}
     assert topic.state.sequence_ids == {0: {"here": 8}}

@@ -73,7 +73,7 @@ def assert_is_the_golden_topic(ledger: ManagedLedger) -> None:
 
 
 def test_a_topic_that_was_written_once_is_read_from_its_snapshot(golden: Path) -> None:
-    ledger = ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+    ledger = ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
     assert_is_the_golden_topic(ledger)
     publish(ledger, "c2", partition=2)
     assert values_of(ledger, 2) == ["c0", "c1", "c2"]
@@ -81,7 +81,7 @@ def test_a_topic_that_was_written_once_is_read_from_its_snapshot(golden: Path) -
 
 def test_a_topic_that_was_written_once_is_read_from_its_first_commit_on(golden: Path) -> None:
     (log_of(golden) / "pointer.json").unlink()
-    ledger = ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+    ledger = ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
     assert_is_the_golden_topic(ledger)
 
 
@@ -113,7 +113,7 @@ def test_a_commit_of_the_future_is_refused(golden: Path, change: dict[str, Any])
     rewrite(last, **change)
     before = sorted(log_of(golden).iterdir())
     with pytest.raises(FutureVersionError, match=r"Update Pulsarlite") as caught:
-        ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
     assert last.name in str(caught.value)
     assert sorted(log_of(golden).iterdir()) == before
 
@@ -124,7 +124,7 @@ def test_a_pointer_of_the_future_is_refused(golden: Path) -> None:
     fields.pop("~crc32", None)
     pointer.write_bytes(replace(POINTER_FORMAT, version=3).encode(fields))
     with pytest.raises(FutureVersionError, match=r"pointer\.json has format version 3"):
-        ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
 
 
 def test_a_snapshot_of_the_future_is_refused(golden: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_snapshot_of_the_future_is_refused(golden: Path) -> None:
         writer.write_table(table)
         writer.add_key_value_metadata({"pulsarlite.topic": future.decode()})
     with pytest.raises(FutureVersionError, match=f"{snapshot.name} of .* has format version 5"):
-        ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
@@ -144,21 +144,21 @@ def test_a_truncated_snapshot_is_named(golden: Path, kept: int) -> None:
     (snapshot,) = log_of(golden).glob("*.snapshot.parquet")
     snapshot.write_bytes(snapshot.read_bytes()[:kept])
     with pytest.raises(CorruptFileError, match=snapshot.name):
-        ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
 
 
 def test_a_missing_snapshot_is_named(golden: Path) -> None:
     (snapshot,) = log_of(golden).glob("*.snapshot.parquet")
     snapshot.unlink()
     with pytest.raises(CorruptFileError, match=f"{snapshot.name} of topic .* is missing"):
-        ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"version":"1"}', b'{"version":1}'])
 def test_a_damaged_pointer_is_named(golden: Path, damage: bytes) -> None:
     (log_of(golden) / "pointer.json").write_bytes(damage)
     with pytest.raises(CorruptFileError, match=r"pointer\.json is damaged"):
-        ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
 
 
 def test_every_field_of_a_commit_comes_back() -> None:

@@ -58,7 +58,7 @@ class World:
         return ManagedLedger.create(self._store(), folder, 2)
 
     def open(self) -> ManagedLedger:
-        return ManagedLedger.open(self._store(), FOLDER, cached=False)
+        return ManagedLedger.open_anew(self._store(), FOLDER)
 
     def _store(self) -> ObjectStore:
         return with_clock(HookedStore(self._new_store()), self.clock)
@@ -333,7 +333,7 @@ def test_a_snapshot_that_vanishes_while_it_is_read_is_read_anew(world: World) ->
     store = HookedStore(world.first.store)
     first = world.first.state.number
     store.before("get", snapshot_file(first), lambda: world.clean_up_past(first))
-    opened = ManagedLedger.open(store, FOLDER, cached=False)
+    opened = ManagedLedger.open_anew(store, FOLDER)
     assert opened.state.number == world.open().state.number > first
 
 

@@ -41,7 +41,7 @@ def test_what_producers_said_is_read(golden: Path, from_snapshot: bool) -> None:
     if not from_snapshot:
         (golden / FOLDER / "_log" / "pointer.json").unlink()
     store = open_store(str(golden))
-    ledger = ManagedLedger.open(store, FOLDER, cached=False)
+    ledger = ManagedLedger.open_anew(store, FOLDER)
     state = ledger.state
     check_state(state)
     assert read_policies(store, NamespaceName("public", "default")).deduplication is True
@@ -89,4 +89,4 @@ def test_a_commit_that_says_nonsense_is_refused(golden: Path, field: str, value:
     (path,) = (each for each in log.glob("*.json") if '"chunks":{"2"' in each.read_text())
     rewrite(path, **{field: value})
     with pytest.raises(CorruptFileError, match=path.name):
-        ManagedLedger.open(open_store(str(golden)), FOLDER, cached=False)
+        ManagedLedger.open_anew(open_store(str(golden)), FOLDER)

@@ -29,7 +29,7 @@ def test_a_tidy_that_slept_for_longer_than_every_grace_period_merges_nothing() -
         publish(ledger, value)
 
     store = FaultyStore(disk)
-    asleep = LedgerStore(ManagedLedger.open(store, FOLDER, cached=False))
+    asleep = LedgerStore(ManagedLedger.open_anew(store, FOLDER))
     awake = LedgerStore(ledger, grace_ms=1_000)
 
     def sleep() -> None:
@@ -44,5 +44,5 @@ def test_a_tidy_that_slept_for_longer_than_every_grace_period_merges_nothing() -
     store.meanwhile = sleep
     assert asleep.merge_small_files() == []
     assert clock.now_ms > 1_000_100_000, "it slept"
-    assert values_of(ManagedLedger.open(store, FOLDER, cached=False)) == ["a", "b", "c"]
+    assert values_of(ManagedLedger.open_anew(store, FOLDER)) == ["a", "b", "c"]
     assert len(asleep.merge_small_files()) == 1, "the next one merges"

@@ -26,7 +26,7 @@ def test_schemas_and_policies_are_read(tmp_path: Path, from_snapshot: bool, vers
     if not from_snapshot:
         (golden / FOLDER / "_log" / "pointer.json").unlink()
     store = open_store(str(golden))
-    state = ManagedLedger.open(store, FOLDER, cached=False).state
+    state = ManagedLedger.open_anew(store, FOLDER).state
     assert list(state.schemas.schemas) == SCHEMAS
     assert [info.definition for info in state.schemas.schemas] == [
         info.definition for info in SCHEMAS

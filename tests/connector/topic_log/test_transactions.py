@@ -51,7 +51,7 @@ def fresh(root: Path | str, topic: str, clock: Clock | None = None) -> ManagedLe
     store = open_store(str(root))
     if clock is not None:
         store.clock = clock
-    return ManagedLedger.open(store, name.storage_path, cached=False)
+    return ManagedLedger.open_anew(store, name.storage_path)
 
 
 def seen(root: Path | str) -> dict[str, list[str]]:
@@ -366,7 +366,7 @@ def test_on_an_object_store_a_transaction_is_the_same(s3_root: S3Root) -> None:
         publish(root, tasks, ("query", batch), transaction=begin(batch))
     for topic in TOPICS:
         folder = TopicName.parse(topic).storage_path
-        ledger = ManagedLedger.open(root.store, folder, cached=False)
+        ledger = ManagedLedger.open_anew(root.store, folder)
         assert values_of(ledger) == [f"{topic}0", f"{topic}1"]
     assert forget_decisions(root) == 0
 

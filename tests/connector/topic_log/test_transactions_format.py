@@ -42,7 +42,7 @@ def test_what_was_decided_and_compacted_is_read(golden: Path, from_snapshot: boo
     if not from_snapshot:
         (golden / FOLDERS[0] / "_log" / "pointer.json").unlink()
     store = with_clock(open_store(str(golden)), Clock(NOW_MS))
-    a, b = (ManagedLedger.open(store, folder, cached=False) for folder in FOLDERS)
+    a, b = (ManagedLedger.open_anew(store, folder) for folder in FOLDERS)
     assert values_of(a) == ["A", "B", "A", "C", "A", "committed", "last"]
     assert values_of(b) == ["committed", "last"]
     compacted = a.state.partition(0).compacted
