@@ -29,8 +29,8 @@ from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Message
 from tests.simulation.lots import Lots
-from tests.torture.memory import decoding_once
-from tests.torture.oracle import Followed, Oracle, ViolationError, id_of, is_dead_letter
+from tests.torture.memory import PARQUET_EVERY, decoding_once
+from tests.torture.oracle import Followed, Oracle, ViolationError, is_dead_letter
 from tests.torture.place import ADMIN, InjectedError, Killed, SharedClock, TroubledStore
 from tests.torture.queries import Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
 from tests.torture.setting import Setting, drawn_setting
@@ -410,7 +410,8 @@ class World:
                 and not self.oracle.stored[which].trimmed
             ]  # fmt: skip
             if rows:
-                for _ in acknowledge(self, subscription, rows, (f"the-rest-{subscription}", number)):
+                application = f"the-rest-{subscription}", number
+                for _ in acknowledge(self, subscription, rows, application):
                     pass
 
 
@@ -449,7 +450,7 @@ def prepared(seed: int) -> Iterator[Callable[[], World]]:
         enter(mock.patch.object(uuid, "uuid4", next_id))
         enter(mock.patch.object(os, "getpid", pid))
         enter(mock.patch.dict(managed_ledger._cache, clear=True))
-        enter(decoding_once())
+        enter(decoding_once(parquet=seed % PARQUET_EVERY == 0))
         enter(mock.patch.object(stream_reader, "LONGEST_WAIT_S", 0.0))
         enter(mock.patch.object(broker_source, "SNAPSHOT_EVERY", 15))
         enter(mock.patch.object(broker_sink, "LEDGERS_KEPT", 8))
