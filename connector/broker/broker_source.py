@@ -275,12 +275,12 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def _new_commands(
         self, start: BrokerOffset
-    ) -> tuple[int, dict[TopicPartition, int], dict[str, int], int | None]:
+    ) -> tuple[int, dict[TopicPartition, int], dict[str, dict[str, int]], int | None]:
         """(next ledger, partitions with a broker by then, seen, time of the first unread command).
 
-        Seen are the fewest partitions of each topic that a new subscriber saw.
+        Seen are, by topic and durable subscription, the fewest partitions that a new consumer saw.
         """
-        hosted, seen = dict(start.hosted), dict[str, int]()
+        hosted, seen = dict(start.hosted), dict[str, dict[str, int]]()
         there = self._commands.refresh()
         stop = min(there, start.commands + COMMANDS_AT_ONCE)
         if stop > start.commands:
@@ -289,7 +289,9 @@ class BrokerStreamReader(DataSourceStreamReader):
                 hosted.setdefault(about, NO_COMMIT)
                 count = _partitions_seen(stored.record) if about.partition == 0 else None
                 if count is not None:
-                    seen[about.topic] = min(count, seen.get(about.topic, count))
+                    counts = seen.setdefault(about.topic, {})
+                    name = stored.record.subscription
+                    counts[name] = min(count, counts.get(name, count))
         unread_ms = None
         if stop < there:
             unread_ms = next(self._commands.read(stop, stop + 1)).publish_time_ms
@@ -327,27 +329,28 @@ class BrokerStreamReader(DataSourceStreamReader):
         base: BrokerOffset,
         hosted: dict[TopicPartition, int],
         logs: Mapping[str, int],
-        seen: Mapping[str, int],
+        seen: Mapping[str, Mapping[str, int]],
     ) -> tuple[dict[str, int], dict[TopicPartition, tuple[str, ...]]]:
         """(number of partitions by topic, subscriptions to make on new partitions).
 
-        As in Pulsar these are the durable subscriptions of the first partition. New partitions join
-        `hosted`. A topic that grew behind a subscriber's back counts as `seen` until that one's
-        subscription is known too: at the next look.
+        As in Pulsar these are the durable subscriptions of the first partition, and those that are
+        about to be: of who has `seen` fewer partitions, a later subscriber begins at their end. New
+        partitions join `hosted`.
         """
-        partitions, created = dict(base.partitions), {}
+        partitions, created = dict(base.partitions), dict[TopicPartition, tuple[str, ...]]()
         for topic in logs:
             first = TopicPartition(topic, 0)
             there = self._logs[topic].state.partitions
             known = partitions.get(topic, there)
-            if known < there and first in base.hosted:
-                if first not in self._durable:  # its broker has not said yet what there is
-                    there = known
-                for about in (TopicPartition(topic, number) for number in range(known, there)):
-                    if self._durable[first]:
-                        hosted.setdefault(about, NO_COMMIT)
-                        created[about] = self._durable[first]
-            partitions[topic] = min(there, seen.get(topic, there))
+            names = self._durable.get(first) if first in base.hosted else ()
+            partitions[topic] = known if names is None else there  # None: its broker says it later
+            lacking = dict(seen.get(topic, {}))
+            for name in names or ():
+                lacking[name] = min(known, lacking.get(name, known))
+            for name, count in sorted(lacking.items()):
+                for about in (TopicPartition(topic, number) for number in range(count, there)):
+                    hosted.setdefault(about, NO_COMMIT)
+                    created[about] = (*created.get(about, ()), name)
         return partitions, created
 
     def _lapsed(self, aside: Mapping[TopicPartition, Aside]) -> tuple[Lease, ...]:
@@ -395,11 +398,11 @@ class BrokerStreamReader(DataSourceStreamReader):
 
 
 def _partitions_seen(record: Record) -> int | None:
-    """The number of the topic's partitions that a Subscribe names; None in any other command."""
+    """The topic's partitions, as a durable Subscribe names them; None in any other command."""
     if not record.data.startswith(b'{"$":"Subscribe",'):  # others are long: not decoded
         return None
     try:
         command = record.item()
     except PulsarliteError:  # its broker leaves it out, and says so
         return None
-    return command.partitions if isinstance(command, Subscribe) else None
+    return command.partitions if isinstance(command, Subscribe) and command.durable else None

@@ -29,6 +29,7 @@ _UNREADABLE: Final = (
     CorruptFileError, FutureVersionError, ArithmeticError, LookupError, RecursionError, TypeError,
     ValueError,
 )  # fmt: skip
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _TAIL_BYTES: Final = len(f',"{CHECKSUM_FIELD}":"01234567"}}')
 
 
@@ -110,8 +111,7 @@ def _tail(body: bytes) -> bytes:
 
 def canonical_json(value: Any) -> bytes:
     """The one way in which a value is written down: sorted keys, no blanks, ASCII."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def readable(write: Callable[[], bytes], read: Callable[[bytes, str], object], name: str) -> bytes:

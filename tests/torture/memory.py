@@ -111,6 +111,6 @@ def decoding_once(*, parquet: bool) -> Iterator[None]:
         enter(mock.patch.object(LedgerFileReader, "_open", opened))
         enter(mock.patch.object(Commit, "from_json", staticmethod(commit_of)))
         if not parquet:
-            enter(mock.patch.object(LedgerFileWriter, "_flush", lambda *_: None))
+            enter(mock.patch.object(LedgerFileWriter, "_flush", return_value=None))
             enter(mock.patch.object(LedgerFileWriter, "close", closed))
         yield

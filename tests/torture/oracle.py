@@ -255,6 +255,12 @@ class Oracle:
                 followed.ordered = False
         return asked
 
+    def latest_is_now(self, partitions: int) -> None:
+        """What is there need not be delivered, but of the partitions that a topic grew by."""
+        self.look()
+        for followed in self.followed.values():
+            followed.passed |= {each for each in self.stored if each[1] < partitions}
+
     def gone(self, consumer: Consumer) -> None:
         """What it had may be delivered again."""
         self.gone_at[consumer.name].append(self.now())
@@ -379,7 +385,7 @@ class Oracle:
         """The broker has made a batch."""
         self.begun_anew(broker)
         aside = {(row.topic, row.partition) for row in broker.done if row.kind == ASIDE}
-        aside |= {tuple(about) for about in broker.offset.aside}  # it takes commands in later
+        aside |= {(each.topic, each.partition) for each in broker.offset.aside}
         for followed in self.followed.values():
             rejected = [each for asked in followed.rejected.values() for each in asked]
             for each in (*followed.sought, *rejected):

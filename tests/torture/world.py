@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -32,13 +32,16 @@ from tests.simulation.lots import Lots
 from tests.torture.memory import PARQUET_EVERY, decoding_once
 from tests.torture.oracle import Followed, Oracle, ViolationError, is_dead_letter
 from tests.torture.place import ADMIN, InjectedError, Killed, SharedClock, TroubledStore
-from tests.torture.queries import Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
+from tests.torture.queries import POISON, Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
 from tests.torture.setting import Setting, drawn_setting
-from tests.torture.troubles import GENTLE, TROUBLES, grow
+from tests.torture.troubles import GENTLE, TROUBLES, grow, lose_checkpoint
 
 STARTED_MS = 1_700_000_000_000
 CHECKPOINT = "_broker/broker"
 BROKER = "broker"
+EVENTS = 60
+"""Of a schedule, a quarter of them troubles: twice as many that are half as dense find less a
+second, as mutants show."""
 MOST_ROUNDS = 150
 """Of the end, in which nothing goes wrong any more."""
 
@@ -84,10 +87,11 @@ class World:
             value = f"m{next(self._messages)}"
             if lots.one_in(8):
                 value += "x" * 60
+            poison = POISON if setting.poison and lots.one_in(16) else b""
             row = {
                 "topic": lots.draw_from(self.topics),
                 "key": None if lots.one_in(4) else f"k{lots.draw(0, 4)}",
-                "value": value.encode(),
+                "value": poison + value.encode(),
                 "deliver_at": None,
             }
             if setting.delays and lots.one_in(5):
@@ -145,25 +149,37 @@ class World:
             self._join(f"c{number}", "s", setting.consumer_options(number))
         if setting.has_witness:
             self._join("w0", "w", setting.witness_options())
-        if setting.grows_unseen:
-            self._subscribe_before_anybody_looks()
         for number in range(2 if self.lots.one_in(3) else 1):
             publisher = f"p{number}"
             self.publishers[publisher] = Publisher(
                 self, publisher, setting.publisher_options(self.lots)
             )
+        if setting.grows_unseen:
+            self._turning = True  # nobody looks
+            self._subscribe_before_anybody_looks()
+            self._turning = False
+            self.oracle.latest_is_now(setting.partitions)
         while self.turn():
             pass
 
     def _subscribe_before_anybody_looks(self) -> None:
         """All consumers subscribe, at Latest; the topics grow before the broker's first look."""
-        for consumer in self.consumers.values():
-            self.start(consumer)
-            for _ in range(12):
-                if consumer.is_running and consumer.stage != "idle":
-                    self.step(consumer)
+        self._start_all(self.consumers, "idle")
         for topic in self.topics:
             grow(self, topic)
+        if self.setting.starts_anew:
+            for consumer in self.consumers.values():
+                self.kill(consumer)
+                lose_checkpoint(self, consumer)
+            self._start_all(self.publishers, "committed")
+            self._start_all(self.consumers, "idle")
+
+    def _start_all(self, queries: Mapping[str, Query], until: str) -> None:
+        for query in queries.values():
+            self.start(query)
+            for _ in range(12):
+                if query.is_running and query.stage != until:
+                    self.step(query)
 
     def _join(self, name: str, subscription: str, given: dict[str, Any]) -> None:
         given = {"topics": ",".join(self.setting.topics)} | given
@@ -289,12 +305,12 @@ class World:
                       if until <= self.clock.elapsed_ms]:  # fmt: skip
             self._wake(actor)
         what = lots.draw(0, 99)
-        if what < 55:
+        if what < 50:
             self._step_somebody()
-        elif what < 75:
+        elif what < 66:
             if BROKER not in self.asleep_until_ms:
                 self.turn()
-        elif what < 88:
+        elif what < 76:
             self.clock.advance(lots.draw(1, 1_500))
         else:
             trouble = lots.draw_from(GENTLE if self.setting.calm else TROUBLES)
@@ -314,6 +330,8 @@ class World:
             for _ in range(self.lots.draw(1, 4)):
                 if query.is_running:
                     self.step(query)
+                if query.stage == "idle":  # until something happens
+                    return
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -415,7 +433,7 @@ class World:
                     pass
 
 
-def run_schedule(seed: int, events: int = 120) -> World:
+def run_schedule(seed: int, events: int = EVENTS) -> World:
     """Run one; ViolationError, with what happened, if a promise is broken."""
     with prepared(seed) as make:
         world = make()
