@@ -90,10 +90,10 @@ class StoredFormat:
 
     def check_fields(self, found: Iterable[str], known: Iterable[str], name: str = "") -> None:
         """Refuse fields that nobody knows: to leave them out could lose messages."""
-        if unknown := sorted(set(found).difference(known)):
+        if unknown := set(found).difference(known):
             raise FutureVersionError(
                 f"{self._named(name)} has fields that this version of Pulsarlite does not know: "
-                f"{', '.join(unknown)}. Update Pulsarlite to read it."
+                f"{', '.join(sorted(unknown))}. Update Pulsarlite to read it."
             )
 
     def damaged(self, name: str, why: object) -> CorruptFileError:
