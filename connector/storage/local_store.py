@@ -77,7 +77,7 @@ class LocalStore(ObjectStore):
                 with self._temporary(full, data, durable=durable) as temporary:
                     os.replace(temporary, full)
                 if durable:
-                    _sync_folder(os.path.dirname(full))
+                    _sync(os.path.dirname(full))
                 return True
 
     def touch(self, path: str, data: bytes) -> None:
@@ -125,12 +125,15 @@ class LocalStore(ObjectStore):
         self._have(folder)
         temporary = _new_temporary(folder)
         try:
-            with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(descriptor, view) :]
                 if durable:
                     os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
             yield temporary
         finally:
             _discard(temporary)
@@ -150,7 +153,7 @@ class LocalStore(ObjectStore):
             with suppress(FileExistsError):
                 os.mkdir(folder)
             with suppress(PermissionError):  # above the root it may be another user's
-                _sync_folder(parent)
+                _sync(parent)
         self._durable.add(folder)
 
     def _full(self, path: str) -> str:
@@ -175,10 +178,9 @@ class _LocalOutput(Output):
             try:
                 self.sink.close()
                 durable = _is_durable(self.path)
-                with _opened(self._temporary, os.O_RDONLY) as descriptor:
-                    if durable:
-                        os.fsync(descriptor)
-                    size = os.fstat(descriptor).st_size
+                if durable:
+                    _sync(self._temporary)
+                size = os.stat(self._temporary).st_size
                 return size if _link(self._temporary, self._full, durable=durable) else None
             finally:
                 _discard(self._temporary)
@@ -240,19 +242,14 @@ def _link(temporary: str, full: str, *, durable: bool) -> bool:
     except FileExistsError:
         return False
     if durable:
-        _sync_folder(os.path.dirname(full))
+        _sync(os.path.dirname(full))
     return True
 
 
-def _sync_folder(folder: str) -> None:
-    with _opened(folder, os.O_RDONLY) as descriptor:
-        os.fsync(descriptor)
-
-
-@contextmanager
-def _opened(full: str, flags: int) -> Iterator[int]:
-    descriptor = os.open(full, flags, 0o666)
+def _sync(full: str) -> None:
+    """Make a file, or a folder's names, durable."""
+    descriptor = os.open(full, os.O_RDONLY)
     try:
-        yield descriptor
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)

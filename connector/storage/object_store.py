@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.errors import StorageError, StorageUnavailableError
@@ -27,6 +27,7 @@ SWAP_ATTEMPTS = 100
 LOST_RACE_PAUSE_S = 0.02
 """The longest pause on an object store after each lost race, times the races lost, up to 50."""
 
+_REFUSED: Final = frozenset({"", ".", ".."})
 _Answer = TypeVar("_Answer")
 
 
@@ -199,8 +200,7 @@ class ObjectStore(ABC):
 
 def checked_path(path: str) -> str:
     """The path itself, or StorageError if it could lead out of the root."""
-    parts = path.split("/")
-    if not path or any(part in ("", ".", "..") for part in parts) or "\0" in path:
+    if not _REFUSED.isdisjoint(path.split("/")) or "\0" in path:
         raise StorageError(
             f"Path {path!r} is refused: it has to stay inside the root, as names joined by "
             "single slashes, none of them empty, '.' or '..'."
@@ -210,4 +210,4 @@ def checked_path(path: str) -> str:
 
 def join(*parts: str) -> str:
     """Parts of a path with a slash between them; empty ones are left out."""
-    return "/".join(part for part in parts if part)
+    return "/".join(filter(None, parts))

@@ -9,11 +9,13 @@ damaged one, is refused.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from zlib_ng import zlib_ng
@@ -48,6 +50,8 @@ _SCHEMA = pa.schema(
         "digest": pa.int64(),
     }
 )
+_NUMBERS: Final = {*_SCHEMA.names, "batch_sizes.list.element"} - {"file", "batch_sizes"}
+"""The columns of numbers, stored as differences: smaller than compressed ones, and quicker."""
 _SINCE_VERSION_4: Final = ("file_bytes", "footer_crc32", "digest")
 
 
@@ -59,27 +63,19 @@ def snapshot_file(number: int) -> str:
 def encode_snapshot(state: TopicState) -> bytes:
     """The bytes of the state's snapshot."""
     ledgers, rest = state.to_snapshot()
-    seals = [each.seal for each in ledgers]
-    columns: dict[str, list[Any]] = {
-        "batch_sizes": [[*chain.from_iterable(each.batch_sizes.runs)] for each in ledgers],
-        "file_bytes": [seal and seal.size_bytes for seal in seals],
-        "footer_crc32": [seal and seal.footer_crc32 for seal in seals],
-    }
-    for name in set(_SCHEMA.names).difference(columns):
-        columns[name] = [getattr(each, name) for each in ledgers]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         _SCHEMA,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=["partition", "file", "file_bytes", "footer_crc32"],
+        compression={**dict.fromkeys(_NUMBERS, "none"), "file": "zstd"},
+        use_dictionary=["file"],
+        column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
         write_statistics=False,
         store_schema=False,
         write_page_checksum=True,
     ) as writer:
         sink.write(_MAGIC + bytes(_CHECKSUM.size))
-        writer.write_table(pa.table(columns, schema=_SCHEMA))
+        writer.write_table(_table(ledgers))
         writer.add_key_value_metadata({REST_KEY: SNAPSHOT_FORMAT.encode(rest).decode()})
     data = bytearray(sink.getvalue())
     _CHECKSUM.pack_into(data, _SUM_PLACE, _checksum(data))
@@ -115,6 +111,20 @@ def decode_snapshot(data: bytes, topic: str, name: str, number: int) -> TopicSta
     if state.number != number:
         raise SNAPSHOT_FORMAT.damaged(named, f"it says that it is number {state.number}")
     return state
+
+
+def _table(ledgers: Sequence[LedgerInfo]) -> pa.Table:
+    runs, seals = [each.batch_sizes.runs for each in ledgers], [each.seal for each in ledgers]
+    ends = 2 * np.cumsum([0, *map(len, runs)], dtype=np.int32)
+    numbers = np.fromiter(chain.from_iterable(chain.from_iterable(runs)), np.int64)
+    columns = {
+        "batch_sizes": pa.ListArray.from_arrays(ends, numbers),
+        "file_bytes": [seal and seal.size_bytes for seal in seals],
+        "footer_crc32": [seal and seal.footer_crc32 for seal in seals],
+    }
+    for name in set(_SCHEMA.names).difference(columns):
+        columns[name] = [*map(attrgetter(name), ledgers)]
+    return pa.table(columns, schema=_SCHEMA)
 
 
 def _checksum(data: bytes | bytearray) -> int:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 from typing import overload
 
 import numpy as np
@@ -37,7 +38,7 @@ class BatchSizes:
 
     @property
     def messages(self) -> int:
-        return sum(size * count for size, count in self.runs)
+        return sum(map(prod, self.runs))
 
     def size_of(self, entry_id: int) -> int:
         """The number of messages in the entry. IndexError if the ledger has no such entry."""
@@ -188,7 +189,7 @@ class LedgerList(Sequence[LedgerInfo]):
     @staticmethod
     def window(column: LedgerColumn, start: int, stop: int) -> LedgerList:
         """The ledgers start to stop of a column that never changes below `stop` again."""
-        view = LedgerList()
+        view: LedgerList = LedgerList.__new__(LedgerList)
         view._column, view._start, view._stop = column, start, stop
         return view
 

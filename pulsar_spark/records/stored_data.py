@@ -19,7 +19,7 @@ SPARE_FRAMES: Final = 30
 def parse_json(data: bytes | str) -> Any:
     """The value. ValueError if it is no JSON, or nested deeper than any that is written here."""
     try:
-        return _parse(data, SPARE_FRAMES)
+        return _parse(data if isinstance(data, str) else data.decode(), SPARE_FRAMES)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -38,5 +38,5 @@ def inflate(data: bytes, most_bytes: int = MOST_INFLATED_BYTES) -> bytes:
     return result
 
 
-def _parse(data: bytes | str, spare: int) -> Any:
-    return _parse(data, spare - 1) if spare else json.loads(data)
+def _parse(text: str, spare: int) -> Any:
+    return _parse(text, spare - 1) if spare else json.loads(text)

@@ -29,6 +29,7 @@ _UNREADABLE: Final = (
     CorruptFileError, FutureVersionError, ArithmeticError, LookupError, RecursionError, TypeError,
     ValueError,
 )  # fmt: skip
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _TAIL_BYTES: Final = len(f',"{CHECKSUM_FIELD}":"01234567"}}')
 
 
@@ -89,10 +90,10 @@ class StoredFormat:
 
     def check_fields(self, found: Iterable[str], known: Iterable[str], name: str = "") -> None:
         """Refuse fields that nobody knows: to leave them out could lose messages."""
-        if unknown := sorted(set(found).difference(known)):
+        if unknown := set(found).difference(known):
             raise FutureVersionError(
                 f"{self._named(name)} has fields that this version of Pulsarlite does not know: "
-                f"{', '.join(unknown)}. Update Pulsarlite to read it."
+                f"{', '.join(sorted(unknown))}. Update Pulsarlite to read it."
             )
 
     def damaged(self, name: str, why: object) -> CorruptFileError:
@@ -110,8 +111,7 @@ def _tail(body: bytes) -> bytes:
 
 def canonical_json(value: Any) -> bytes:
     """The one way in which a value is written down: sorted keys, no blanks, ASCII."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def readable(write: Callable[[], bytes], read: Callable[[bytes, str], object], name: str) -> bytes:

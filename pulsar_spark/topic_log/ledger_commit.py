@@ -9,9 +9,10 @@ Takes the place of Pulsar's `ManagedLedgerInfo` in the metadata store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
@@ -26,6 +27,7 @@ LOG_FOLDER = "_log"
 MOST_MESSAGES: Final = (1 << 31) - 1
 """The most messages of a ledger: a task writes a file for each 64 MiB."""
 _LARGEST: Final = (1 << 63) - 1
+_REFUSED: Final = frozenset({"", ".", ".."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def log_file(number: int) -> str:
 def checked_file(file: str) -> str:
     """A data file's path in the topic's folder. ValueError if it could lead out of it."""
     parts = file.split("/")
-    if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or "\0" in file:
+    if len(parts) < 2 or not _REFUSED.isdisjoint(parts) or "\0" in file:
         raise ValueError(f"{file!r} is no path inside the topic's folder")
     return file
 
@@ -156,7 +158,7 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
         term=None if term is None else _whole(term),
         application=application,
         transaction=None if transaction is None else Transaction.from_json_value(transaction),
-        **{name: read(record[name]) for name, (read, _) in _OPTIONAL.items() if name in record},
+        **{name: _OPTIONAL[name][0](value) for name, value in record.items() if name in _OPTIONAL},
     )
 
 
@@ -169,31 +171,31 @@ def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
 
 def ledger_from_json(item: Mapping[str, Any]) -> LedgerInfo:
     """Read `ledger_to_json`. KeyError, TypeError or ValueError if it is none."""
-    if unknown := set(item) - {"id", *_LEDGER}:
+    given = dict(item)
+    ledger_id = _count(given.pop("id"))
+    if unknown := given.keys() - _LEDGER:
         raise ValueError(f"a ledger has the unknown fields {sorted(unknown)}")
-    given = (name for name in _LEDGER if item.get(name) is not None)
-    return LedgerInfo(_count(item["id"]), **{name: _LEDGER[name][0](item[name]) for name in given})
+    found = {name: _LEDGER[name][0](each) for name, each in given.items() if each is not None}
+    return LedgerInfo(ledger_id, **found)
 
 
 def _batch_sizes(runs: Sequence[Sequence[int]]) -> BatchSizes:
     """Entries of at least one message each, at least one of them. ValueError otherwise."""
     sizes = BatchSizes.from_json(runs)
-    if not sizes.runs or any(size < 1 or count < 1 for size, count in sizes.runs):
-        raise ValueError(f"batch sizes {list(runs)} are no entries of one message or more")
-    if sizes.messages > MOST_MESSAGES:
-        raise ValueError(f"it has {sizes.messages} messages")
+    if not 1 <= sizes.messages <= MOST_MESSAGES or min(map(min, sizes.runs)) < 1:
+        raise ValueError(f"batch sizes {list(runs)} are empty, too many, or no sizes")
     return sizes
 
 
-def _apart(ledgers: tuple[LedgerInfo, ...]) -> tuple[LedgerInfo, ...]:
-    """The ledgers themselves, if no row of a file is in two of them, and each file has one seal."""
-    in_files = sorted(ledgers, key=lambda each: (each.file, each.first_row))
-    for file, group in groupby(in_files, key=lambda each: each.file):
-        for one, other in pairwise(group):
-            if one.first_row + one.messages > other.first_row or one.seal != other.seal:
-                raise ValueError(
-                    f"ledgers {one.ledger_id} and {other.ledger_id} don't agree on file {file}"
-                )
+def _ledgers(value: Iterable[Mapping[str, Any]]) -> tuple[LedgerInfo, ...]:
+    """No row of a file is in two of them, and each file has one seal. ValueError otherwise."""
+    ledgers = tuple(map(ledger_from_json, value))
+    for one, other in pairwise(sorted(ledgers, key=attrgetter("file", "first_row"))):
+        overlap = one.first_row + one.messages > other.first_row
+        if one.file == other.file and (overlap or one.seal != other.seal):
+            raise ValueError(
+                f"ledgers {one.ledger_id} and {other.ledger_id} don't agree on file {one.file}"
+            )
     return ledgers
 
 
@@ -202,17 +204,15 @@ def _seal(value: Sequence[int]) -> FileSeal | None:
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
-    if not -_LARGEST <= value <= _LARGEST:
-        raise ValueError(f"{value} has more than 64 bits")
-    return value
+    if type(value) is int and -_LARGEST <= value <= _LARGEST:
+        return value
+    raise ValueError(f"{value!r} is no whole number of 64 bits")
 
 
 def _count(value: Any) -> int:
-    if _whole(value) < 0:
-        raise ValueError(f"{value} is below 0")
-    return int(value)
+    if type(value) is int and 0 <= value <= _LARGEST:
+        return value
+    raise ValueError(f"{value!r} is no number from 0 to {_LARGEST}")
 
 
 def _text(value: Any) -> str:
@@ -277,7 +277,7 @@ _OPTIONAL: Final[dict[str, tuple[_Change, _Change]]] = {
     "partitions": (_count, _same),
     "settings": (dict, dict),
     "producers": (_producers, dict),
-    "ledgers": (lambda found: _apart(_each(ledger_from_json)(found)), _listed(ledger_to_json)),
+    "ledgers": (_ledgers, _listed(ledger_to_json)),
     "trimmed": (_by_number(_each(_whole)), _by_text(list)),
     "moved": (_each(_moved), _listed(_moved_to_json)),
     "hidden": (_by_number(_same), _by_text(_same)),

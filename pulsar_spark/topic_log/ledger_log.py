@@ -201,6 +201,8 @@ class TopicState:
         return found
 
     def _check_hidden(self, commit: Commit) -> dict[int, PositionSet]:
+        if not commit.hidden:
+            return {}
         try:
             hidden = {
                 partition: Cursor.from_json_value(value).individually_deleted

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,10 @@ class NewLedger:
     digest: int | None = None
 
     def numbered(self, ledger_id: int) -> LedgerInfo:
-        return LedgerInfo(ledger_id, *(getattr(self, each.name) for each in fields(LedgerInfo)[1:]))
+        return LedgerInfo(ledger_id, *_BUT_ITS_ID(self))
+
+
+_BUT_ITS_ID: Final = attrgetter(*(each.name for each in fields(LedgerInfo)[1:]))
 
 
 SequenceReader = Callable[[LedgerInfo], Mapping[str, tuple[Rows, Rows]]]
