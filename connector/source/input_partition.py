@@ -107,11 +107,20 @@ class MessageInputPartition(InputPartition):
     fail_on_data_loss: bool = True
 
 
-def lose(lost: str, *, fail: bool, otherwise: str = "go on, or keep messages longer") -> None:
-    """DataLossError says what is lost; with `failOnDataLoss` false it is a warning."""
+def lose(
+    lost: str,
+    *,
+    fail: bool,
+    onward: str = "without them",
+    remedy: str = ", or keep messages longer",
+) -> None:
+    """DataLossError says what is lost; with `failOnDataLoss` false a warning, and where it goes on.
+
+    `remedy` is what else to do about it.
+    """
     if fail:
-        raise DataLossError(f"{lost}. Set failOnDataLoss to false to {otherwise}.")
-    _log.warning("%s; failOnDataLoss is false, so the query goes on without", lost)
+        raise DataLossError(f"{lost}. Set failOnDataLoss to false to go on {onward}{remedy}.")
+    _log.warning("%s; failOnDataLoss is false, so the query goes on %s", lost, onward)
 
 
 def row_ranges(messages: PositionSet, ledgers: LedgerList) -> Iterator[RowRange]:

@@ -95,7 +95,10 @@ def _check_nothing_lost(
     since: PartitionOffset | None,
     offset: PartitionOffset,
 ) -> None:
-    """It is no loss if they are acknowledged: others may have had them when a lease had lapsed."""
+    """DataLossError if messages of the micro-batch were trimmed, or a warning, as the option says.
+
+    Acknowledged ones are no loss: others may have had them when a lease had lapsed.
+    """
     trimmed, subscription = view.lost_up_to, topics.options["subscriptionName"]
     floor = offset.origin.mark_delete_position if offset.floor is None else offset.floor
     for _, begin, end in offset.steps_since(since):

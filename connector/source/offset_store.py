@@ -70,21 +70,27 @@ class OffsetStore:
         topic = TopicName.parse(next(iter(offset.items()))[0].topic)
         folder = join(topic.storage_path, "offsets")
         prefix = join(folder, f"{self._owner}-")
-        stored = readable(lambda: data, _offset, folder)
+        path = hashed_path(prefix, data)
+        stored = readable(lambda: data, _offset, path)
         if self._spilled is None:  # those of earlier runs of this query, oldest first
             files = sorted(self._root.store.files(folder), key=lambda each: each.modified_ms)
             self._spilled = deque(each.path for each in files if each.path.startswith(prefix))
-        path = write_hashed(self._root.store, prefix, stored)
+        self._root.store.put_if_absent(path, stored)
         if path not in self._spilled:
             self._spilled.append(path)
         return {"spilled": path, "version": SPILLED_FORMAT.version}
 
 
 def write_hashed(store: ObjectStore, prefix: str, data: bytes) -> str:
-    """The path of a new file, which is durable: the prefix, and the SHA-256 of the data."""
-    path = f"{prefix}{hashlib.sha256(data).hexdigest()}.json"
+    """The path of a new file, which is durable."""
+    path = hashed_path(prefix, data)
     store.put_if_absent(path, data)
     return path
+
+
+def hashed_path(prefix: str, data: bytes) -> str:
+    """The prefix, and the SHA-256 of the data."""
+    return f"{prefix}{hashlib.sha256(data).hexdigest()}.json"
 
 
 def read_hashed(store: ObjectStore, path: str, says: str) -> bytes:

@@ -112,8 +112,8 @@ class PartitionView:
                 "they were read: the query was stopped for longer than the topic keeps messages, "
                 "or its checkpoint, or the message id to start from, is old",
                 fail=self._fail,
-                otherwise=f"go on from {self.first_position}, or start with a new checkpoint; to "
-                "keep messages longer, trim later",
+                onward=f"from {self.first_position}",
+                remedy=", or start with a new checkpoint; to keep messages longer, trim later",
             )
         return cursor.union(Cursor(trimmed))
 
@@ -150,7 +150,8 @@ class PartitionView:
             f"{self.about.partition}, that belong to a micro-batch which is repeated were removed "
             "by a compaction since, and what they were made of had been trimmed before",
             fail=self._fail,
-            otherwise="go on without them: each has a newer message of its key",
+            onward="without them: each has a newer message of its key",
+            remedy="",
         )
         return True
 

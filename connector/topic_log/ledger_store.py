@@ -134,13 +134,15 @@ class LedgerStore:
         self.ledger.refresh()
         return self.ledger.commit(build, waits=self.waits)
 
-    def merge_small_files(self) -> list[Commit]:
+    def merge_small_files(self, *, up_to_bytes: int = MERGED_FILE_BYTES) -> list[Commit]:
         """Copy the rows of small files into larger ones, ids unchanged; one commit for each.
 
-        The rows lie by partition, in ledger order. A file that is trimmed meanwhile is left out.
+        A merged file takes the place of up to `up_to_bytes`. Its rows lie by partition, in ledger
+        order. A file that is trimmed meanwhile is left out.
         """
         self.ledger.refresh()
-        merged = [self._merge(chain(*group)) for group in self._groups() if len(group) > 1]
+        groups = [group for group in self._groups(up_to_bytes) if len(group) > 1]
+        merged = [self._merge(chain(*group)) for group in groups]
         return [commit for commit in merged if commit is not None]
 
     def _merge(self, small: Iterable[LedgerInfo]) -> Commit | None:
@@ -179,7 +181,7 @@ class LedgerStore:
             for each, first_row in zip(ledgers, first_rows, strict=True)
         ]
 
-    def _groups(self) -> Iterator[list[list[LedgerInfo]]]:
+    def _groups(self, up_to_bytes: int) -> Iterator[list[list[LedgerInfo]]]:
         """The ledgers of each small file, oldest first, in groups that fill a merged file."""
         state = self.ledger.state
         sizes = {file: item.size_bytes for file, item in self._data_files().items()}
@@ -192,7 +194,7 @@ class LedgerStore:
         size_bytes = 0
         for ledgers in sorted(files.values(), key=lambda its: min(e.ledger_id for e in its)):
             size_bytes += sizes[ledgers[0].file]
-            if size_bytes > MERGED_FILE_BYTES:
+            if size_bytes > up_to_bytes:
                 yield group
                 group, size_bytes = [], sizes[ledgers[0].file]
             group.append(ledgers)

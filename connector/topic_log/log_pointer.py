@@ -23,7 +23,6 @@ POINTER_FORMAT: Final = StoredFormat(
 )
 POINTER_FILE = f"{LOG_FOLDER}/pointer.json"
 LOG_GRACE_MS = 10 * 60 * 1000
-"""How long log files stay after a snapshot has made them superfluous."""
 MARKS_IN_GRACE = 8
 """How many moves of the pointer are remembered for each grace period, at most."""
 
@@ -55,17 +54,17 @@ class LogPointer:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise POINTER_FORMAT.damaged(name, repr(error)) from error
 
-    def moved(self, snapshot: int, now_ms: int) -> LogPointer:
+    def moved(self, snapshot: int, now_ms: int, grace_ms: int) -> LogPointer:
         """The pointer at a newer snapshot; log files superfluous for the grace period are given up.
 
         A mark of the future, from a writer whose clock is ahead, counts from now on.
         """
         marks = tuple((number, min(since_ms, now_ms)) for number, since_ms in self.marks)
-        if not marks or now_ms - marks[-1][1] >= LOG_GRACE_MS // MARKS_IN_GRACE:
+        if not marks or now_ms - marks[-1][1] >= grace_ms // MARKS_IN_GRACE:
             marks = (*marks, (snapshot, now_ms))
         removed = self.removed
         for number, since_ms in marks:
-            if number < snapshot and now_ms - since_ms >= LOG_GRACE_MS:
+            if number < snapshot and now_ms - since_ms >= grace_ms:
                 removed = max(removed, number)
         return LogPointer(snapshot, removed, tuple(mark for mark in marks if mark[0] > removed))
 
@@ -76,8 +75,9 @@ NO_POINTER = LogPointer(-1)
 class PointerFile:
     """Reads and moves one topic's pointer."""
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
-        self._store, self._folder = store, folder
+    def __init__(self, store: ObjectStore, folder: str, grace_ms: int = LOG_GRACE_MS) -> None:
+        """`grace_ms`: how long log files stay after a snapshot has made them superfluous."""
+        self._store, self._folder, self._grace_ms = store, folder, grace_ms
         self._path = join(folder, POINTER_FILE)
         self._seen: tuple[bytes | None, LogPointer] = (None, NO_POINTER)
 
@@ -94,7 +94,7 @@ class PointerFile:
             before = after = self._parse(data)
             if before.snapshot >= snapshot:
                 return None
-            after = before.moved(snapshot, now_ms)
+            after = before.moved(snapshot, now_ms, self._grace_ms)
             return readable(after.to_json, LogPointer.from_json, self._path)
 
         self._store.replace(self._path, moved)

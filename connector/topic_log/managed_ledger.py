@@ -24,7 +24,7 @@ from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.ledger_files.sequence_ids import SEQUENCE_COLUMNS, Rows, sequences_of
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
-from pulsar_spark.connector.topic_log.log_pointer import LogPointer, PointerFile
+from pulsar_spark.connector.topic_log.log_pointer import LOG_GRACE_MS, LogPointer, PointerFile
 from pulsar_spark.connector.topic_log.log_snapshot import (
     decode_snapshot,
     encode_snapshot,
@@ -74,13 +74,16 @@ _log = logging.getLogger(__name__)
 class ManagedLedger:
     """One topic. Safe for several threads of one process; `state` is for reading only."""
 
-    def __init__(self, store: ObjectStore, folder: str, topic: str | None = None) -> None:
-        """Empty: `open` and `create` make a ledger of use."""
+    def __init__(
+        self, store: ObjectStore, folder: str, topic: str | None = None,
+        grace_ms: int = LOG_GRACE_MS,
+    ) -> None:  # fmt: skip
+        """Not loaded: `open` and `create` do that. `grace_ms` is for the PointerFile."""
         self.store, self.folder, self.topic = store, folder, topic or folder
         self.clock = store.clock.wall_ms
         self.state = TopicState(self.topic)
-        """At the last `refresh` or commit. Ask anew after each: it may be another one."""
-        self._pointer_file = PointerFile(store, folder)
+        """The state after the last `refresh` or commit; either may replace the object."""
+        self._pointer_file = PointerFile(store, folder, grace_ms)
         self._pointer_looked_s = 0.0
         self._snapshot = -1
         self._undecided: tuple[Commit, int] | None = None  # (commit, when it was first seen)
@@ -100,9 +103,12 @@ class ManagedLedger:
         return ledger
 
     @classmethod
-    def open_anew(cls, store: ObjectStore, folder: str, topic: str | None = None) -> ManagedLedger:
+    def open_anew(
+        cls, store: ObjectStore, folder: str, topic: str | None = None,
+        *, grace_ms: int = LOG_GRACE_MS,
+    ) -> ManagedLedger:  # fmt: skip
         """As `open` where nobody has opened it before."""
-        ledger = cls(store, folder, topic)
+        ledger = cls(store, folder, topic, grace_ms)
         ledger._load()
         return ledger
 

@@ -22,7 +22,7 @@ from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decis
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log import log_pointer, managed_ledger
+from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import TopicNotFoundError
@@ -53,6 +53,10 @@ def sink(folder: Path) -> None:
         records = [Record(ABOUT, "s", f"{batch}{row}".encode()) for row in range(2)]
         commit_batch(Root.of(options), tasks, records, application, 60_000)
         log.put(f"commit-{batch}", True)
+        for topic in (*TOPICS, str(COMMANDS)):  # logs are given up, so that decisions are forgotten
+            path = TopicName.parse(topic).storage_path
+            store = open_store(str(folder / "root"))
+            ManagedLedger.open_anew(store, path, grace_ms=0).write_snapshot()
         forget_decisions(Root.of(options))
 
 
@@ -120,9 +124,7 @@ def kill_at_steps(folder: Path, every: int, first: int) -> int:
 def main() -> None:
     folder, *rest = sys.argv[1:]
     every = int(rest[0]) if rest else 1
-    managed_ledger.SNAPSHOT_EVERY = 1
     managed_ledger.IDLE_POINTER_LOOK_S = 0.0
-    log_pointer.LOG_GRACE_MS = 0  # a log is given up at once, so that decisions are forgotten too
     kills = kill_at_steps(Path(folder), every, int(rest[1]) if len(rest) > 1 else 0)
     print(f"ok: killed the sink at {kills} steps")
 

@@ -11,7 +11,7 @@ from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decis
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, ManualClock
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log import log_pointer, transaction_commit
+from pulsar_spark.connector.topic_log import transaction_commit
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_decisions import Decision, TransactionDecisions
@@ -44,14 +44,12 @@ def give_up_the_log(root: Path, *topics: str) -> None:
     """Have the log files of the topics removed, as snapshots do after the grace period."""
     for topic in topics or TOPICS:
         name = TopicName.parse(topic)
-        ledger = ManagedLedger.open_anew(open_store(str(root)), name.storage_path)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(log_pointer, "LOG_GRACE_MS", 0)
-            for _ in range(2):
-                ledger.write_snapshot()
-                send(root, topic, ["more"])
-                ledger.refresh()
+        ledger = ManagedLedger.open_anew(open_store(str(root)), name.storage_path, grace_ms=0)
+        for _ in range(2):
             ledger.write_snapshot()
+            send(root, topic, ["more"])
+            ledger.refresh()
+        ledger.write_snapshot()
 
 
 def forget(root: Path, days: float = 0) -> int:

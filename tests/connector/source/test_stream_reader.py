@@ -266,6 +266,7 @@ def test_messages_trimmed_behind_a_stopped_query_are_a_loss(
     with caplog.at_level(logging.WARNING):
         assert onward.values() == ["d"]
     assert "trimmed away" in caplog.text
+    assert "failOnDataLoss is false, so the query goes on from 3:-1" in caplog.text
 
 
 def test_a_loss_that_is_borne_is_told_once_though_nothing_new_comes(

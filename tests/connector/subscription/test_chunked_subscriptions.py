@@ -12,12 +12,15 @@ import pytest
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages, ChunkRun
+from pulsar_spark.topic_log.transaction_attempt import Transaction
 from tests.connector.ack_sink.test_acknowledging import write
 from tests.connector.functions.test_batch_transaction import backlog
 from tests.connector.reading import Message, Run
 from tests.connector.reading import messages as messages_of
 from tests.connector.sink.test_chunked_messages import NOW_US, send_rows
+from tests.connector.topic_log.stores import publish
 from tests.connector.topics import ledger_of, send
 
 CHUNKED: dict[str, Any] = {
@@ -42,6 +45,10 @@ def received(run: Run, loop: EmbeddedBroker) -> list[Message]:
         found += [each for batch in run.all() for each in batch.messages]
         loop.until_quiet()
     return found
+
+
+def ledger_ids(root: Path) -> list[int]:
+    return [each.ledger_id for each in ledger_of(root, "t").ledgers(0)]
 
 
 def say(root: Path, message: Message, ack_type: str, **more: Any) -> None:
@@ -108,25 +115,40 @@ def test_a_trim_leaves_the_chunks_of_a_message_that_stays(root: Path) -> None:
     send_rows(root, ("x", 1, 3, "b"), ("x", 2, 3, "c"), at_ms=now_ms)
     send_rows(root, ("y", 1, 3, "e"), at_ms=now_ms)
 
-    def there() -> list[int]:
-        return [each.ledger_id for each in ledger_of(root, "t").ledgers(0)]
-
     LedgerStore(ledger_of(root, "t")).trim({0: 3})
-    assert there() == [1, 2, 3], "y is in the making"
+    assert ledger_ids(root) == [1, 2, 3], "y is in the making"
     send_rows(root, ("y", 2, 3, "f"), at_ms=now_ms)
     LedgerStore(ledger_of(root, "t")).trim({0: 4})
-    assert there() == [1, 2, 3, 4], "y is in the last one"
+    assert ledger_ids(root) == [1, 2, 3, 4], "y is in the last one"
     reader = Run(root, topic="t", startingOffsets="earliest", failOnDataLoss=False)
     assert reader.values() == ["abc", "def"]
     LedgerStore(ledger_of(root, "t")).trim({0: 5})
-    assert there() == [], "and what was asked for before"
+    assert ledger_ids(root) == [], "and what was asked for before"
+
+
+def test_the_broker_trims_chunks_that_an_open_transaction_had_kept_without_waiting_for_it(
+    root: Path, loop: EmbeddedBroker
+) -> None:
+    for _ in range(2):
+        send(root, "t", [LARGE], **CHUNKED)
+    run = Run(root, **GIVEN)
+    loop.until_quiet()
+    transaction = Transaction.of(("query", 0), "attempt", 60_000)
+    publish(ledger_of(root, "t"), "open", transaction=transaction)
+    assert len(received(run, loop)) == 2
+    assert backlog(root) == 0
+    assert ledger_ids(root) == [0, 1], "the open transaction ends the log"
+    TransactionDecisions(Root(str(root), {}).store, transaction.id).abort("attempt")
+    send(root, "t", [LARGE], **CHUNKED)
+    assert len(received(run, loop)) == 1
+    assert ledger_ids(root) == [2], "the last one stays, and those of before go along"
 
 
 def test_a_message_that_is_never_completed_keeps_nothing_for_ever(root: Path) -> None:
     send_rows(root, ("x", 0, 3, "a"))  # long ago
     send_rows(root, ("w", -1, 0, "plain"))
     LedgerStore(ledger_of(root, "t")).trim({0: 1})
-    assert [each.ledger_id for each in ledger_of(root, "t").ledgers(0)] == [1]
+    assert ledger_ids(root) == [1]
 
 
 def test_chunks_of_no_message_are_not_left_to_who_acknowledges_by_hand(

@@ -23,7 +23,7 @@ from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.storage.object_store import ObjectStore
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log import log_pointer, managed_ledger
+from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import FileReclaimedError, TopicExistsError
@@ -167,8 +167,8 @@ def keep_for_ever(folder: Path) -> None:
 
 
 def topic(folder: Path) -> ManagedLedger:
-    managed_ledger.SNAPSHOT_EVERY, log_pointer.LOG_GRACE_MS = 8, 50
-    return ManagedLedger.open_anew(open_store(str(folder)), FOLDER)
+    managed_ledger.SNAPSHOT_EVERY = 8
+    return ManagedLedger.open_anew(open_store(str(folder)), FOLDER, grace_ms=50)
 
 
 def kill_at_random(folder: Path, seed: int, seconds: float) -> str:

@@ -24,7 +24,7 @@ from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decis
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source.partition_view import kept_rows
 from pulsar_spark.connector.storage.object_store import ObjectStore
-from pulsar_spark.connector.topic_log import log_pointer, managed_ledger
+from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -142,7 +142,7 @@ class Schedule:
         return FaultyStore(self.disk, self.die, self.rate, self.meanwhile)
 
     def opened(self, folder: str) -> ManagedLedger:
-        return ManagedLedger.open_anew(self.store(), folder)
+        return ManagedLedger.open_anew(self.store(), folder, grace_ms=LOG_GRACE_MS)
 
     def create(self, folder: str) -> None:
         """With faults, and nobody else there yet."""
@@ -398,7 +398,6 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in names.items():
             patch.setattr(managed_ledger, name, value)
-        patch.setattr(log_pointer, "LOG_GRACE_MS", LOG_GRACE_MS)
         yield
 
 

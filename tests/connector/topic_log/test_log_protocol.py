@@ -467,6 +467,19 @@ def test_merging_changes_no_id_and_no_message(world: World) -> None:
     check_state(reader.state)
 
 
+def test_small_files_beyond_a_merged_files_size_go_into_several(tmp_path: Path) -> None:
+    ledger = ManagedLedger.create(open_store(str(tmp_path)), FOLDER, 1)
+    for number in range(5):
+        publish(ledger, f"{number}")
+    (size,) = {each.stat().st_size for each in (tmp_path / FOLDER / "data").iterdir()}
+    commits = LedgerStore(ledger).merge_small_files(up_to_bytes=3 * size - 1)
+    merged = [[moved.ledger_id for moved in commit.moved] for commit in commits]
+    assert merged == [[0, 1], [2, 3]], "one alone is not merged"
+    assert values_of(ledger) == ["0", "1", "2", "3", "4"]
+    assert len(ledger.state.files) == 3
+    check_state(ledger.state)
+
+
 def test_a_ledger_that_is_trimmed_during_a_merge_stays_trimmed(world: World) -> None:
     for value in "abc":
         publish(world.first, value)

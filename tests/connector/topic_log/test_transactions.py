@@ -18,6 +18,7 @@ from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.topic_log.transaction_commit import commit_together
 from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import (
     CorruptFileError,
@@ -97,6 +98,13 @@ def left_open(
             die_in(patch, "append", prepared)
         with pytest.raises(Died):
             send_both(root, batch, transaction)
+
+
+def test_a_transaction_of_no_topic_decides_nothing(tmp_path: Path) -> None:
+    commit_together(open_store(str(tmp_path)), begin(0), [])
+    assert not files_below(tmp_path)
+    send_both(tmp_path, 0, begin(0))
+    assert seen(tmp_path) == {"a": ["a0"], "b": ["b0"]}, "so the batch may be committed yet"
 
 
 def test_a_micro_batch_is_visible_in_all_topics_at_once(tmp_path: Path) -> None:
