@@ -159,7 +159,8 @@ class PartitionState:
                 sequences.raise_floor(producer, sequence_id)
         return PartitionState(
             column, 0, LedgerList.window(column, 0, len(column.ids)),
-            int(value["messages"]), int(value["size_bytes"]), Position.parse(value["trimmed_up_to"]), HiddenMessages(value["hidden"]),
+            int(value["messages"]), int(value["size_bytes"]),
+            Position.parse(value["trimmed_up_to"]), HiddenMessages(value["hidden"]),
             chunks=chunks_from_json(value.get("chunks", {})),
             sequences=sequences,
             compacted=compacted and CompactedLedgers.from_json_value(compacted),
