@@ -2,7 +2,8 @@
 
 Each mutant names the invariant that it breaks and the tests that hold it, every one of which has
 to fail. `docs/reliability.md` names all three. The brokers of the simulation are broken in
-`tests/simulation/mutants.py`, the protocols in `docs/models`.
+`tests/simulation/mutants.py`, their hosts in `tests/simulation/cluster_mutants.py`, the protocols
+in `docs/models`.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ INVARIANTS = {
     "AcknowledgedStays": "What the broker took in as acknowledged it has for ever.",
     "SeekTakesAll": "What is said of a delivery before a seek counts for nothing after it.",
     "GoesOnWhereItWas": "A consumer that is not durable goes on where its checkpoint says.",
+    "TheLivingStay": "Who lives is not given up for a clock that was set, or for a pause.",
     "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
     "LettersFirst": "A letter is published before its original is seen as acknowledged.",
     "OneConsumerAKey": "Two consumers never have messages of one key at a time.",

@@ -21,7 +21,8 @@ def run(
 ) -> int:
     """What `python -m MODULE [--schedules N] [--seed S]` does; 1 if a schedule failed.
 
-    A process takes `block` schedules at a time.
+    A process takes `block` schedules at a time. Each minute it is told how to go on if it is
+    stopped.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--schedules", type=int, help=f"how many; {many}, or one with --seed")
@@ -43,7 +44,8 @@ def run(
             print(f"  replay it with: python -m {module} --seed {seed}", flush=True)
         if time.monotonic() - shown > 60:
             shown = time.monotonic()
-            print(f"{done} schedules, {shown - started:.0f} s", flush=True)
+            left = f"--seed {first + done} --schedules {options.schedules - done}"
+            print(f"{done} schedules, {shown - started:.0f} s; the rest: {left}", flush=True)
     took = time.monotonic() - started
     print(f"{done} schedules from seed {first}, {failed} failures, {took:.0f} s, "
           f"{took / done * 1000:.2f} ms each")  # fmt: skip
@@ -60,7 +62,7 @@ def _results(run_schedule: RunSchedule, blocks: Iterable[range], processes: int)
             return
         forked = multiprocessing.get_context("fork")
         with forked.Pool(processes, _begin, (run_schedule,)) as pool:
-            yield from pool.imap_unordered(_run_block, blocks)
+            yield from pool.imap(_run_block, blocks)
     finally:
         logging.disable(before)
 

@@ -180,14 +180,16 @@ def commit_batch(
         planned = {each.dispatched for each in offsets} - {None}
         if planned - {log.state.next_ledger_id}:  # the plan misses ledgers of `__dispatch`
             raise stale_checkpoint(root)
-    _publish_letters(root, tasks, application)
-    try:
-        new = [ledger for task in tasks for ledger in task.dispatch]
-        log.append(new, application=application, term=term)
-    except FencedError as error:
-        raise _fenced(root) from error
-    for about, ledger_ids in (trim for task in tasks for trim in task.trims):
-        _trim(root, about, ledger_ids)
+        _publish_letters(root, tasks, application)
+        try:
+            new = [ledger for task in tasks for ledger in task.dispatch]
+            log.append(new, application=application, term=term)
+        except FencedError as error:
+            raise _fenced(root) from error
+        for about, ledger_ids in (trim for task in tasks for trim in task.trims):
+            _trim(root, about, ledger_ids)
+    # Else it has happened, and a topic partition that this repetition could step may have been set
+    # aside by it: its letters come with its next step. What was not trimmed goes with later trims.
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
@@ -250,10 +252,15 @@ def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
             LedgerStore(commands.open()).trim({0: max(0, needed - COMMANDS_KEPT)})
             LedgerStore(commands.open(), grace_ms=SYSTEM_GRACE_MS).sweep()
         LedgerStore(dispatch, grace_ms=SYSTEM_GRACE_MS).sweep()
-        for topic in sorted({each.topic for each in ended.hosted}):
-            LedgerStore(root.open(TopicName.parse(topic)), waits=False).sweep()
     except PulsarliteError as error:  # housekeeping: the next snapshot does it again
         _log.warning("Housekeeping was left for later: %s", error)
+    for name in sorted({each.topic for each in ended.hosted}):
+        try:
+            topic = root.open_found(TopicName.parse(name))
+            if topic is not None:
+                LedgerStore(topic, waits=False).sweep()
+        except PulsarliteError as error:  # noqa: PERF203 - one of them
+            _log.warning("Files of %s were left for later: %s", name, error)
 
 
 def _fenced(root: Root) -> BrokerFencedError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil, inf
 from typing import Any
@@ -42,6 +43,7 @@ from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Reco
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.protocol.commands import Subscribe
 from pulsar_spark.protocol.ready import Stepped
@@ -121,12 +123,12 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def look(self, begun: BrokerOffset) -> BrokerOffset | None:
         """The end of the next batch; None while there is nothing to do. It does not wait."""
-        end = None if self._begun else self._begin(begun)
         if begun is not self._committed:  # committed: its lapsed consumers are gone
-            self._committed = begun
             for each in begun.lapsed:
                 self._root.store.delete(each.path if isinstance(each, Lease) else each)
-        if (end := end or self._look(begun)) is not None:
+            self._committed = begun
+        end = self._look(begun) if self._begun else self._begin(begun)
+        if end is not None:
             self._news_s = self._clock.monotonic_s()
         return end
 
@@ -162,7 +164,6 @@ class BrokerStreamReader(DataSourceStreamReader):
         With a new checkpoint their states are restored from `__dispatch`, if it has any.
         StaleCheckpointError if another broker has served since, from another checkpoint.
         """
-        self._begun = True
         stop = self._dispatch.refresh()
         restored = None
         if start.now_ms and last_offset(self._dispatch, stop) != start:
@@ -182,6 +183,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         start = self._before = self._as_stepped(start)
         self._failed = {}
         due = tuple(sorted(each for each in start.hosted if each not in start.aside))
+        self._begun = True
         return BrokerOffset(
             start.commands, start.hosted, max(self._clock.wall_ms(), start.now_ms), due,
             restored=restored, dispatched=stop, partitions=start.partitions, aside=start.aside,
@@ -285,8 +287,12 @@ class BrokerStreamReader(DataSourceStreamReader):
         stop = min(there, start.commands + COMMANDS_AT_ONCE)
         if stop > start.commands:
             for stored in self._commands.read(start.commands, stop):
-                about = stored.record.about
+                about, ledger_id = stored.record.about, stored.ledger_id
+                if about.partition >= seen.get(about.topic, inf) and ledger_id > start.commands:
+                    stop = ledger_id  # what is new on partition 0 is made there first
+                    break
                 hosted.setdefault(about, NO_COMMIT)
+                self._missing.pop(about.topic, None)  # who speaks of it has seen it
                 count = _partitions_seen(stored.record) if about.partition == 0 else None
                 if count is not None:
                     seen[about.topic] = min(count, seen.get(about.topic, count))
@@ -341,6 +347,9 @@ class BrokerStreamReader(DataSourceStreamReader):
             there = self._logs[topic].state.partitions
             known = partitions.get(topic, there)
             if known < there and first in base.hosted:
+                if first in base.aside and first not in self._durable:
+                    with suppress(PulsarliteError):
+                        self._durable[first] = self._durable_as_stored(first)
                 if first not in self._durable:  # its broker has not said yet what there is
                     there = known
                 for about in (TopicPartition(topic, number) for number in range(known, there)):
@@ -349,6 +358,12 @@ class BrokerStreamReader(DataSourceStreamReader):
                         created[about] = self._durable[first]
             partitions[topic] = min(there, seen.get(topic, there))
         return partitions, created
+
+    def _durable_as_stored(self, about: TopicPartition) -> tuple[str, ...]:
+        """The durable subscriptions of a broker that is set aside, and so says nothing."""
+        shards = last_shards(self._dispatch, self._dispatch_read)[1].get(about)
+        held = from_shards(shards).subscriptions.values() if shards else ()
+        return tuple(each.name for each in held if each.durable)
 
     def _lapsed(self, aside: Mapping[TopicPartition, Aside]) -> tuple[Lease, ...]:
         """The consumers whose leases are over, and where: but not where a broker is set aside.

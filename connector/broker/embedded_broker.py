@@ -1,6 +1,7 @@
 """The broker in this process, without Spark: the broker query's source, steps and sink, in turn.
 
-Invariants: the checkpoint names a batch before it runs, so a broker that was killed repeats it; the
+Invariants: the checkpoint names a batch before it runs, so a broker that was killed repeats it; a
+batch that failed is repeated as it was, before another is planned: it may have taken effect; the
 sink knows a batch by (broker, batch), so its effects happen once; the brokers' states are those in
 `__dispatch`, where a broker without a checkpoint begins. Time moves it only as the root's clock
 does. It shows life as long as somebody calls `turn`. Stands where `broker_query` has Spark.
@@ -60,6 +61,8 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         self._batch_id = -1
         self.offset = BrokerOffset()
         """The offset at which the last batch ended."""
+        self._under_way: BrokerOffset | None = None
+        """The end of a batch that was planned and is not done."""
         self._sign.begin()
         try:
             self._term = claim_term(root)
@@ -72,16 +75,18 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
     def turn(self) -> bool:
         """Look once, and do a batch if there is anything to do; whether there was.
 
-        Without a turn for ten seconds another broker may take over.
+        Without a turn for ten seconds another broker may take over. After an error other than
+        those of the constructor, which last, the next turn does the same batch again.
         """
         self._sign.show()
-        end = self._source.look(self.offset)
-        if end is None:
+        if self._under_way is None:
+            self._under_way = self._source.look(self.offset)
+        if (end := self._under_way) is None:
             return False
         number = self._batch_id + 1
         self._plan(number, end)
         self._run(number, self.offset, end)
-        self._batch_id, self.offset = number, end
+        self._batch_id, self.offset, self._under_way = number, end, None
         return True
 
     def until_quiet(self) -> int:

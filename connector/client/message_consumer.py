@@ -270,6 +270,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 held = held.union(new.batch_since(self._offset.get(about), ledgers))
                 self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
         self._run.report_planned(self._offset, planned)
+        self._sent()
         self._offset = planned
         self._run.connected(planned)
         self._queue.extend(taken)
@@ -310,11 +311,18 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def _report(self) -> None:
         self._run.report(self._offset, self._offset)
+        self._sent()
+
+    def _sent(self) -> None:
+        """Rejections are said once; they wait where a report failed, or nobody is connected."""
+        for about, consumer in self._client.consumers.items():
+            if consumer.connected:
+                self._said.pop(about, None)
+        self._waiting = 0
 
     def _completed(self, about: TopicPartition, report: Report, ledgers: LedgerList) -> Report:
         """The report with the acknowledgements and rejections, and permits for a full queue."""
-        said = self._said.pop(about, Acknowledgments())
-        self._waiting = 0
+        said = self._said.get(about, Acknowledgments())
         held = self._unacknowledged.get(about, PositionSet())
         held = held.of_ledgers(filter(ledgers.get, held.ledger_ids))  # trimmed ones need no room
         return replace(

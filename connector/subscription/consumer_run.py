@@ -197,9 +197,9 @@ class ConsumerRun:
 
     def _say(self, reports: Mapping[TopicPartition, Report]) -> None:
         if reports:
+            self._connection.say(reports)
             self._said |= {about: replace(each, request_id=None) for about, each in reports.items()}
             self._said_s = self._clock.monotonic_s()
-            self._connection.say(reports)
 
     def _news_of(self, reports: Mapping[TopicPartition, Report]) -> dict[TopicPartition, Report]:
         """The reports that differ from the last ones that were sent."""

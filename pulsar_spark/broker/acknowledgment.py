@@ -9,7 +9,8 @@ stand against an older one. Follows Pulsar's `Consumer.messageAcked`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pulsar_spark.dispatchers import dispatcher_single_active, dispatcher_sticky_key
 from pulsar_spark.errors import ServerError
@@ -53,18 +54,19 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
             text = f"The subscription was reset: epoch {command.epoch} is over"
             raise RefusedError(ServerError.EPOCH_IS_OVER, text)
         return
-    acknowledged = _of_this_epoch(subscription, command)
+    with _refusal_of_invalid_positions():
+        for messages in _messages_of(command):
+            state.check_batch_sizes(messages)
+        acknowledged = _of_this_epoch(subscription, command)
     is_cumulative = acknowledged.mark_delete_position > EARLIEST
     if not command.consumer and is_cumulative and subscription.subscription_type.is_shared:
         kind = subscription.subscription_type.value  # «all up to this one» may be others'
         text = f"Cumulative acknowledgement is not allowed on a {kind} subscription"
         raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
-    try:
+    with _refusal_of_invalid_positions():
         if not command.consumer:
             acknowledged = _published(state, subscription, acknowledged)
         acknowledge_cursor(state, subscription, acknowledged)
-    except ValueError as error:
-        raise RefusedError(ServerError.INVALID_CURSOR_POSITION, str(error)) from error
     _check_is_connected(subscription, command)
     consumer = subscription.consumers.get(command.consumer)
     if consumer is not None:
@@ -91,6 +93,9 @@ def redeliver_unacknowledged(
     consumer.redeliver_sequence = command.sequence
     holder = Holder(state, subscription, consumer, out)
     if command.messages is not None:
+        with _refusal_of_invalid_positions():
+            for messages in command.messages.values():
+                state.check_batch_sizes(messages)
         for attempt, messages in sorted(command.messages.items()):
             reject(holder, attempt, messages, at_once)
     else:
@@ -129,7 +134,33 @@ def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: C
         subscription.acknowledge(Cursor(position, known), state.ledgers)
 
 
+def take_in_unheard(state: BrokerState, subscription: Subscription) -> None:
+    """Acknowledge what the log tells of by now. What could never be right is forgotten."""
+    if subscription.unheard is not None:
+        try:
+            acknowledge_cursor(state, subscription, subscription.unheard)
+        except ValueError:
+            subscription.unheard = None
+
+
 # -- inside --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _refusal_of_invalid_positions() -> Iterator[None]:
+    """Refuse instead of a ValueError: positions that the log can't have, batch sizes among them."""
+    try:
+        yield
+    except ValueError as error:
+        raise RefusedError(ServerError.INVALID_CURSOR_POSITION, str(error)) from error
+
+
+def _messages_of(command: Report) -> Iterator[PositionSet]:
+    yield from (each.messages for each in command.rejected)
+    yield from (each.messages for each in command.reconsume_later)
+    yield from (command.delivered or {}).values()
+    yield from (each.individually_deleted for each in command.acknowledged_attempts.values())
+    yield command.acknowledged.individually_deleted
 
 
 def _check_is_connected(subscription: Subscription, command: Report) -> None:

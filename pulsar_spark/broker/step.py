@@ -68,8 +68,7 @@ def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
                 subscription.acknowledge(Cursor().acknowledge(command.hidden), state.ledgers)
     if added:
         for subscription in state.subscriptions.values():
-            if subscription.unheard is not None:  # these acknowledgements came before
-                acknowledgment.acknowledge_cursor(state, subscription, subscription.unheard)
+            acknowledgment.take_in_unheard(state, subscription)
 
 
 def _advance_time(

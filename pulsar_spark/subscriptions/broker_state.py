@@ -169,6 +169,14 @@ class BrokerState:
         """Duplicates that the log hides."""
         return PositionSet.union_of(each.hidden for each in self.columns.values())
 
+    def check_batch_sizes(self, messages: PositionSet) -> list[LedgerInfo]:
+        """The ledgers of these messages. ValueError if an entry is given another batch size."""
+        found = [self.ledgers.get(ledger_id) for ledger_id in messages.ledger_ids]
+        ledgers = [ledger for ledger in found if ledger is not None]
+        for ledger in ledgers:
+            _check_batch_sizes(ledger, messages.partial_entries(ledger.ledger_id))
+        return ledgers
+
     @property
     def is_persistent(self) -> bool:
         """Whether it keeps messages for those who are not connected."""
@@ -199,11 +207,7 @@ class BrokerState:
 
         ValueError if an entry is given another batch size than it has.
         """
-        found = [self.ledgers.get(ledger_id) for ledger_id in messages.ledger_ids]
-        ledgers = [ledger for ledger in found if ledger is not None]
-        for ledger in ledgers:
-            _check_batch_sizes(ledger, messages.partial_entries(ledger.ledger_id))
-        published = messages.intersection(_messages_of(ledgers))
+        published = messages.intersection(_messages_of(self.check_batch_sizes(messages)))
         newest = self.last_position.ledger_id
         unknown = messages.difference(published)
         return published, any(ledger_id >= newest for ledger_id in unknown.ledger_ids)

@@ -12,6 +12,7 @@ import pytest
 from docs.models.check import MODELS
 from tests import mutants
 from tests.architecture.sources import REPOSITORY
+from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.mutants import MUTANTS as BROKERS
 
 EVERY = 4
@@ -52,7 +53,7 @@ def test_a_row_names_its_invariant_the_test_that_holds_it_and_the_mutant_that_br
             (PATCHES[name].invariant, each) for each in PATCHES[name].tests
         ]
     elif kind == "simulation":
-        assert name in [each.__name__ for each in BROKERS]
+        assert name in [each.__name__ for each in (*BROKERS, *CLUSTER_MUTANTS)]
         assert invariant in mutants.INVARIANTS
         assert test.startswith("simulation/")
     else:

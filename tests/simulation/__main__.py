@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests import schedules
-from tests.simulation.world import run_schedule
+from tests.simulation.schedule import run_schedule
 
 A_MILLION, A_BLOCK = 1_000_000, 250
 

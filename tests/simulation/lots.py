@@ -9,6 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class ViolationError(AssertionError):
+    """A promise was broken."""
+
+
 class Lots:
     """A source of chance. Quick rather than even: these are drawn millions of times."""
 

@@ -28,6 +28,7 @@ from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.subscription import Subscription
 from tests.core.broker_samples import is_quiet
 from tests.simulation.deliveries import NO_EPOCH, Deliveries
+from tests.simulation.lots import ViolationError
 
 if TYPE_CHECKING:
     from tests.simulation.source import Message, Source
@@ -186,8 +187,6 @@ class Oracle:
         return sorted(m for m in self.messages if m not in self.acked)
 
     def fail(self, text: str) -> None:
-        from tests.simulation.world import ViolationError
-
         raise ViolationError(text)
 
     # -- inside ------------------------------------------------------------------------------

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from tests.simulation.__main__ import main
+from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
+from tests.simulation.lots import ViolationError
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.world import Shape, ViolationError, run_schedule
+from tests.simulation.schedule import is_cluster, run_schedule
+from tests.simulation.world import Shape, run_world
 
 SCHEDULES = 2_000
 A_BLOCK = 100
@@ -31,14 +34,30 @@ def test_a_broken_broker_is_caught(
     mutant(monkeypatch)
     for seed in range(2_000):
         try:
-            run_schedule(seed, Shape(events=150))
+            run_world(seed, Shape(events=150))
         except (ViolationError, AssertionError):  # noqa: PERF203 - as above
             return
     pytest.fail(f"nobody noticed that the broker {mutant.__name__.replace('_', ' ')}")
 
 
-def test_a_schedule_is_the_same_each_time() -> None:
-    assert run_schedule(7).dispatch == run_schedule(7).dispatch
+@pytest.mark.parametrize("mutant", CLUSTER_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_broken_host_is_caught(
+    mutant: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    for seed in filter(is_cluster, range(SCHEDULES)):
+        try:
+            run_schedule(seed)
+        except ViolationError:  # noqa: PERF203 - as above
+            return
+    pytest.fail(f"nobody noticed that it {mutant.__name__.replace('_', ' ')}")
+
+
+@pytest.mark.parametrize("seed", [7, 9])
+def test_a_schedule_is_the_same_each_time(seed: int) -> None:
+    once, again = run_schedule(seed), run_schedule(seed)
+    assert once.dispatch
+    assert once.dispatch == again.dispatch
 
 
 def test_the_command_replays_one_seed(capsys: pytest.CaptureFixture[str]) -> None:

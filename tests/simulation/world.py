@@ -33,7 +33,7 @@ from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from tests.core.broker_samples import is_quiet
 from tests.core.partition import messages_of
-from tests.simulation.lots import Lots
+from tests.simulation.lots import Lots, ViolationError
 from tests.simulation.oracle import Oracle
 from tests.simulation.setting import THIRDS, drawn_setting
 from tests.simulation.source import Message, Source
@@ -42,10 +42,6 @@ from tests.simulation.troubles import TROUBLES, ends_its_run
 TOPIC = "persistent://public/default/t"
 SUBSCRIPTION = "s"
 WITNESS = "witness"
-
-
-class ViolationError(AssertionError):
-    """A promise was broken."""
 
 
 @dataclass(frozen=True)
@@ -379,7 +375,7 @@ def _union(sets: Iterable[PositionSet]) -> PositionSet:
     return result
 
 
-def run_schedule(seed: int, shape: Shape = Shape()) -> World:
+def run_world(seed: int, shape: Shape = Shape()) -> World:
     """One schedule from its seed. ViolationError if a promise is broken; the world, for a look."""
     world = World(seed, shape)
     world.run()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import pytest
 
 from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
 from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT_FORMAT, EmbeddedBroker
-from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.storage.clock import Clock, ManualClock
+from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
@@ -26,6 +29,7 @@ from pulsar_spark.errors import (
     FutureVersionError,
     ServerError,
     StaleCheckpointError,
+    StorageError,
 )
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
@@ -41,7 +45,7 @@ from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply, Stepped
 from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
-from tests.connector.topics import send
+from tests.connector.topics import ledger_of, send
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ABOUT = TopicPartition("persistent://public/default/t", 0)
@@ -389,3 +393,96 @@ def test_a_broker_killed_at_a_change_of_the_disk_does_everything_once(tmp_path: 
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "ok: killed the broker" in done.stdout
+
+
+class OnceFailingStore(MemoryStore):
+    """One of its changes fails, before it was made or after."""
+
+    def __init__(self, root: str, clock: Clock) -> None:
+        super().__init__(root, clock)
+        self.fails_at, self.fails_after, self.changes = -1, False, 0
+
+    def create(self, path: str, data: bytes) -> bool:
+        return bool(self._change(super().create, path, data))
+
+    def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
+        return bool(self._change(super().compare_and_swap, path, token, data))
+
+    def touch(self, path: str, data: bytes) -> None:
+        self._change(super().touch, path, data)
+
+    def delete(self, path: str) -> None:
+        self._change(super().delete, path)
+
+    def _change(self, change: Callable[..., Any], *given: Any) -> Any:
+        self.changes += 1
+        if self.changes - 1 != self.fails_at:
+            return change(*given)
+        if self.fails_after:
+            change(*given)
+        raise StorageError("The store is away for a moment.")
+
+
+def fails(store: OnceFailingStore, at: int, loop: EmbeddedBroker, *, fails_after: bool) -> bool:
+    """Run until that change fails; whether there were so many."""
+    store.fails_at, store.fails_after, store.changes = at, fails_after, 0
+    with suppress(StorageError):
+        loop.until_quiet()
+    store.fails_at = -1
+    return store.changes > at
+
+
+@pytest.mark.parametrize("fails_after", [False, True], ids=["before", "after"])
+def test_a_broker_goes_on_after_an_error_at_any_change_of_the_store(*, fails_after: bool) -> None:
+    """The same object: what a batch that failed has told is told, and told once."""
+    failed = 0
+    for fails_at in itertools.count():
+        before = failed
+        clock = ManualClock(1_700_000_000_000)
+        store = OnceFailingStore.named("once-failing", clock)
+        assert isinstance(store, OnceFailingStore)
+        place = Root(store.root, {})
+        try:
+            send(place.service_url, "t", "ab", batchingEnabled=False)
+            send(place.service_url, "letters", ["first"])
+            loop = EmbeddedBroker(place, "_broker/c")
+            policy = ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1, "letters"))
+            tell(place, subscribe("c", options=policy))
+            failed += fails(store, fails_at, loop, fails_after=fails_after)
+            tell(place, subscribe("d", options=policy))
+            loop.until_quiet()
+            tell(
+                place, Report("s", epoch=None, rejected=(Rejection(None, messages(0), bury=True),))
+            )
+            failed += fails(store, fails_at, loop, fails_after=fails_after)
+            loop.until_quiet()
+            clock.advance(int(broker_source.LONGEST_RETRY_S * 1000))
+            loop.until_quiet()
+            replies = [(each.consumer, each.error) for each in told(place, Reply)]
+            assert sorted(replies) == [("c", None), ("d", None)], fails_at
+            letters = Run(place.service_url, topic="letters", startingOffsets="earliest")
+            assert letters.values() == ["first", "a"], fails_at
+            EmbeddedBroker(place, "_broker/c").until_quiet()  # its checkpoint is the newest
+        finally:
+            MemoryStore.forget("once-failing")
+        if failed == before:  # none has so many changes
+            break
+    assert failed > 10
+
+
+def test_a_topic_that_is_gone_keeps_no_other_topics_files(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 3)
+    gone = TopicPartition("persistent://public/default/gone", 0)
+    SystemTopic(place, COMMANDS).append([Record.of(gone, "s", subscribe())])
+    tell(place, subscribe())
+    loop = EmbeddedBroker(place)
+    for value in "abc":
+        send(place.service_url, "t", [value])
+    LedgerStore(ledger_of(place.service_url, "t")).trim({0: 2})
+    clock.advance(8 * 24 * 60 * 60 * 1000)
+    for value in "defgh":
+        send(place.service_url, "t", [value])
+        loop.until_quiet()
+    assert len(list(Path(place.service_url).glob("**/t/data/*"))) == 6

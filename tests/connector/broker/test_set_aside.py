@@ -34,7 +34,7 @@ from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
-from tests.connector.reading import messages
+from tests.connector.reading import Run, messages
 from tests.connector.topics import ledger_of, send
 
 FULL = "persistent://public/default/"
@@ -58,15 +58,16 @@ def place(root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Ro
 class Trouble:
     """Makes the steps of one topic partition fail, while it is on."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.on = True
+    def __init__(self, patch: pytest.MonkeyPatch, partition: int | None = None) -> None:
+        self.on, self._partition = True, partition
         self._step = step
         patch.setattr(hosted_broker, "step", self)
 
     def __call__(
         self, state: BrokerState, commands: Sequence[Any], now_ms: int
     ) -> tuple[BrokerState, Ready]:
-        if self.on and state.topic == BAD.topic:
+        meant = self._partition in (None, state.partition)
+        if self.on and meant and state.topic == BAD.topic:
             raise ZeroDivisionError("what nobody thought of")
         return self._step(state, commands, now_ms)
 
@@ -304,6 +305,67 @@ def test_a_letter_topic_damaged_before_the_commit_ends_no_broker_for_good(
     tried_again(loop, clock)
     assert not aside(loop)
     assert [each["value"] for each in messages(place.service_url, "letters")] == [b"older", b"a"]
+
+
+def test_a_repeated_batch_does_no_letter_again_whose_topic_it_had_set_aside(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    subscribe(place, options=ConsumerOptions(dead_letter_policy=DeadLetterPolicy(1, "letters")))
+    loop.until_quiet()
+    buried = Rejection(0, PositionSet.of([(0, 0)]), bury=True)
+    report = Report("s", "c", 1, delivered={0: buried.messages}, rejected=(buried,))
+    SystemTopic(place, COMMANDS).append([Record.of(BAD, "s", report)])
+
+    def away(_root: Root, _about: TopicPartition, letters: Sequence[Any]) -> list[Any]:
+        if letters:
+            raise StorageError("The letters' topic is away for a moment.")
+        return []
+
+    def killed_behind(*given: Any) -> None:
+        broker_sink.commit_batch(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker_sink, "write_letters", away)
+        patch.setattr(embedded_broker, "commit_batch", killed_behind)
+        with pytest.raises(KeyboardInterrupt):
+            loop.until_quiet()
+    loop.close()
+    again = EmbeddedBroker(place, "_broker/c")  # repeats the batch, and could write the letters
+    again.until_quiet()
+    tried_again(again, clock)
+    assert not aside(again)
+    assert [each["value"] for each in messages(place.service_url, "letters")] == [b"a"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_new_partitions_get_the_subscriptions_of_a_first_one_that_is_set_aside(
+    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = EmbeddedBroker(place, "_broker/c")
+    subscribe(place)
+    loop.until_quiet()
+    trouble = Trouble(monkeypatch, 0)
+    subscribe(place, "other")
+    loop.until_quiet()
+    assert aside(loop) == [BAD]
+    loop.close()
+    again = EmbeddedBroker(place, "_broker/c")  # and has heard of no subscription there
+    again.until_quiet()
+    ledger_of(place.service_url, BAD.topic).grow(2)
+    send(place.service_url, BAD.topic, "xyz", columns={"key": [*"klm"]}, batchingEnabled=False)
+    about = BAD._replace(partition=1)
+    there = Run(place.service_url, topic=f"{BAD.topic}-partition-1", startingOffsets="earliest")
+    sent = len(there.values())
+    assert sent
+    latest = Subscribe("s", "new", 1, SubscriptionType.SHARED, permits=9, partitions=2)
+    SystemTopic(place, COMMANDS).append([Record.of(about, "s", latest)])
+    again.until_quiet()
+    assert grants(place, about) == sent
+    trouble.on = False
+    tried_again(again, clock)
+    assert not aside(again)
 
 
 def test_a_state_from_before_there_were_such_offsets_is_taken_up(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
-from pulsar_spark.errors import ConsumerNotConnectedError, TopicNotFoundError
+from pulsar_spark.errors import ConsumerNotConnectedError, StorageError, TopicNotFoundError
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
@@ -154,3 +154,27 @@ def test_who_is_closed_says_so_and_another_gets_what_was_not_acknowledged(host: 
 def test_a_topic_that_is_not_there_is_an_error(host: Host) -> None:
     with pytest.raises(TopicNotFoundError, match="does not exist"):
         consumer(host)
+
+
+def test_what_was_said_while_the_store_was_away_is_said_later(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = host.producer({"topic": "t"})
+    for value in (b"good", b"bad"):
+        producer.send(value)
+    mine = consumer(host, negativeAckRedeliveryDelay="100ms")
+    good, bad = received(host, mine)
+
+    def away(*_: object) -> bool:
+        raise StorageError("The store is away for a moment.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.root.store, "create", away)
+        with pytest.raises(StorageError):
+            mine.acknowledge(good)
+        with pytest.raises(StorageError):
+            mine.negative_acknowledge(bad)
+    mine.poll()
+    host.advance(1000)
+    assert backlog(host) == 1
+    assert [each.value for each in received(host, mine)] == [b"bad"]

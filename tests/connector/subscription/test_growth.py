@@ -97,6 +97,22 @@ def test_a_topic_that_grows_before_the_broker_hears_of_a_subscription_loses_noth
     assert set(new) <= set(turns(loop, consumer(loop, "second")))
 
 
+@pytest.mark.parametrize("topic", ["t", "t-partition-1"])
+def test_who_is_first_on_a_new_partition_before_the_broker_looks_begins_there_at_the_beginning(
+    loop: EmbeddedBroker, topic: str
+) -> None:
+    send(loop.root.service_url, "t", ["old"])
+    for given in ({}, {"topic": topic}):
+        new = consumer(loop, "first", **given)
+        while new.next() is not None:  # its name is written down, then it subscribes; and is killed
+            pass
+        if not given:
+            grow(loop, 2, "abcd")
+    there = Run(loop.root.service_url, topic="t-partition-1", startingOffsets="earliest").values()
+    assert there
+    assert set(there) <= set(turns(loop, consumer(loop, "first")))
+
+
 def test_what_is_published_to_a_new_partition_counts_as_backlog_before_anybody_comes(
     loop: EmbeddedBroker,
 ) -> None:

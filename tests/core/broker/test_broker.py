@@ -54,6 +54,9 @@ from tests.core.broker_samples import (
 )
 from tests.core.partition import messages_of
 
+WRONG_SIZE = PositionSet.of_batch((0, 0), 3, 1)
+"""Of an entry that has another number of messages."""
+
 
 def errors(ready: Ready) -> list[ServerError | None]:
     return [reply.error for reply in ready.replies]
@@ -206,20 +209,35 @@ def test_who_resumes_while_it_is_asked_to_give_back_is_asked_again() -> None:
         (by_sink(Cursor().acknowledge(entries(0, 7))), ServerError.INVALID_CURSOR_POSITION),
         (by_sink(Cursor().acknowledge(entries(8, 0))), ServerError.INVALID_CURSOR_POSITION),
         (
-            by_sink(Cursor().acknowledge(PositionSet.of_batch((0, 0), 3, 1))),
+            by_sink(Cursor().acknowledge(WRONG_SIZE)),
             ServerError.INVALID_CURSOR_POSITION,
         ),
         (Report("s", epoch=3, request_id=1), ServerError.EPOCH_IS_OVER),
         (report("a", epoch=2, request_id=1), ServerError.EPOCH_IS_OVER),
         (report("a", incarnation=0), ServerError.CONSUMER_REPLACED),
         (report("nobody"), ServerError.CONSUMER_NOT_FOUND),
-        (report("a", PositionSet.of_batch((0, 0), 3, 1)), ServerError.INVALID_CURSOR_POSITION),
+        (report("a", WRONG_SIZE), ServerError.INVALID_CURSOR_POSITION),
+        (report("a", delivered={0: WRONG_SIZE}), ServerError.INVALID_CURSOR_POSITION),
+        (report("a", rejected=(Rejection(0, WRONG_SIZE),)), ServerError.INVALID_CURSOR_POSITION),
+        (
+            by_sink(Cursor(), rejected=(Rejection(None, WRONG_SIZE),)),
+            ServerError.INVALID_CURSOR_POSITION,
+        ),
+        (
+            report("a", reconsume_later=(ReconsumeLater(0, WRONG_SIZE),)),
+            ServerError.INVALID_CURSOR_POSITION,
+        ),
+        (
+            report("a", acknowledged_attempts={0: Cursor().acknowledge(WRONG_SIZE)}),
+            ServerError.INVALID_CURSOR_POSITION,
+        ),
     ],
 )
 def test_a_request_is_refused(command: Any, error: ServerError) -> None:
     state, _ = run([[ledger(0, [1, 1]), subscribe("a")]])
     after, ready = step(state, [command], 5)
     assert errors(ready) == [error]
+    assert to_shards(after) == to_shards(step(state, [], 5)[0]), "and changes nothing"
     assert after.subscriptions["s"].cursor == state.subscriptions["s"].cursor
 
 
@@ -251,6 +269,24 @@ def test_what_is_acknowledged_before_the_log_tells_of_it_counts_once_it_does() -
     subscription = state.subscriptions["s"]
     assert subscription.unheard is None
     assert subscription.cursor.individually_deleted == entries(3, 0, 1)
+
+
+def test_what_could_never_be_right_is_forgotten_when_the_log_tells_of_it() -> None:
+    early = report("a", PositionSet.of_batch((3, 0), 3, 1))
+    state, _ = run([[ledger(0), subscribe("a", EXCLUSIVE)], [early]])
+    assert state.subscriptions["s"].unheard is not None
+    state, _ = step(state, [ledger(3, [1, 1, 1])], 5)
+    assert state.subscriptions["s"].unheard is None
+    assert not state.subscriptions["s"].cursor.individually_deleted
+
+
+def test_messages_asked_for_again_by_a_wrong_batch_size_are_refused() -> None:
+    half = report("a", PositionSet.of_batch((0, 0), 2, 1), delivered={0: entries(0, 0)})
+    state, _ = run([[ledger(0, [2, 1]), subscribe("a")], [half]])
+    request = RedeliverUnacknowledgedMessages("s", "a", 1, 0, 1, {0: WRONG_SIZE})
+    after, ready = step(state, [request], 5)
+    assert errors(ready) == [ServerError.INVALID_CURSOR_POSITION]
+    assert not after.subscriptions["s"].replay
 
 
 def test_a_sink_acknowledges_and_rejects_for_whoever_holds_the_messages() -> None:

@@ -1,0 +1,192 @@
+"""What was promised to the consumers of a cluster, held against what they got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.system.lease import RENEWALS, Lease
+from pulsar_spark.hosting import broker_rows
+from pulsar_spark.positions.position import Position
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_name import TopicPartition
+from tests.simulation.lots import ViolationError
+from tests.simulation.place import Message
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.query import Query
+
+
+class ClusterOracle:
+    """Watches one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.states: dict[TopicPartition, BrokerState] = {}
+        """Of the brokers, after their last steps."""
+        self.wanted: set[Message] = set()
+        """Those of which each has to be acknowledged in the end."""
+        self.done: set[Message] = set()
+        """In a micro-batch that was committed."""
+        self.owner: dict[Message, tuple[Query, int]] = {}
+        """Who was given a message, in which micro-batch."""
+        self.seen: dict[str, int] = {}
+        """Topic -> of how many partitions its first subscriber knew."""
+        self.late: set[tuple[str, int]] = set()
+        """Micro-batches that their consumer planned before it was given up."""
+        self.refused_runs: set[tuple[str, int]] = set()
+        self.offset: object = None
+
+    def fail(self, text: str) -> None:
+        raise ViolationError(text)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def published(self, about: TopicPartition, messages: Iterable[Message]) -> None:
+        is_new = about.partition >= self.seen.get(about.topic, about.partition + 1)
+        if not self.cluster.setting.latest or is_new or self._is_subscribed(about):
+            self.wanted.update(messages)
+
+    def created(self, topic: str) -> None:
+        """A topic that a pattern finds: of a subscription that there is it is read whole."""
+        if any(map(self._is_subscribed, self.states)):
+            self.seen[topic] = 0
+
+    def stepped(self, query: Query) -> None:
+        """It may have subscribed: as the same run, if no clock went on."""
+        self.refused_runs.discard((query.name, query.incarnation))
+        counts: dict[str, int] = {}
+        for about in query.partitions:
+            counts[about.topic] = counts.get(about.topic, 0) + 1
+        for topic, count in counts.items():
+            self.seen.setdefault(topic, count)
+
+    def delivered(self, query: Query, number: int, rows: list[Message]) -> None:
+        """A micro-batch reaches its user, perhaps again."""
+        before = query.checkpoint.batches.setdefault(number, rows)
+        if (query.name, number) in self.late or query.was_given_up:
+            return  # it did not know yet that others have what it holds
+        if rows != before:
+            self._check_withheld(query, number, rows, before)
+        for message in rows:
+            owner = self.owner.setdefault(message, (query, number))
+            if owner != (query, number):
+                self.fail(f"{message} came to {query.name} in batch {number}, and was with "
+                          f"{owner[0].name} in batch {owner[1]}")  # fmt: skip
+
+    def committed(self, rows: Iterable[Message]) -> None:
+        self.done.update(rows)
+
+    def _check_withheld(
+        self, query: Query, number: int, rows: list[Message], before: list[Message]
+    ) -> None:
+        """A batch is repeated as it was, unless it was begun too often: then it is empty."""
+        began = query.checkpoint.begun[number]
+        allowed = int(query.given.get("maxBatchAttempts", "3"))
+        withheld = not rows and self.cluster.setting.poison
+        if not withheld or (began <= allowed and len(before) > 1):
+            self.fail(f"batch {number} of {query.name}, begun {began} times, has {rows}, and had "
+                      f"{before}")  # fmt: skip
+        for message in before:
+            self.owner.pop(message, None)
+
+    def turned(self, broker: EmbeddedBroker) -> None:
+        """The broker had a look, and did a batch if that is another one than before."""
+        if broker.offset is self.offset:
+            self._check_nobody_refused_is_left()
+            return
+        self.offset = broker.offset
+        for row in broker.done:
+            if row.kind == broker_rows.ASIDE:
+                self.fail(f"{row.topic} {row.partition} is set aside: {row.data.decode()}")
+        for (topic, partition), each in broker.brokers.items():
+            if each.state is not None:  # else it was stored, and has not stepped since
+                self.states[TopicPartition(topic, partition)] = each.state
+        for lease in broker.offset.lapsed:
+            assert isinstance(lease, Lease)
+            self._check_lapsed(lease)
+        self._check_letters()
+
+    def refused(self, query: Query) -> None:
+        """It ends; nowhere is anything kept for it once the broker has heard."""
+        self.refused_runs.add((query.name, query.incarnation))
+        if not self.cluster.setting.refuses:
+            self.fail(f"{query.name} was refused")
+
+    def lost_its_checkpoint(self, query: Query) -> None:
+        self._gone(query)
+
+    # -- what there is ---------------------------------------------------------------------------
+
+    def missing(self) -> list[Message]:
+        return sorted(each for each in self.wanted if not self._is_acknowledged(each))
+
+    def finished(self) -> None:
+        """All that was wanted is acknowledged: somebody had it, or it is a dead letter."""
+        lost = self.wanted - self.done - set(self.cluster.place.letters)
+        if lost:
+            self.fail(f"acknowledged, and read by nobody: {sorted(lost)}")
+
+    def check_is_gone(self, query: Query) -> None:
+        for about, state in self.states.items():
+            subscription = state.subscriptions.get("s")
+            if subscription and query.name in subscription.consumers:
+                self.fail(f"{query.name} is dead, and still with {about}")
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _check_nobody_refused_is_left(self) -> None:
+        """The broker has nothing more to do: it has heard that they left."""
+        for about, state in self.states.items():
+            subscription = state.subscriptions.get("s")
+            for name, each in subscription.consumers.items() if subscription else ():
+                if (name, each.incarnation) in self.refused_runs:
+                    self.fail(f"{name} was refused, and is still with {about}")
+
+    def _check_lapsed(self, lease: Lease) -> None:
+        cluster = self.cluster
+        query = next(each for each in cluster.queries if each.name == lease.consumer)
+        if query.incarnation != lease.incarnation:
+            return  # a run before
+        if query.is_connected:
+            self.fail(f"{query.name} lives, and was given up")
+        dead_ms = cluster.clock.elapsed_ms - query.dead_since_ms
+        if dead_ms < lease_ms_left(cluster.setting.lease_ms):
+            self.fail(f"{query.name} was given up after {dead_ms} ms")
+        self._gone(query)
+
+    def _gone(self, query: Query) -> None:
+        """Others may get what it had, if the broker does not know of its acknowledgement."""
+        query.given_up.add(query.incarnation)
+        if query.is_in_batch:
+            self.late.add((query.name, query.checkpoint.last))
+        for message in [each for each, owner in self.owner.items() if owner[0] is query]:
+            if not self._is_acknowledged(message):
+                del self.owner[message]
+
+    def _check_letters(self) -> None:
+        letters = self.cluster.place.letters
+        for message in letters:
+            if message not in self.cluster.poison:
+                self.fail(f"{message} is a dead letter, and ended no query")
+        if len(set(letters)) < len(letters):
+            self.fail(f"a dead letter was copied twice: {letters}")
+
+    def _is_subscribed(self, about: TopicPartition) -> bool:
+        state = self.states.get(about)
+        return state is not None and "s" in state.subscriptions
+
+    def _is_acknowledged(self, message: Message) -> bool:
+        about, ledger_id, entry_id, index = message
+        state = self.states.get(about)
+        subscription = state and state.subscriptions.get("s")
+        if not subscription:
+            return False
+        return subscription.cursor.contains(Position(ledger_id, entry_id), index)
+
+
+def lease_ms_left(lease_ms: int) -> int:
+    """How long a consumer has at least from its death on, which may come before a renewal."""
+    return lease_ms - lease_ms // RENEWALS
