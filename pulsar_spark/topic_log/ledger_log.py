@@ -123,9 +123,8 @@ class TopicState:
         for file in commit.forgotten:
             del self.tombstones[file]
         self._forget_inactive(commit)
-        for partition in {each.partition for each in (*commit.ledgers, *commit.moved)}.union(
-            checked.trims
-        ):
+        changed = {*checked.trims, *(each.partition for each in commit.ledgers)}
+        for partition in changed.union(each.partition for each in commit.moved):
             self._partitions[partition].show()
 
     def _check_header(self, commit: Commit) -> None:
