@@ -6,10 +6,8 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
@@ -321,19 +319,6 @@ def test_a_snapshot_is_the_state() -> None:
     check_state(again)
     with pytest.raises(CorruptFileError, match="number 6"):
         decode_snapshot(encode_snapshot(state), "t", "name", 8)
-
-
-def test_threads_that_ask_first_for_a_snapshots_ledgers_get_them() -> None:
-    data = encode_snapshot(topic_of(3_000))
-    for _ in range(5):
-        state, start = decode_snapshot(data, "t", "name", 3_000), Barrier(4)
-
-        def ask(partition: int, state: TopicState = state, start: Barrier = start) -> int:
-            start.wait()
-            return state.ledgers(partition)[-1].ledger_id
-
-        with ThreadPoolExecutor(4) as threads:
-            assert [*threads.map(ask, [0, 1, 0, 1])] == [2_998, 2_999, 2_998, 2_999]
 
 
 class Watched(HiddenMessages):
