@@ -37,8 +37,8 @@ soak: ## Kill publishers, readers, brokers and consumers 1,200 times: every flig
 flips: ## Flip every third bit, and cut every file everywhere: a named error or the same rows
 	./run python -m tests.connector.topic_log.flips
 
-simulate: ## Simulate a million schedules of the broker: make simulate SEED=1
-	./run python -m tests.simulation --schedules 1000000 $(if $(SEED),--seed $(SEED))
+simulate: ## Simulate a million schedules of the broker: make simulate SEED=1 SCHEDULES=250000
+	./run python -m tests.simulation --schedules $(or $(SCHEDULES),1000000) $(if $(SEED),--seed $(SEED))
 
 torture: ## Run 20,000 schedules of real readers, sinks and broker: make torture SEED=1
 	./run python -m tests.torture --schedules 20000 $(if $(SEED),--seed $(SEED))

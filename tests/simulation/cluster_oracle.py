@@ -16,7 +16,7 @@ from tests.simulation.place import Message
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
-    from tests.simulation.query import Query
+    from tests.simulation.query import Batch, Query
 
 
 class ClusterOracle:
@@ -30,11 +30,11 @@ class ClusterOracle:
         """Those of which each has to be acknowledged in the end."""
         self.done: set[Message] = set()
         """In a micro-batch that was committed."""
-        self.owner: dict[Message, tuple[Query, int]] = {}
+        self.owner: dict[Message, Batch] = {}
         """Who was given a message, in which micro-batch."""
         self.seen: dict[str, int] = {}
         """Topic -> of how many partitions its first subscriber knew."""
-        self.late: set[tuple[str, int]] = set()
+        self.late: set[Batch] = set()
         """Micro-batches that their consumer planned before it was given up."""
         self.refused_runs: set[tuple[str, int]] = set()
         self.offset: object = None
@@ -66,15 +66,15 @@ class ClusterOracle:
     def delivered(self, query: Query, number: int, rows: list[Message]) -> None:
         """A micro-batch reaches its user, perhaps again."""
         before = query.checkpoint.batches.setdefault(number, rows)
-        if (query.name, number) in self.late or query.was_given_up:
+        batch = query.batch(number)
+        if batch in self.late or query.was_given_up:
             return  # it did not know yet that others have what it holds
         if rows != before:
             self._check_withheld(query, number, rows, before)
         for message in rows:
-            owner = self.owner.setdefault(message, (query, number))
-            if owner != (query, number):
-                self.fail(f"{message} came to {query.name} in batch {number}, and was with "
-                          f"{owner[0].name} in batch {owner[1]}")  # fmt: skip
+            owner = self.owner.setdefault(message, batch)
+            if owner != batch:
+                self.fail(f"{message} came in {batch}, and had come in {owner}")
 
     def committed(self, rows: Iterable[Message]) -> None:
         self.done.update(rows)
@@ -161,8 +161,8 @@ class ClusterOracle:
         """Others may get what it had, if the broker does not know of its acknowledgement."""
         query.given_up.add(query.incarnation)
         if query.is_in_batch:
-            self.late.add((query.name, query.checkpoint.last))
-        for message in [each for each, owner in self.owner.items() if owner[0] is query]:
+            self.late.add(query.batch(query.checkpoint.last))
+        for message in [each for each, owner in self.owner.items() if owner[0] == query.name]:
             if not self._is_acknowledged(message):
                 del self.owner[message]
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 Offset = dict[str, Any]
+Batch = tuple[str, int, int]
+"""Whose, of which of its checkpoints, its number there."""
 
 
 @dataclass
@@ -54,8 +56,8 @@ class Query:
         self.given = {**given, "consumerName": name} | ({"topics": topics} if topics else {})
         self.checkpoint = Checkpoint()
         self.reader: SubscriptionStreamReader | None = None
-        self.lost = 0
-        """How often it has lost its checkpoint."""
+        self.lives = 1
+        """How many checkpoints it has had."""
         self.dead_since_ms = 0
         self.incarnation = -1
         """Of the run that subscribed last."""
@@ -69,6 +71,9 @@ class Query:
     @property
     def is_in_batch(self) -> bool:
         return self.checkpoint.last > self.checkpoint.committed
+
+    def batch(self, number: int) -> Batch:
+        return self.name, self.lives, number
 
     @property
     def is_connected(self) -> bool:
@@ -101,7 +106,7 @@ class Query:
         """Its checkpoint is lost."""
         self.kill()
         self.checkpoint = Checkpoint()
-        self.lost += 1
+        self.lives += 1
 
     def step(self) -> None:
         """Plan and log a micro-batch, or run and commit the one that is logged."""
