@@ -19,12 +19,7 @@ from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.protocol.policies import MultiplierRedeliveryBackoff
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.selectors.sticky_key_selector import HashRange, check_sticky_ranges
-from pulsar_spark.topic_name import (
-    MAX_PARTITIONS,
-    TopicName,
-    TopicPartition,
-    check_subscription_name,
-)
+from pulsar_spark.topic_name import TopicName, TopicPartition, check_subscription_name
 
 MOST_COUNT: Final = (1 << 63) - 1
 """The highest of Java's longs, which stands for «no limit» in many configurations."""
@@ -118,7 +113,7 @@ def _object(value: object) -> Mapping[str, Any]:
 
 def _message_id(value: str) -> MessageId:
     found = MessageId.parse(value)
-    _within(found.partition, -1, MAX_PARTITIONS - 1)
+    _within(found.partition, -1, MOST_COUNT)
     return found
 
 

@@ -25,7 +25,7 @@ from pulsar_spark.positions.position_map import PositionMap
 from tests.torture.oracle import ViolationError
 from tests.torture.world import run_schedule
 
-MOST_SCHEDULES = 100
+MOST_SCHEDULES = 250
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

@@ -23,6 +23,7 @@ from pulsar_spark.errors import (
     BrokerFencedError,
     ConsumerBusyError,
     ConsumerReplacedError,
+    FileReclaimedError,
     StaleCheckpointError,
 )
 from pulsar_spark.protocol.commands import CreateSubscription
@@ -235,6 +236,9 @@ class World:
             self.kill(query)
         except InjectedError as error:
             self.note(f"{query.name} fails: {error.message}")
+            self.kill(query)
+        except FileReclaimedError:
+            self.note(f"{query.name} stood still for too long")
             self.kill(query)
         except (ConsumerBusyError, ConsumerReplacedError, BrokerAbsentError) as error:
             self.note(f"{query.name} gives up: {type(error).__name__}")
