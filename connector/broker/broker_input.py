@@ -180,9 +180,9 @@ def _whole_state(ledger: ManagedLedger, partition: int, last: int, *, heard: boo
     whole = Commit(last, "", 0, settings=state.settings)
     if partition >= state.partitions:
         return whole
+    there = state.ledgers(partition)  # first: another thread may add to them
     since = ledger.commits(last + 1, state.number) or ()
     newer = {each.ledger_id for commit in since for each in commit.ledgers}
-    there = state.ledgers(partition)
     ledgers = tuple(each for each in there if each.ledger_id not in newer)
     hidden = state.partition(partition).hidden.of(each.ledger_id for each in ledgers)
     compacted = state.partition(partition).compacted

@@ -47,8 +47,6 @@ MICRO_BATCHES: Final = 6
 """In so many a whole year is published, and read."""
 WORK_FOLDER: Final = "_demo"
 """Beside the topics while a run is under way: a folder of its topic's name, with its files."""
-_OLD_FILES: Final = ("input", "input.unfinished", "checkpoints", "read", "lock", "run.json")
-"""What an older version had directly in the work folder; the last says that it was at work."""
 POLL_S: Final = 0.25
 """Between two looks at a query's progress."""
 
@@ -106,7 +104,6 @@ class Demo:
     @staticmethod
     def begun(root: Path, say: Say) -> Demo:
         """The run that was stopped in that root, or a new one."""
-        _remove_older_run(root / WORK_FOLDER, say)
         present = {each.local_name for each in Root(str(root), {}).find("public", "default")}
         for stopped in sorted(root.glob(f"{WORK_FOLDER}/{TOPIC}*")):
             if not (stopped.is_dir() and re.fullmatch(rf"{TOPIC}(-\d+)?", stopped.name)):
@@ -236,25 +233,6 @@ class Demo:
 
     def _heading(self, text: str) -> None:
         self.say(f"\n{text}\n{'-' * len(text)}")
-
-
-def _remove_older_run(folder: Path, say: Say) -> None:
-    """Remove what a run of an older version left, which this version can't go on with."""
-    if not (folder / _OLD_FILES[-1]).is_file():
-        return
-    (folder / "lock").touch()
-    with locked(folder / "lock"):
-        for each in map(folder.joinpath, _OLD_FILES):
-            if each.is_dir():
-                shutil.rmtree(each)
-            else:
-                each.unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
-    say(
-        "A demo of an older version was stopped here before its end. Its work files are removed; a "
-        "topic that it had begun stays, incomplete; this run begins anew."
-    )
 
 
 def write_flights(folder: Path, months: int = 12) -> int:

@@ -54,16 +54,16 @@ class PartitionChunks:
 
     def known(self) -> ChunkedMessages | None:
         """The chunked messages as of the ledger's state; None if there never were any."""
-        chunks = self._ledger.state.partition(self._partition).chunks
-        if not chunks:
+        ledgers = self._ledger.ledgers(self._partition)  # first: chunks come before their ledger
+        told = list(self._ledger.state.partition(self._partition).chunks.items())
+        if not told:
             return self._known
-        told = list(chunks.items())  # before the ledgers: a refresh may add to both
         known = self._known = self._known or ChunkedMessages(self._limits)
-        ledgers, given_up = self._ledger.ledgers(self._partition), known.given_up
+        given_up = known.given_up
         if told[-1][0] > known.last_ledger_id:
             for ledger_id, runs in told:
-                if ledger_id > known.last_ledger_id:
-                    known.add(ledger_id, runs, ledgers.of_id(ledger_id).min_publish_time_ms)
+                if ledger_id > known.last_ledger_id and (ledger := ledgers.get(ledger_id)):
+                    known.add(ledger_id, runs, ledger.min_publish_time_ms)
         if known.given_up > given_up:
             _log.warning(
                 "%s chunked messages of %s, partition %s, were never completed, and are left out",

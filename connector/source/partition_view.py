@@ -49,7 +49,8 @@ class PartitionView:
         self._reads_compacted = compacted
         self._is_consumers = options.has("subscriptionName")
         self._fail = bool(options["failOnDataLoss"])
-        self._seen = -1, (LedgerList(), NOTHING)
+        self._seen_of: tuple[LedgerList, CompactedLedgers] | None = None
+        self._seen = LedgerList(), NOTHING
 
     @property
     def ledgers(self) -> LedgerList:
@@ -161,19 +162,19 @@ class PartitionView:
         return self.ledger.state.partition(self.about.partition).compacted
 
     def _see(self) -> tuple[LedgerList, PositionSet]:
-        """(`ledgers`, `removed`); those of a compacted partition once for each state of the log."""
-        compacted, ledgers = self._compacted, self.ledger.ledgers(self.about.partition)
+        """(`ledgers`, `removed`); those of a compacted partition once for each change of it."""
+        ledgers, compacted = self.ledger.ledgers(self.about.partition), self._compacted
         if compacted is None:
             return ledgers, NOTHING
-        number, seen = self._seen
-        if number != self.ledger.state.number:
+        before = self._seen_of
+        if before is None or before[0] is not ledgers or before[1] is not compacted:
+            self._seen_of = ledgers, compacted
             if self._is_consumers:
                 ledgers = compacted.with_log(ledgers)
-                seen = ledgers, compacted.removed_from(ledgers)
+                self._seen = ledgers, compacted.removed_from(ledgers)
             else:
-                seen = compacted.view(ledgers), compacted.removed
-            self._seen = self.ledger.state.number, seen
-        return seen
+                self._seen = compacted.view(ledgers), compacted.removed
+        return self._seen
 
 
 def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:

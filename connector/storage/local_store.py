@@ -242,6 +242,7 @@ def _link(temporary: str, full: str, *, durable: bool) -> bool:
     except FileExistsError:
         return False
     if durable:
+        _discard(temporary)  # so that the folder without it is what is made durable
         _sync(os.path.dirname(full))
     return True
 

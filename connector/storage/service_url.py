@@ -101,6 +101,11 @@ def _open(root: str, options: dict[str, str]) -> ObjectStore:
                 f"serviceUrl {root!r} has a part '.' or '..', which no object store follows: name "
                 "the place without it."
             )
+        if any(mark in root for mark in "?#"):
+            raise InvalidOptionError(
+                f"serviceUrl {root!r} has a '?' or '#', which is no part of a place: give options "
+                f"of the store as {STORAGE_PREFIX}NAME."
+            )
         return RemoteStore(root, _settings(url.scheme, options))
     if options:
         raise InvalidOptionError(

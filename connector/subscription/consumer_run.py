@@ -164,6 +164,7 @@ class ConsumerRun:
         """The messages of one partition to plan. DataLossError if granted messages were trimmed."""
         consumer, view = client.consumers[partition], self.topics.view(partition)
         while True:
+            ledgers = view.ledgers  # first: what a commit hides is there before its ledgers
             hidden = [
                 view.hidden.since(consumer.floor.ledger_id),
                 self._held_back(partition),
@@ -172,7 +173,7 @@ class ConsumerRun:
             if self._times is not None and not consumer.command.subscription_type.is_shared:
                 hidden.append(self._times.ahead(view, self._clock.wall_ms()))
             offered = consumer.offered(
-                start, view.ledgers, PositionSet.union_of(hidden), self.topics.end_of(partition),
+                start, ledgers, PositionSet.union_of(hidden), self.topics.end_of(partition),
                 view.removed,
             )  # fmt: skip
             trimmed = view.lost_up_to

@@ -98,8 +98,8 @@ class LedgerStore:
         Temporary files of killed writers go too, once they are that old.
         """
         self.ledger.refresh()
-        now_ms, graves = self.ledger.clock(), self.ledger.state.tombstones
-        due = [file for file, each in graves.items() if now_ms - each.since_ms >= self.grace_ms]
+        now_ms, graves = self.ledger.clock(), [*self.ledger.state.tombstones.items()]
+        due = [file for file, each in graves if now_ms - each.since_ms >= self.grace_ms]
         for file in due:
             self.ledger.store.delete(self._path(file))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
@@ -135,18 +134,15 @@ def _checksum(data: bytes | bytearray) -> int:
 
 def _rows(table: pa.Table) -> Callable[[int], LedgerInfo]:
     """Builds the ledgers; all turn into Python's values when the first is asked for."""
-    held = [table]
+    held: list[Any] = [table]
     del table
 
-    @cache
-    def values() -> list[tuple[Any, ...]]:
-        lists = (held[0].column(name).to_pylist() for name in _SCHEMA.names)
-        rows = list(zip(*lists, strict=True))
-        held.clear()
-        return rows
-
     def row(number: int) -> LedgerInfo:
-        *place, size_bytes, earliest, latest, due, sizes, length, crc32, digest = values()[number]
+        rows = held[0]
+        if isinstance(rows, pa.Table):  # two threads may find it, and turn it into the same
+            lists = (rows.column(name).to_pylist() for name in _SCHEMA.names)
+            rows = held[0] = list(zip(*lists, strict=True))
+        *place, size_bytes, earliest, latest, due, sizes, length, crc32, digest = rows[number]
         batch_sizes = BatchSizes(tuple(zip(sizes[::2], sizes[1::2], strict=True)))
         seal = None if length is None else FileSeal(length, crc32)
         given = [*place, batch_sizes, size_bytes, earliest, latest, due, seal, digest]

@@ -7,7 +7,6 @@ powers of two of ledger and entry), so a change in it changes only the shards ar
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from pulsar_spark.positions.cursor import CURSOR_FORMAT, Cursor, serialized
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.records.stored_data import inflate, parse_json
-from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.records.stored_record import StoredFormat, canonical_json
 
 SHARD_FORMAT: Final = StoredFormat(
     "A shard of the broker's state",
@@ -49,7 +48,7 @@ class ShardWriter:
 
     def put_value(self, key: str, value: Any) -> None:
         """Add plain values, as canonical JSON, in as many shards as it takes."""
-        data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        data = canonical_json(value)
         self.put_bytes(key, data if len(data) < INLINE_BYTES * 4 else zlib.compress(data, 1))
 
     def put_bytes(self, key: str, data: bytes) -> None:

@@ -8,6 +8,7 @@ and times are in milliseconds. Follows Kafka's `ConfigDef.Type`.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -90,18 +91,30 @@ def message_ids(*words: str) -> Kind:
         try:
             ids = {
                 TopicPartition(str(TopicName.parse(topic)), int(partition)): str(given)
-                for topic, partitions in parse_json(value).items()
-                for partition, given in partitions.items()
+                for topic, partitions in _object(parse_json(value)).items()
+                for partition, given in _object(partitions).items()
             }
             for about, given in ids.items():
                 number = -1 if given in words else MessageId.parse(given).partition
                 if number not in (-1, about.partition):
                     raise InvalidOptionError(f"{given} is an id of partition {number}")
-        except (ValueError, AttributeError, TypeError) as error:
+        except ValueError as error:
             raise InvalidOptionError(getattr(error, "message", str(error))) from error
         return ids
 
     return Kind(parse, f"{', '.join(words)}, or JSON of message ids by topic and partition")
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidOptionError(f"{json.dumps(value)} is no JSON object, such as {{}}")
+    return value
+
+
+def _message_id(value: str) -> MessageId:
+    found = MessageId.parse(value)
+    _within(found.partition, -1, MOST_COUNT)
+    return found
 
 
 def _pattern(value: str) -> str:
@@ -193,6 +206,6 @@ TOPIC_NAMES: Final = Kind(_topic_names, "topic names, separated by commas")
 PATTERN: Final = Kind(_pattern, "a regular expression")
 IMPORT_PATH: Final = Kind(_import_path, "package.module:function")
 SUBSCRIPTION_NAME: Final = Kind(_subscription_name, "a name")
-MESSAGE_ID: Final = Kind(MessageId.parse, "a message id, such as 7:12:0:3")
+MESSAGE_ID: Final = Kind(_message_id, "a message id, such as 7:12:0:3")
 HASH_RANGES: Final = Kind(_hash_ranges, "ranges, such as 0-999,2000-65535")
 BACKOFF: Final = Kind(_backoff, "shortest and longest delay and a factor, such as 1s,60s,2")

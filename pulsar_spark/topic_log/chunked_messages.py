@@ -188,21 +188,15 @@ class ChunkedMessages:
 
         An incomplete message stays if it was begun at `begun_since_ms` or later.
         """
-        held = [(each.parts, each.position.ledger_id) for each in self._messages.values()]
+        trimmed = frozenset(gone)
         pending = (each for each in self._pending.values() if each.since_ms >= begun_since_ms)
-        held += [(each.parts, -1) for each in pending]
-        groups = [({part.ledger_id for part in parts}, last) for parts, last in held]
-        stays: set[int] = set()
-        while True:
-            more = {
-                ledger_id
-                for its, last in groups
-                if last in stays or last not in gone
-                for ledger_id in its.intersection(gone)
-            }
-            if more <= stays:
-                return frozenset(stays)
-            stays |= more
+        stays = {part.ledger_id for each in pending for part in each.parts}
+        # From the last message on: what keeps a ledger ends in it, or in a later one.
+        for message in reversed(self._messages.values()):
+            last = message.position.ledger_id
+            if last in stays or last not in trimmed:
+                stays.update(part.ledger_id for part in message.parts)
+        return trimmed & stays
 
     def _advance(self, ledger_id: int, run: ChunkRun, now_ms: int) -> ChunkedMessage | None:
         """Take in a run of chunks; the message that it completes, if it does."""

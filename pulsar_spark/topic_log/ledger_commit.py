@@ -164,8 +164,11 @@ def _commit_of(record: Mapping[str, Any]) -> Commit:
 
 def ledger_to_json(ledger: LedgerInfo) -> dict[str, Any]:
     """The JSON of one of a commit's ledgers."""
-    values = ((name, getattr(ledger, name), write) for name, (_, write) in _LEDGER.items())
-    record = {name: write(value) for name, value, write in values if value is not None}
+    record = {
+        name: write(value)
+        for name, (_, write) in _LEDGER.items()
+        if (value := getattr(ledger, name)) is not None
+    }
     return {"id": ledger.ledger_id, **record}
 
 

@@ -104,7 +104,10 @@ class TopicState:
         self.apply_checked(self.checked(commit))
 
     def apply_checked(self, checked: CheckedCommit) -> None:
-        """Apply what `checked` gave, on the same state."""
+        """Apply what `checked` gave, on the same state.
+
+        Other threads see the ledgers change last, when all that is said of them is there.
+        """
         commit = checked.commit
         self._apply_header(commit)
         for ledger in commit.ledgers:
@@ -120,6 +123,9 @@ class TopicState:
         for file in commit.forgotten:
             del self.tombstones[file]
         self._forget_inactive(commit)
+        changed = {*checked.trims, *(each.partition for each in commit.ledgers)}
+        for partition in changed.union(each.partition for each in commit.moved):
+            self._partitions[partition].show()
 
     def _check_header(self, commit: Commit) -> None:
         if commit.number != self.number + 1:
@@ -302,7 +308,6 @@ class TopicState:
                 part.trimmed_up_to = max(part.trimmed_up_to, ledger.last)
                 part.chunks.pop(ledger.ledger_id, None)
                 part.sequences.trim(ledger.ledger_id)
-                part.hidden.trim(ledger.ledger_id)
                 self._release(ledger.file, commit.timestamp_ms)
             stop, holes = len(part.column.ids), set(places)
             if holes == set(range(part.start, part.start + len(places))):
@@ -311,6 +316,7 @@ class TopicState:
                     continue
                 holes = set()
             part.column = part.column.copy(part.start, stop, dict.fromkeys(holes))
+            part.hidden = part.hidden.without_others(part.column.ids)
             part.start = 0
 
     def _compact(self, commit: Commit, compacted: Mapping[int, CompactedLedgers]) -> None:

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 from pulsar_spark.positions.cursor import Cursor
@@ -33,47 +32,55 @@ from pulsar_spark.topic_log.sequence_ranges import PublishedSequences
 class HiddenMessages:
     """The messages of one partition that readers leave out. Only asked for by ledger.
 
-    A snapshot's cursors are read when somebody asks first.
+    It only grows, so threads may look while one adds. A snapshot's cursors are read when somebody
+    asks first.
     """
 
     stored: Sequence[Any] = ()
     """Cursors as JSON, from a snapshot; empty once they were read."""
-    _by_ledger: dict[int, PositionSet] = field(default_factory=dict)
-    """By ascending ledger id."""
+    _held: list[tuple[dict[int, PositionSet], list[int]]] = field(default_factory=list)
+    """First: by ledger id, and these ids, ascending. Others are of threads that came second."""
 
     def add(self, messages: PositionSet) -> None:
-        """Hide these messages, of ledgers that are new."""
-        self._read().update(_by_ledger(messages))
-
-    def trim(self, ledger_id: int) -> None:
-        self._read().pop(ledger_id, None)
+        """Hide these messages, of ledgers behind all others."""
+        by_ledger, ledger_ids = self._read()
+        by_ledger.update(_by_ledger(messages))
+        ledger_ids += messages.ledger_ids
 
     def of(self, ledger_ids: Iterable[int]) -> PositionSet:
         """The hidden messages in these ledgers."""
-        held = self._read()
+        held, _ = self._read()
         return PositionSet.union_of(held[each] for each in ledger_ids if each in held)
 
     def since(self, ledger_id: int) -> PositionSet:
-        """The hidden messages in that ledger and all behind it."""
-        ledger_ids = tuple(self._read())  # at one instant: another thread may add meanwhile
-        return self.of(ledger_ids[bisect_left(ledger_ids, ledger_id) :])
+        """The hidden messages in that ledger and all behind it; costs these."""
+        held, ledger_ids = self._read()
+        later = ledger_ids[bisect_left(ledger_ids, ledger_id) :]
+        return PositionSet.union_of(held[each] for each in later)
 
-    def _read(self) -> dict[int, PositionSet]:
-        # Two threads may do this at once, with the same result.
-        if stored := self.stored:
-            sets = (Cursor.from_json_value(value).individually_deleted for value in stored)
-            held = chain.from_iterable(map(_by_ledger, sets))
-            self._by_ledger = dict(sorted(held, key=itemgetter(0)))
+    def without_others(self, ledger_ids: Iterable[int]) -> HiddenMessages:
+        """The hidden messages of these ledgers, by ascending id, to be added to."""
+        held, _ = self._read()
+        kept = {each: held[each] for each in ledger_ids if each in held}
+        return HiddenMessages(_held=[(kept, [*kept])])
+
+    def _read(self) -> tuple[dict[int, PositionSet], list[int]]:
+        if not self._held:
+            sets = (Cursor.from_json_value(value).individually_deleted for value in self.stored)
+            found = dict(chain.from_iterable(map(_by_ledger, sets)))
+            self._held.append((found, sorted(found)))
             self.stored = ()
-        return self._by_ledger
+        return self._held[0]
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """The ledgers of one partition: the places start to stop of a column that only grows."""
+    """The ledgers of one partition: from the place `start` on, of a column that only grows."""
 
     column: LedgerColumn = field(default_factory=LedgerColumn)
     start: int = 0
+    ledgers: LedgerList = field(default_factory=LedgerList)
+    """Those of now; later commits don't change the list, but put another in its place."""
     messages: int = 0
     size_bytes: int = 0
     trimmed_up_to: Position = EARLIEST
@@ -86,10 +93,9 @@ class PartitionState:
     removed: LedgerSum = field(default_factory=LedgerSum)
     """The sum of trimmed ledgers: with that of `ledgers` it makes `published`."""
 
-    @property
-    def ledgers(self) -> LedgerList:
-        """Those of now; later commits don't change the list."""
-        return LedgerList.window(self.column, self.start, len(self.column.ids))
+    def show(self) -> None:
+        """Let all see the column as it is: the last step of a commit, for other threads' sake."""
+        self.ledgers = LedgerList.window(self.column, self.start, len(self.column.ids))
 
     @property
     def compacted_files(self) -> set[str]:
@@ -152,7 +158,8 @@ class PartitionState:
             if producer not in told and producer not in sequences.floors:
                 sequences.raise_floor(producer, sequence_id)
         return PartitionState(
-            column, 0, int(value["messages"]), int(value["size_bytes"]),
+            column, 0, LedgerList.window(column, 0, len(column.ids)),
+            int(value["messages"]), int(value["size_bytes"]),
             Position.parse(value["trimmed_up_to"]), HiddenMessages(value["hidden"]),
             chunks=chunks_from_json(value.get("chunks", {})),
             sequences=sequences,

@@ -98,39 +98,6 @@ def test_what_else_lies_in_the_work_folder_is_no_run_and_stays(tmp_path: Path) -
     assert not begun.folder.exists()
 
 
-def older_run(folder: Path) -> None:
-    """What a run of an older version left when it was stopped."""
-    for name in ("input", "checkpoints/publish"):
-        (folder / name).mkdir(parents=True)
-    (folder / "lock").touch()
-    (folder / "run.json").write_text('{"root": "/anywhere", "topic": "flights"}')
-
-
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_run_of_an_older_version_is_cleaned_up_and_its_topic_stays(
-    tmp_path: Path, begun: bool
-) -> None:
-    older_run(tmp_path / "_demo")
-    if begun:
-        Root(str(tmp_path), {}).create(TopicName.parse("flights"), 4)
-    said: list[str] = []
-    demo = Demo.begun(tmp_path, said.append)
-    assert demo.topic == ("flights-2" if begun else "flights")
-    assert said[0].startswith("A demo of an older version was stopped here before its end.")
-    assert [each.name for each in (tmp_path / "_demo").iterdir()] == [demo.topic]
-    assert len(list(Root(str(tmp_path), {}).find("public", "default"))) == begun
-
-
-def test_a_run_of_an_older_version_that_is_at_work_is_left_alone(tmp_path: Path) -> None:
-    older_run(tmp_path / "_demo")
-    with (
-        demo.locked(tmp_path / "_demo" / "lock"),
-        pytest.raises(InvalidOptionError, match="Another demo is at work"),
-    ):
-        run_demo(tmp_path, print)
-    assert (tmp_path / "_demo" / "input").exists()
-
-
 def test_an_error_of_a_run_is_not_taken_for_another_run(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError, match="the run's own"), demo.locked(tmp_path):
         raise BlockingIOError("the run's own")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.connector.system.lease import Lease
+from pulsar_spark.hosting.broker_rows import ASIDE
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.positions.position import LATEST
 from pulsar_spark.protocol.commands import Seek
@@ -66,6 +67,8 @@ class Delivery:
 class Asked:
     """A seek or a rejection, from when it was asked for until the broker had done it."""
 
+    place: tuple[str, int]
+    """Topic, partition."""
     at: int
     commands: int = FOREVER
     """Where `__commands` ended behind it; not known of what was killed on the way."""
@@ -73,15 +76,13 @@ class Asked:
     not_before_ms: int = 0
     """Of a rejection: when the delay that it asked for is over, by whatever clock is ahead."""
     seek: Seek | None = None
-    partitions: frozenset[tuple[str, int]] = frozenset()
-    """Of a seek: those that were told."""
 
     def overlaps(self, since: int, until: int) -> bool:
         return self.at <= until and self.done >= since
 
     def passes(self, each: Stored, last_earlier: Id | None) -> bool:
         """Whether a seek leaves a message behind that was there when it was done."""
-        if self.seek is None or each.id[:2] not in self.partitions:
+        if self.seek is None or each.id[:2] != self.place:
             return False
         if self.seek.timestamp_ms is None:
             return self.seek.position == LATEST
@@ -248,11 +249,17 @@ class Oracle:
                 followed.claimed.add(which)
             if row["ack_type"] != "Individual":
                 due_ms = self.world.clock.elapsed_ms + (row.get("delay_ms") or 0)
-                rejected = Asked(at, not_before_ms=due_ms - self.world.most_ahead_ms)
+                rejected = Asked(which[:2], at, not_before_ms=due_ms - self.world.most_ahead_ms)
                 followed.rejected[which].append(rejected)
                 asked.append(rejected)
                 followed.ordered = False
         return asked
+
+    def latest_is_now(self, partitions: int) -> None:
+        """What is there need not be delivered, but of the partitions that a topic grew by."""
+        self.look()
+        for followed in self.followed.values():
+            followed.passed |= {each for each in self.stored if each[1] < partitions}
 
     def gone(self, consumer: Consumer) -> None:
         """What it had may be delivered again."""
@@ -271,9 +278,8 @@ class Oracle:
     def sought(
         self, subscription: str, commands: int, seek: Seek, partitions: Iterable[tuple[str, int]]
     ) -> None:
-        followed = self.followed[subscription]
-        asked = Asked(self.now(), commands, seek=seek, partitions=frozenset(partitions))
-        followed.sought.append(asked)
+        followed, at = self.followed[subscription], self.now()
+        followed.sought += [Asked(place, at, commands, seek=seek) for place in partitions]
         followed.ordered = False
 
     def delivered(self, consumer: Consumer, number: int, rows: Iterable[Message], run: Run) -> None:
@@ -377,16 +383,23 @@ class Oracle:
 
     def turned(self, broker: EmbeddedBroker) -> None:
         """The broker has made a batch."""
-        self._check_states(broker)
-        self._follow_consumers(broker)
-        self.look()
+        self.begun_anew(broker)
+        aside = {(row.topic, row.partition) for row in broker.done if row.kind == ASIDE}
+        aside |= {(each.topic, each.partition) for each in broker.offset.aside}
         for followed in self.followed.values():
             rejected = [each for asked in followed.rejected.values() for each in asked]
             for each in (*followed.sought, *rejected):
-                if each.done == FOREVER and broker.offset.commands >= each.commands:
+                taken_in = broker.offset.commands >= each.commands and each.place not in aside
+                if each.done == FOREVER and taken_in:
                     each.done = self.now()
                     self._pass(followed, each)
         self._check_trimmed()
+
+    def begun_anew(self, broker: EmbeddedBroker) -> None:
+        """It has perhaps repeated a batch. What that had set aside it says at its first turn."""
+        self._check_states(broker)
+        self._follow_consumers(broker)
+        self.look()
 
     def _pass(self, followed: Followed, asked: Asked) -> None:
         """A seek is done: what was there before may be left behind, and nothing else."""
@@ -410,7 +423,7 @@ class Oracle:
                 except AssertionError as error:
                     self.fail(f"the broker of {key} holds {error}")
         for row in broker.done:
-            if row.kind == "aside" and b"schedule" not in row.data:
+            if row.kind == ASIDE and b"schedule" not in row.data:
                 self.fail(f"{row.topic}-{row.partition} was set aside: {row.data.decode()}")
 
     def _follow_consumers(self, broker: EmbeddedBroker) -> None:

@@ -29,11 +29,14 @@ from pulsar_spark.options.options import Scope
 from tests.connector.reading import Batch, Message, Offset, Run, through_json
 from tests.connector.topics import options_of
 from tests.torture.oracle import id_of
+from tests.torture.place import Killed
 
 if TYPE_CHECKING:
     from tests.torture.world import World
 
 Rows = list[dict[str, Any]]
+POISON = b"poison"
+"""Begins a value that ends every query of `s` that reads it."""
 
 ACK_TYPES = {
     "topic": (pa.string(), StringType()),
@@ -219,6 +222,8 @@ class Consumer(Query):
         self.planned_at.setdefault(number, oracle.now())
         oracle.begun(self, number)
         rows = run.read(batch)
+        if self.subscription == "s" and any(row["value"].startswith(POISON) for row in rows):
+            raise Killed(self.name)
         yield "read"
         oracle.delivered(self, number, rows, run)
         yield "delivered"

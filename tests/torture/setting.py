@@ -42,6 +42,10 @@ class Setting:
     """A broker may have a rival, or an old copy of its checkpoint."""
     grows_unseen: bool
     """Consumers subscribe at Latest, then topics grow, then the broker looks for the first time."""
+    starts_anew: bool
+    """They lose their checkpoints in between, and something is published."""
+    poison: bool
+    """Some messages end every query that reads them, until they are dead letters."""
 
     def consumer_options(self, number: int) -> dict[str, Any]:
         """`number` tells them apart."""
@@ -94,13 +98,14 @@ def drawn_setting(lots: Lots) -> Setting:
         options["receiverQueueSize"] = lots.draw_from((2, 5, 20))
     if kind == "Key_Shared" and lots.one_in(6):
         options["allowOutOfOrderDelivery"] = "true"
-    grows_unseen = lots.one_in(4)
+    grows_unseen, starts_anew = lots.one_in(4), lots.one_in(2)
+    poison = "maxRedeliverCount" in options and lots.one_in(2)
     return Setting(
         kind, ("t", "u") if lots.one_in(3) else ("t",), lots.draw_from((1, 1, 2, 3)),
         1 if kind == "Exclusive" and not lots.one_in(3) else lots.draw(1, 3),
         lots.one_in(3), calm, manual, verdicts, lots.one_in(2), options,
         _policies(lots, chunks), lease_ms, lots.one_in(2), chunks, lots.one_in(4),
-        grows_unseen,
+        grows_unseen, starts_anew, poison,
     )  # fmt: skip
 
 

@@ -9,20 +9,23 @@ from typing import Any
 import pytest
 
 from pulsar_spark.broker import retention, topic_subscriptions
+from pulsar_spark.connector.broker import broker_source
 from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
 from pulsar_spark.connector.sink import publishing, stream_writer
 from pulsar_spark.connector.subscription import subscription_client
 from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
+from pulsar_spark.connector.subscription.withheld import WithheldBatches
 from pulsar_spark.connector.system.lease import LeaseWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.dispatchers import dispatcher_sticky_key
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
+from pulsar_spark.planning.suspect_messages import SuspectMessages
 from pulsar_spark.positions.position import LATEST, Position
 from pulsar_spark.positions.position_map import PositionMap
 from tests.torture.oracle import ViolationError
 from tests.torture.world import run_schedule
 
-MOST_SCHEDULES = 100
+MOST_SCHEDULES = 250
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -80,6 +83,18 @@ def subscribes_nobody_to_new_partitions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerStreamReader, "_grown", grown)
 
 
+def sees_no_growth_behind_a_subscriber(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(broker_source, "_partitions_seen", lambda _: None)
+
+
+def withholds_no_batch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WithheldBatches, "_count", lambda *_: 0)
+
+
+def forgets_what_it_withheld(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WithheldBatches, "behind", lambda *_: SuspectMessages())
+
+
 def goes_on_with_another_ack_mode(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubscriptionStreamReader, "_check_checkpoint", lambda *_: None)
 
@@ -94,6 +109,9 @@ def redelivers_before_the_delay_is_over(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    sees_no_growth_behind_a_subscriber,
+    withholds_no_batch,
+    forgets_what_it_withheld,
     subscribes_nobody_to_new_partitions,
     goes_on_with_another_ack_mode,
     seeks_to_the_end_whatever_the_time,

@@ -8,8 +8,8 @@ from tests.torture import __main__ as command
 from tests.torture.oracle import ViolationError
 from tests.torture.world import run_schedule
 
-SCHEDULES = 12
-A_BLOCK = 2
+SCHEDULES = 24
+A_BLOCK = 4
 
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, A_BLOCK))

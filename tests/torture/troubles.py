@@ -76,7 +76,7 @@ def much_time_passes(world: World) -> None:
 def a_checkpoint_is_lost(world: World) -> None:
     consumer = _any(world)
     world.kill(consumer)
-    _lose_checkpoint(world, consumer)
+    lose_checkpoint(world, consumer)
 
 
 def it_acknowledges_otherwise(world: World) -> None:
@@ -97,7 +97,7 @@ def it_acknowledges_otherwise(world: World) -> None:
             world.oracle.fail(f"{consumer.name} changed its ackMode and kept its checkpoint")
     consumer.given = changed
     world.oracle.followed[consumer.subscription].ordered = False
-    _lose_checkpoint(world, consumer)
+    lose_checkpoint(world, consumer)
 
 
 _MANUAL = ("ackMode", "negativeAckRedeliveryDelay", "ackTimeout")
@@ -208,7 +208,7 @@ def the_disk_is_full(world: World) -> None:
     world.note("the disk is full")
 
 
-def _lose_checkpoint(world: World, consumer: Consumer) -> None:
+def lose_checkpoint(world: World, consumer: Consumer) -> None:
     world.oracle.gone(consumer)
     consumer.lost += 1
     consumer.checkpoint = Checkpoint(f"{consumer.name}-query-{consumer.lost}")

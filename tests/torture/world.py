@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -23,22 +23,26 @@ from pulsar_spark.errors import (
     BrokerFencedError,
     ConsumerBusyError,
     ConsumerReplacedError,
+    FileReclaimedError,
     StaleCheckpointError,
 )
 from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Message
 from tests.simulation.lots import Lots
-from tests.torture.memory import decoding_once
-from tests.torture.oracle import Followed, Oracle, ViolationError, id_of, is_dead_letter
+from tests.torture.memory import PARQUET_EVERY, decoding_once
+from tests.torture.oracle import Followed, Oracle, ViolationError, is_dead_letter
 from tests.torture.place import ADMIN, InjectedError, Killed, SharedClock, TroubledStore
-from tests.torture.queries import Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
+from tests.torture.queries import POISON, Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
 from tests.torture.setting import Setting, drawn_setting
-from tests.torture.troubles import GENTLE, TROUBLES, grow
+from tests.torture.troubles import GENTLE, TROUBLES, grow, lose_checkpoint
 
 STARTED_MS = 1_700_000_000_000
 CHECKPOINT = "_broker/broker"
 BROKER = "broker"
+EVENTS = 60
+"""Of a schedule, a quarter of them troubles: twice as many that are half as dense find less a
+second, as mutants show."""
 MOST_ROUNDS = 150
 """Of the end, in which nothing goes wrong any more."""
 
@@ -84,10 +88,11 @@ class World:
             value = f"m{next(self._messages)}"
             if lots.one_in(8):
                 value += "x" * 60
+            poison = POISON if setting.poison and lots.one_in(16) else b""
             row = {
                 "topic": lots.draw_from(self.topics),
                 "key": None if lots.one_in(4) else f"k{lots.draw(0, 4)}",
-                "value": value.encode(),
+                "value": poison + value.encode(),
                 "deliver_at": None,
             }
             if setting.delays and lots.one_in(5):
@@ -145,25 +150,37 @@ class World:
             self._join(f"c{number}", "s", setting.consumer_options(number))
         if setting.has_witness:
             self._join("w0", "w", setting.witness_options())
-        if setting.grows_unseen:
-            self._subscribe_before_anybody_looks()
         for number in range(2 if self.lots.one_in(3) else 1):
             publisher = f"p{number}"
             self.publishers[publisher] = Publisher(
                 self, publisher, setting.publisher_options(self.lots)
             )
+        if setting.grows_unseen:
+            self._turning = True  # nobody looks
+            self._subscribe_before_anybody_looks()
+            self._turning = False
+            self.oracle.latest_is_now(setting.partitions)
         while self.turn():
             pass
 
     def _subscribe_before_anybody_looks(self) -> None:
         """All consumers subscribe, at Latest; the topics grow before the broker's first look."""
-        for consumer in self.consumers.values():
-            self.start(consumer)
-            for _ in range(12):
-                if consumer.is_running and consumer.stage != "idle":
-                    self.step(consumer)
+        self._start_all(self.consumers, "idle")
         for topic in self.topics:
             grow(self, topic)
+        if self.setting.starts_anew:
+            for consumer in self.consumers.values():
+                self.kill(consumer)
+                lose_checkpoint(self, consumer)
+            self._start_all(self.publishers, "committed")
+            self._start_all(self.consumers, "idle")
+
+    def _start_all(self, queries: Mapping[str, Query], until: str) -> None:
+        for query in queries.values():
+            self.start(query)
+            for _ in range(12):
+                if query.is_running and query.stage != until:
+                    self.step(query)
 
     def _join(self, name: str, subscription: str, given: dict[str, Any]) -> None:
         given = {"topics": ",".join(self.setting.topics)} | given
@@ -220,6 +237,9 @@ class World:
         except InjectedError as error:
             self.note(f"{query.name} fails: {error.message}")
             self.kill(query)
+        except FileReclaimedError:
+            self.note(f"{query.name} stood still for too long")
+            self.kill(query)
         except (ConsumerBusyError, ConsumerReplacedError, BrokerAbsentError) as error:
             self.note(f"{query.name} gives up: {type(error).__name__}")
             if isinstance(query, Consumer):
@@ -237,11 +257,11 @@ class World:
                 if self.broker is None:
                     self.note("the broker begins")
                     self.broker = EmbeddedBroker(self.root, CHECKPOINT)
-                    self._turned(self.broker)
+                    self._observed(self.oracle.begun_anew)
                 did = self.broker.turn()
                 if did:
                     self.note("the broker turns")
-                    self._turned(self.broker)
+                    self._observed(self.oracle.turned)
                 return did
         except (Killed, InjectedError) as error:
             self.note(f"the broker ends: {type(error).__name__} {error}")
@@ -259,9 +279,10 @@ class World:
         self.broker = None
         self._renew_process(BROKER)
 
-    def _turned(self, broker: EmbeddedBroker) -> None:
+    def _observed(self, observe: Callable[[EmbeddedBroker], None]) -> None:
+        assert self.broker is not None
         with self.clock.acting(ADMIN):
-            self.oracle.turned(broker)
+            observe(self.broker)
 
     def _renew_process(self, actor: str) -> None:
         self.store.fuses.pop(actor, None)
@@ -288,12 +309,12 @@ class World:
                       if until <= self.clock.elapsed_ms]:  # fmt: skip
             self._wake(actor)
         what = lots.draw(0, 99)
-        if what < 55:
+        if what < 50:
             self._step_somebody()
-        elif what < 75:
+        elif what < 66:
             if BROKER not in self.asleep_until_ms:
                 self.turn()
-        elif what < 88:
+        elif what < 76:
             self.clock.advance(lots.draw(1, 1_500))
         else:
             trouble = lots.draw_from(GENTLE if self.setting.calm else TROUBLES)
@@ -313,6 +334,8 @@ class World:
             for _ in range(self.lots.draw(1, 4)):
                 if query.is_running:
                     self.step(query)
+                if query.stage == "idle":  # until something happens
+                    return
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -358,7 +381,7 @@ class World:
         for number in range(MOST_ROUNDS):
             busy = self._round()
             if number % 5 == 4:
-                busy |= self._acknowledge_the_rest(number)
+                self._acknowledge_the_rest(number)
             missing = self.oracle.missing()
             if not missing and not busy and not self._backlog():
                 return
@@ -396,25 +419,25 @@ class World:
                 break
         return delivered
 
-    def _acknowledge_the_rest(self, number: int) -> bool:
+    def _acknowledge_the_rest(self, number: int) -> None:
         """What its sink has forgotten is acknowledged by another."""
-        followed = self.oracle.followed["s"]
-        if not any(each.manual for each in self.consumers.values()):
-            return False
-        rows = [
-            dict(zip(("topic", "partition", "ledger_id", "entry_id", "batch_index"), which,
-                     strict=True)) | {"ack_type": "Individual"}
-            for which, deliveries in sorted(followed.deliveries.items())
-            if deliveries and which not in followed.letters
-        ]  # fmt: skip
-        rows = [row for row in rows if not self.oracle.stored[id_of(row)].trimmed]
-        if rows:
-            for _ in acknowledge(self, "s", rows, ("the-rest", number)):
-                pass
-        return False
+        names = ("topic", "partition", "ledger_id", "entry_id", "batch_index")
+        manual = {each.subscription for each in self.consumers.values() if each.manual}
+        for subscription in sorted(manual):
+            followed = self.oracle.followed[subscription]
+            rows = [
+                dict(zip(names, which, strict=True)) | {"ack_type": "Individual"}
+                for which, deliveries in sorted(followed.deliveries.items())
+                if deliveries and which not in followed.letters
+                and not self.oracle.stored[which].trimmed
+            ]  # fmt: skip
+            if rows:
+                application = f"the-rest-{subscription}", number
+                for _ in acknowledge(self, subscription, rows, application):
+                    pass
 
 
-def run_schedule(seed: int, events: int = 120) -> World:
+def run_schedule(seed: int, events: int = EVENTS) -> World:
     """Run one; ViolationError, with what happened, if a promise is broken."""
     with prepared(seed) as make:
         world = make()
@@ -449,7 +472,7 @@ def prepared(seed: int) -> Iterator[Callable[[], World]]:
         enter(mock.patch.object(uuid, "uuid4", next_id))
         enter(mock.patch.object(os, "getpid", pid))
         enter(mock.patch.dict(managed_ledger._cache, clear=True))
-        enter(decoding_once())
+        enter(decoding_once(parquet=seed % PARQUET_EVERY == 0))
         enter(mock.patch.object(stream_reader, "LONGEST_WAIT_S", 0.0))
         enter(mock.patch.object(broker_source, "SNAPSHOT_EVERY", 15))
         enter(mock.patch.object(broker_sink, "LEDGERS_KEPT", 8))

@@ -129,7 +129,12 @@ def seen(message: Row) -> Row:
 
 
 def in_any_order(rows: Sequence[Row]) -> list[str]:
-    return sorted(repr(sorted(row.items())) for row in rows)
+    return sorted(repr([(name, plain(row[name])) for name in sorted(row)]) for row in rows)
+
+
+def plain(value: Any) -> Any:
+    """A time as text: UTC is of several classes."""
+    return value.isoformat() if isinstance(value, dt.datetime) else value
 
 
 def check_read(root: str, sent: Sequence[Row], given: Mapping[str, object]) -> None:

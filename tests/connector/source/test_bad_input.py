@@ -63,6 +63,8 @@ def read(spark: SparkSession, root: Path, topic: str = "flights", **given: str) 
         ({"startingOffsets": "soon"}, "Option startingOffsets can't be 'soon'"),
         ({"startingOffsets": '{"flights": {"0": "x"}}'}, "'x' is no message id"),
         ({"startingOffsets": '{"flights": {"0": "1:2:3"}}'}, "1:2:3 is an id of partition 3"),
+        ({"startingOffsets": "[]"}, "can't be '[]' ([] is no JSON object, such as {}): it takes"),
+        ({"startingOffsets": '{"flights": [1]}'}, "([1] is no JSON object, such as {}): it takes"),
         ({"endingOffsets": "earliest"}, "Option endingOffsets can't be 'earliest'"),
         (
             {"startingTime": "yesterday"},

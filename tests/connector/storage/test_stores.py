@@ -197,6 +197,9 @@ def test_no_path_leads_out_of_the_root(store: ObjectStore, path: str) -> None:
         ("file:relative", "three slashes"),
         ("s3://bucket/../other", "a part '.' or '..'"),
         ("gs://bucket/a/.", "a part '.' or '..'"),
+        ("s3://bucket?versions=1", "has a '[?]' or '#'"),
+        ("az://bucket/place#part", "has a '[?]' or '#'"),
+        ("gs://bucket/place?", "has a '[?]' or '#'"),
     ],
 )
 def test_a_root_of_another_kind_is_refused(root: str, why: str) -> None:
@@ -384,6 +387,25 @@ def test_a_folder_whose_maker_died_is_made_durable_by_who_uses_it(
     send(tmp_path, "t", ["b"])
     folders = [path for path in synced if Path(path).is_dir()]
     assert folders == [str(topic / "data"), str(topic / "_log")], "nothing is made durable twice"
+
+
+def test_the_folder_that_is_made_durable_has_the_new_file_and_no_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path))
+    store.put_if_absent("a/first", b"x")
+    synced: list[list[str]] = []
+    real = os.fsync
+
+    def watched(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            synced.append(sorted(each.name for each in path.iterdir()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    store.put_if_absent("a/put", b"x")
+    assert synced == [["first", "put"]]
 
 
 def test_a_folder_without_rights_is_told(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ def check_state(state: TopicState) -> None:
             assert part.published == sum(map(LedgerSum.of, ledgers), LedgerSum()) + part.removed
         assert part.chunks.keys() <= {each.ledger_id for each in ledgers}
         assert list(part.chunks) == sorted(part.chunks)
+        held, hidden_in = part.hidden._read()
+        assert hidden_in == sorted(held), "so that a look may bisect"
+        assert held.keys() <= set(part.column.ids)
         for each in ledgers:
             files[each.file] = files.get(each.file, 0) + 1
         for file in part.compacted_files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,12 @@ from pulsar_spark.errors import (
     FutureVersionError,
     ObjectNotFoundError,
 )
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_log.ledger_commit import COMMIT_FORMAT, Application, Commit, MovedLedger
 from pulsar_spark.topic_log.ledger_log import Tombstone, TopicState
+from pulsar_spark.topic_log.partition_state import HiddenMessages
 from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_log.sequence_ranges import SequenceRange
 from tests.connector.topic_log.state_check import check_state
@@ -315,6 +319,39 @@ def test_a_snapshot_is_the_state() -> None:
     check_state(again)
     with pytest.raises(CorruptFileError, match="number 6"):
         decode_snapshot(encode_snapshot(state), "t", "name", 8)
+
+
+class Watched(HiddenMessages):
+    """Calls `look` whenever something is hidden, or trimmed for good."""
+
+    look: Callable[[], None]
+
+    def add(self, messages: PositionSet) -> None:
+        self.look()
+        super().add(messages)
+        self.look()
+
+    def without_others(self, ledger_ids: Iterable[int]) -> HiddenMessages:
+        self.look()
+        return super().without_others(ledger_ids)
+
+
+def test_other_threads_see_a_commits_ledgers_last_and_all_at_once() -> None:
+    state = topic_of(200)
+    seen: list[list[int]] = []
+    watched = state.partition(0).hidden = Watched()
+    watched.look = lambda: seen.append([each.ledger_id for each in state.ledgers(0)])
+    before = [*range(0, 200, 2)]
+    hidden = {0: Cursor(individually_deleted=PositionSet.of([(200, 0)])).to_json_value()}
+    added = Commit(201, "c", 1, ledgers=(ledger(200), ledger(201)), hidden=hidden)
+    state.apply(added)
+    assert seen == [before, before]
+    assert [each.ledger_id for each in state.ledgers(0)] == [*before, 200, 201]
+    seen.clear()
+    state.apply(Commit(202, "c", 1, trimmed={0: tuple(before[:70])}))
+    assert seen == [[*before, 200, 201]], "while column and start are changed"
+    assert [each.ledger_id for each in state.ledgers(0)] == [*before[70:], 200, 201]
+    check_state(state)
 
 
 def test_a_snapshot_whose_parts_do_not_agree_is_damaged() -> None:

@@ -124,6 +124,27 @@ def test_a_million_holes_take_less_than_300_kilobytes_and_a_change_writes_one_pa
     assert to_shards(from_shards(to_shards(state))) == to_shards(state)
 
 
+def test_any_number_of_holes_survives_a_reopening() -> None:
+    odd = entries(0, *range(1, 50_000, 2))
+    state, _ = step(BrokerState(TOPIC), [ledger(0, [1] * 50_000), subscribe("a", permits=0)], 0)
+    state, _ = step(state, [report("a", odd)], 1)
+    again = from_shards(to_shards(state))
+    again.check()
+    cursor = again.subscriptions["s"].cursor
+    assert cursor.individually_deleted == odd
+    left = cursor.not_acknowledged(entries(0, *range(50_000)))
+    assert left == entries(0, *range(0, 50_000, 2)), "the others, and they alone, come again"
+
+
+def test_acknowledged_batch_indexes_survive_a_reopening() -> None:
+    some = PositionSet.of_batch((0, 1), 10, 0b0000010001)
+    state, _ = step(BrokerState(TOPIC), [ledger(0, [10] * 2), subscribe("a", permits=0)], 0)
+    state, _ = step(state, [report("a", some)], 1)
+    again = from_shards(to_shards(state))
+    again.check()
+    assert again.subscriptions["s"].cursor.individually_deleted == some
+
+
 def test_many_parts_of_batches_are_cut_too() -> None:
     sizes = [40] * 20_000
     state, _ = step(BrokerState(TOPIC), [ledger(0, sizes), subscribe("a", permits=0)], 0)

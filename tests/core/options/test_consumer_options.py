@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import pytest
 
+from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.consumer_options import permits_of, subscribe_command
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.positions.position import Position
@@ -166,3 +167,9 @@ def test_permits_follow_from_the_queue_sizes(
     given: dict[str, object], partitions: int, expected: int
 ) -> None:
     assert permits_of(parsed(given), partitions) == expected
+
+
+@pytest.mark.parametrize("partition", [-5, -2, 1 << 63])
+def test_a_message_id_of_a_partition_that_no_topic_has_is_refused(partition: int) -> None:
+    with pytest.raises(InvalidOptionError, match="startMessageId can't be '7:12:"):
+        parsed({"startMessageId": f"7:12:{partition}"})

@@ -288,6 +288,23 @@ def test_random_shares_of_batches_come_back_and_take_no_more_than_their_bits(sha
     assert len(cursor.to_bytes()) < 500_000 / 8 * entropy * 1.25 + 5_000
 
 
+def test_any_number_of_holes_survives_a_reopening() -> None:
+    odd = PositionSet.of((3, entry) for entry in range(1, 50_000, 2))
+    cursor = Cursor(Position(3, -1)).acknowledge(odd)
+    comes_back(cursor)
+    again = Cursor.from_bytes(cursor.to_bytes())
+    assert again.individually_deleted == odd
+    assert len(again.individually_deleted.whole_entries(3)) == 25_000
+
+
+def test_acknowledged_batch_indexes_survive_a_reopening() -> None:
+    some = PositionSet.of_batch((3, 1), 10, 0b0000010001)
+    cursor = Cursor(Position(3, -1)).acknowledge(some)
+    comes_back(cursor)
+    again = Cursor.from_bytes(cursor.to_bytes())
+    assert [index for index in range(10) if again.contains(Position(3, 1), index)] == [0, 4]
+
+
 def test_a_cursor_over_thousands_of_ledgers_is_read_back() -> None:
     ledgers = np.repeat(np.arange(5_000), 2)
     cursor = Cursor().acknowledge(

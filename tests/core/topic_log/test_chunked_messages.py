@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -163,6 +163,35 @@ def test_admission_weighs_a_chunked_message_by_all_its_chunks() -> None:
     waiting = side(folded([run(0, "a", 0, 3), run(3, "b", 0, 3)]), 6, Cursor(EARLIEST))
     assert waiting.size_bytes(10_000) == 600
     assert (waiting.within_bytes(299), waiting.within_bytes(300)) == (0, 1)
+
+
+class Counted(list[int]):
+    """Ids of ledgers; counts the looks at all of them."""
+
+    looks = 0
+
+    def __contains__(self, ledger_id: object) -> bool:
+        self.looks += 1
+        return super().__contains__(ledger_id)
+
+    def __iter__(self) -> Iterator[int]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_a_mass_trim_looks_once_at_the_ledgers_whatever_the_number_of_messages() -> None:
+    pairs = 1_000
+    known = folded(*[[run(0, f"m{n // 2}", n % 2, of=2)] for n in range(2 * pairs)])
+    gone = Counted(range(2 * pairs - 1))
+    assert known.needed(gone) == {2 * pairs - 2}
+    assert gone.looks == 1
+
+
+def test_a_chain_of_messages_that_stays_is_followed_to_its_begin() -> None:
+    chain = [[run(0, f"m{n}", 1, of=2), run(1, f"m{n + 1}", 0, of=2)] for n in range(100)]
+    known = folded(*chain)
+    assert known.needed(range(99)) == frozenset(range(99)), "m99 ends in ledger 99, which stays"
+    assert known.needed(range(100), begun_since_ms=1) == frozenset(), "m100 is too old"
 
 
 def test_ledgers_come_in_order() -> None:
