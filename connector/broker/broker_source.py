@@ -341,29 +341,32 @@ class BrokerStreamReader(DataSourceStreamReader):
         `hosted`. A topic that grew behind a subscriber's back counts as `seen` until that one's
         subscription is known too: at the next look.
         """
-        partitions, created = dict(base.partitions), {}
+        partitions, created = dict(base.partitions), dict[TopicPartition, tuple[str, ...]]()
         for topic in logs:
             first = TopicPartition(topic, 0)
             there = self._logs[topic].state.partitions
             known = partitions.get(topic, there)
             if known < there and first in base.hosted:
-                if first in base.aside and first not in self._durable:
-                    with suppress(PulsarliteError):
-                        self._durable[first] = self._durable_as_stored(first)
-                if first not in self._durable:  # its broker has not said yet what there is
+                new = [TopicPartition(topic, number) for number in range(known, there)]
+                if (durable := self._durable.get(first)) is None:  # it has yet to say what there is
                     there = known
-                for about in (TopicPartition(topic, number) for number in range(known, there)):
-                    if self._durable[first]:
-                        hosted.setdefault(about, NO_COMMIT)
-                        created[about] = self._durable[first]
+                    if first in base.aside and any(each not in base.hosted for each in new):
+                        durable = self._durable_as_stored(first)
+                if durable:
+                    hosted.update((each, NO_COMMIT) for each in new if each not in hosted)
+                    created.update(dict.fromkeys(new, durable))
             partitions[topic] = min(there, seen.get(topic, there))
+        for topic in seen.keys() - logs.keys():  # it can't be read just now
+            partitions[topic] = min(seen[topic], partitions.get(topic, seen[topic]))
         return partitions, created
 
     def _durable_as_stored(self, about: TopicPartition) -> tuple[str, ...]:
         """The durable subscriptions of a broker that is set aside, and so says nothing."""
-        shards = last_shards(self._dispatch, self._dispatch_read)[1].get(about)
-        held = from_shards(shards).subscriptions.values() if shards else ()
-        return tuple(each.name for each in held if each.durable)
+        with suppress(PulsarliteError):  # it may be why it is aside
+            shards = last_shards(self._dispatch, self._dispatch_read)[1].get(about, {})
+            held = from_shards(shards).subscriptions.values() if shards else ()
+            return tuple(each.name for each in held if each.durable)
+        return ()
 
     def _lapsed(self, aside: Mapping[TopicPartition, Aside]) -> tuple[Lease, ...]:
         """The consumers whose leases are over, and where: but not where a broker is set aside.

@@ -26,7 +26,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.stream_offset import StreamOffset
-from pulsar_spark.planning.suspect_messages import SuspectMessages
+from pulsar_spark.planning.suspect_messages import SuspectGroup, SuspectMessages
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_name import TopicPartition
 
@@ -140,10 +140,19 @@ class SubscriptionStreamReader(StreamReader):
     def _plan(self, start: dict[str, Any], begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
         self._suspected = self._suspects(start, begun)
-        if self._suspected.groups:
+        if self._suspected.groups and self._is_connected(self._suspected.groups[0]):
             return self._withheld.named(self._suspected.release(), begun)
         planned = self._run.plan(begun)
         return None if planned is None else self._withheld.named(self._suspected, planned)
+
+    def _is_connected(self, group: SuspectGroup) -> bool:
+        """Whether the broker has let the consumer in where they are: it may have given them away.
+
+        A seek takes them all back, and then the epoch says so.
+        """
+        assert self._client is not None
+        consumers = self._client.consumers
+        return all(about in consumers and consumers[about].connected for about in group.partitions)
 
     def _suspects(self, start: dict[str, Any], begun: StreamOffset) -> SuspectMessages:
         """The messages to try apart, less those that the consumer no longer holds."""

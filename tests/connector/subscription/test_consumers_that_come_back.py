@@ -305,3 +305,25 @@ def test_a_consumer_whose_clock_is_behind_is_let_in_under_its_own_name(
         assert Run(elsewhere, **given).values() == ["3"]
     assert len(said(root, Subscribe)) == 3, "refused once, and told by which number it is let in"
     assert not list((root / "_leases").iterdir())
+
+
+def test_messages_withheld_before_a_seek_go_by_the_seek_after_a_restart(
+    broker: PlainBroker, consume: Consume, root: Path
+) -> None:
+    send(root, "t", "ab", batchingEnabled=False)
+    given: dict[str, Any] = {"maxRedeliverCount": 9, "maxBatchAttempts": 1}
+    first = consume(consumerName="c", **given)
+    connected(broker, first)
+    batch = first.planned()
+    assert batch is not None
+    assert first.read(batch)  # and its query ends in it
+    seek = Seek("s", EARLIEST)
+    SystemTopic(Root(str(root), {}), COMMANDS).append([Record.of(ABOUT, "s", seek)])
+    broker.until_quiet()
+    again = consume(consumerName="c", start=batch.start, **given)
+    assert again.read(batch) == [], "withheld"
+    again.offset = batch.end  # Spark has it in its log, and tells the source with the next one
+    late = again.next()  # before the broker has answered
+    assert late is None or not late.messages
+    other = consume(consumerName="d")
+    assert sorted(values(turns(broker, other, again))) == ["a", "b"]

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.connector.broker import broker_source
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.topics import Root
 from tests.connector.reading import Run
+from tests.connector.set_clock import SetClock
 from tests.connector.topics import ledger_of, send
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -111,6 +113,32 @@ def test_who_is_first_on_a_new_partition_before_the_broker_looks_begins_there_at
     there = Run(loop.root.service_url, topic="t-partition-1", startingOffsets="earliest").values()
     assert there
     assert set(there) <= set(turns(loop, consumer(loop, "first")))
+
+
+def test_growth_is_noticed_though_the_topic_cannot_be_read_when_the_subscription_is_heard_of(
+    place: Root, clock: SetClock
+) -> None:
+    loop = EmbeddedBroker(place)
+    send(place.service_url, "t", "xy", numPartitions=2)
+    first = consumer(loop, "first")
+    while first.next() is not None:  # its name is written down, then it subscribes; and is killed
+        pass
+    log = f"{ledger_of(place.service_url, 't').folder}/_log"
+    before = {each.path for each in place.store.files(log)}
+    ledger_of(place.service_url, "t").grow(3)
+    (path,) = {each.path for each in place.store.files(log)} - before
+    held = place.store.get(path)
+    assert held is not None
+    for data in (b"", held):
+        place.store.delete(path)
+        place.store.put_if_absent(path, data)
+        loop.until_quiet()
+        clock.advance(int(broker_source.LONGEST_RETRY_S * 1000))
+        loop.until_quiet()
+        there = sorted(each for topic, each in loop.brokers if topic.endswith("/t"))
+        assert there == ([0, 1, 2] if data else [])
+    send(place.service_url, "t", "abcdefg", batchingEnabled=False)
+    assert [each[1] for each in subscribed(loop)] == [0, 1, 2]
 
 
 def test_what_is_published_to_a_new_partition_counts_as_backlog_before_anybody_comes(
