@@ -24,7 +24,12 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector.ack_sink import acknowledgment_rows, acknowledgment_writer
-from pulsar_spark.connector.broker import broker_query, broker_sink, broker_source
+from pulsar_spark.connector.broker import (
+    broker_query,
+    broker_sink,
+    broker_source,
+    embedded_broker,
+)
 from pulsar_spark.connector.functions import processing
 from pulsar_spark.connector.ledger_files import ledger_file
 from pulsar_spark.connector.sink import message_routing
@@ -359,6 +364,21 @@ def counts_no_failures(patch: Any) -> None:
 )
 def takes_every_failure_for_the_last(patch: Any) -> None:
     patch.setattr(broker_query.Broker, "_may_pass", lambda *_: False)
+
+
+@breaks(
+    "TheBrokerComesBack",
+    "connector/broker/test_embedded_broker.py"
+    "::test_a_broker_goes_on_after_an_error_at_any_change_of_the_store",
+)
+def plans_anew_after_an_error(patch: Any) -> None:
+    original = embedded_broker.EmbeddedBroker.turn
+
+    def turn(broker: embedded_broker.EmbeddedBroker) -> bool:
+        broker._under_way = None
+        return original(broker)
+
+    patch.setattr(embedded_broker.EmbeddedBroker, "turn", turn)
 
 
 @breaks(
