@@ -345,9 +345,12 @@ def delivers_what_compaction_removed(patch: Any) -> None:
 )
 def takes_every_term_for_the_newest(patch: Any) -> None:
     original = broker_sink.commit_batch
-    patch.setattr(
-        broker_sink, "commit_batch", lambda root, tasks, batch, _: original(root, tasks, batch, 99)
-    )
+
+    def commit_batch(root: Any, tasks: Any, batch: Any, _term: int) -> None:
+        original(root, tasks, batch, 99)
+
+    for host in (broker_sink, embedded_broker):
+        patch.setattr(host, "commit_batch", commit_batch)
 
 
 @breaks(

@@ -176,8 +176,17 @@ def commit_batch(
     if log.state.term > term:
         raise _fenced(root)
     offsets = [BrokerOffset.from_json(each.offset) for each in tasks if each.offset]
-    if log.state.applications.get(application[0], -1) < application[1]:
-        planned = {each.dispatched for each in offsets} - {None}
+    aside: set[TopicPartition] = set()
+    planned = {each.dispatched for each in offsets if each.dispatched is not None}
+    if log.state.applications.get(application[0], -1) >= application[1]:
+        # It has happened, letters included. A topic partition that this repetition could step may
+        # have been set aside: its letters and trims come with its next step.
+        dispatch = SystemTopic(root, DISPATCH)
+        stop = dispatch.refresh()
+        first = min(planned, default=stop)
+        said = dispatch.read(first, stop, keep=lambda _, to: to == ASIDE_RECORD)
+        aside.update(each.record.about for each in said)
+    else:
         if planned - {log.state.next_ledger_id}:  # the plan misses ledgers of `__dispatch`
             raise stale_checkpoint(root)
         _publish_letters(root, tasks, application)
@@ -186,10 +195,9 @@ def commit_batch(
             log.append(new, application=application, term=term)
         except FencedError as error:
             raise _fenced(root) from error
-        for about, ledger_ids in (trim for task in tasks for trim in task.trims):
+    for about, ledger_ids in (trim for task in tasks for trim in task.trims):
+        if about not in aside:
             _trim(root, about, ledger_ids)
-    # Else it has happened, and a topic partition that this repetition could step may have been set
-    # aside by it: its letters come with its next step. What was not trimmed goes with later trims.
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
