@@ -123,12 +123,13 @@ class BrokerStreamReader(DataSourceStreamReader):
 
     def look(self, begun: BrokerOffset) -> BrokerOffset | None:
         """The end of the next batch; None while there is nothing to do. It does not wait."""
+        end = None if self._begun else self._begin(begun)  # it may refuse the checkpoint
         if begun is not self._committed:  # committed: its lapsed consumers are gone
             for each in begun.lapsed:
                 self._root.store.delete(each.path if isinstance(each, Lease) else each)
             self._committed = begun
-        end = self._look(begun) if self._begun else self._begin(begun)
-        if end is not None:
+        self._begun = True
+        if (end := end or self._look(begun)) is not None:
             self._news_s = self._clock.monotonic_s()
         return end
 
@@ -183,7 +184,6 @@ class BrokerStreamReader(DataSourceStreamReader):
         start = self._before = self._as_stepped(start)
         self._failed = {}
         due = tuple(sorted(each for each in start.hosted if each not in start.aside))
-        self._begun = True
         return BrokerOffset(
             start.commands, start.hosted, max(self._clock.wall_ms(), start.now_ms), due,
             restored=restored, dispatched=stop, partitions=start.partitions, aside=start.aside,

@@ -319,7 +319,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise InvalidOptionError(
                 f"Another demo is at work in {folder}. Wait for its end, or choose another folder "
                 "with --root."

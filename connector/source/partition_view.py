@@ -49,8 +49,8 @@ class PartitionView:
         self._reads_compacted = compacted
         self._is_consumers = options.has("subscriptionName")
         self._fail = bool(options["failOnDataLoss"])
-        self._seen_of: tuple[LedgerList, CompactedLedgers] | None = None
-        self._seen = LedgerList(), NOTHING
+        self._seen: tuple[LedgerList, CompactedLedgers, tuple[LedgerList, PositionSet]] | None
+        self._seen = None
 
     @property
     def ledgers(self) -> LedgerList:
@@ -166,15 +166,15 @@ class PartitionView:
         ledgers, compacted = self.ledger.ledgers(self.about.partition), self._compacted
         if compacted is None:
             return ledgers, NOTHING
-        before = self._seen_of
-        if before is None or before[0] is not ledgers or before[1] is not compacted:
-            self._seen_of = ledgers, compacted
+        seen = self._seen
+        if seen is None or seen[0] is not ledgers or seen[1] is not compacted:
             if self._is_consumers:
-                ledgers = compacted.with_log(ledgers)
-                self._seen = ledgers, compacted.removed_from(ledgers)
+                whole = compacted.with_log(ledgers)
+                found = whole, compacted.removed_from(whole)
             else:
-                self._seen = compacted.view(ledgers), compacted.removed
-        return self._seen
+                found = compacted.view(ledgers), compacted.removed
+            seen = self._seen = ledgers, compacted, found
+        return seen[2]
 
 
 def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:

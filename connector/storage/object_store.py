@@ -15,10 +15,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pulsar_spark.connector.storage.clock import SYSTEM_CLOCK, Clock
 from pulsar_spark.errors import StorageError, StorageUnavailableError
+from pulsar_spark.records.stored_data import leads_out
 
 CREATE_ATTEMPTS = 10
 """How often a file is put that was neither created nor seen."""
@@ -27,7 +28,6 @@ SWAP_ATTEMPTS = 100
 LOST_RACE_PAUSE_S = 0.02
 """The longest pause on an object store after each lost race, times the races lost, up to 50."""
 
-_REFUSED: Final = frozenset({"", ".", ".."})
 _Answer = TypeVar("_Answer")
 
 
@@ -200,7 +200,7 @@ class ObjectStore(ABC):
 
 def checked_path(path: str) -> str:
     """The path itself, or StorageError if it could lead out of the root."""
-    if not _REFUSED.isdisjoint(path.split("/")) or "\0" in path:
+    if leads_out(path):
         raise StorageError(
             f"Path {path!r} is refused: it has to stay inside the root, as names joined by "
             "single slashes, none of them empty, '.' or '..'."

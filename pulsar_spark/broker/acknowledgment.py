@@ -90,12 +90,12 @@ def redeliver_unacknowledged(
         or command.sequence <= consumer.redeliver_sequence
     ):
         return
+    with _refusal_of_invalid_positions():
+        for messages in (command.messages or {}).values():
+            state.check_batch_sizes(messages)
     consumer.redeliver_sequence = command.sequence
     holder = Holder(state, subscription, consumer, out)
     if command.messages is not None:
-        with _refusal_of_invalid_positions():
-            for messages in command.messages.values():
-                state.check_batch_sizes(messages)
         for attempt, messages in sorted(command.messages.items()):
             reject(holder, attempt, messages, at_once)
     else:

@@ -1,4 +1,4 @@
-"""Bytes that were stored, read back: JSON and zlib, within bounds.
+"""Bytes that were stored, read back: JSON, zlib and paths, within bounds.
 
 Invariant: whatever the bytes are, what is raised is a ValueError, and no more memory is taken than
 twice a bound; who reads names the file, or the record, in an error of its own.
@@ -15,6 +15,8 @@ MOST_INFLATED_BYTES: Final = 1 << 27
 SPARE_FRAMES: Final = 30
 """A value that was parsed can be printed, or walked, from so many calls further down."""
 
+_NO_NAMES: Final = frozenset({"", ".", ".."})
+
 
 def parse_json(data: bytes | str) -> Any:
     """The value. ValueError if it is no JSON, or nested deeper than any that is written here."""
@@ -22,6 +24,11 @@ def parse_json(data: bytes | str) -> Any:
         return _parse(data if isinstance(data, str) else data.decode(), SPARE_FRAMES)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def leads_out(path: str) -> bool:
+    """Whether it may lead out of its folder: it has a part that is empty, `.` or `..`, or a NUL."""
+    return "\0" in path or not _NO_NAMES.isdisjoint(path.split("/"))
 
 
 def inflate(data: bytes, most_bytes: int = MOST_INFLATED_BYTES) -> bytes:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from pulsar_spark.positions.ledger_info import BatchSizes, FileSeal, LedgerInfo
+from pulsar_spark.records.stored_data import leads_out
 from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.schema.schema_info import SchemaInfo
 from pulsar_spark.topic_log.chunked_messages import ChunkRun, chunks_from_json, chunks_to_json
@@ -27,7 +28,6 @@ LOG_FOLDER = "_log"
 MOST_MESSAGES: Final = (1 << 31) - 1
 """The most messages of a ledger: a task writes a file for each 64 MiB."""
 _LARGEST: Final = (1 << 63) - 1
-_REFUSED: Final = frozenset({"", ".", ".."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,7 @@ def log_file(number: int) -> str:
 
 def checked_file(file: str) -> str:
     """A data file's path in the topic's folder. ValueError if it could lead out of it."""
-    parts = file.split("/")
-    if len(parts) < 2 or not _REFUSED.isdisjoint(parts) or "\0" in file:
+    if "/" not in file or leads_out(file):
         raise ValueError(f"{file!r} is no path inside the topic's folder")
     return file
 

@@ -140,20 +140,22 @@ def shape_violations(file: str, text: str) -> Iterator[Violation]:
 
 def patch_violations(file: str, text: str) -> Iterator[Violation]:
     """The machine's clock, moved for a whole process by a test: other threads would see it too."""
-    for number, line in enumerate(text.splitlines(), 1):
-        found = PATCHED_CLOCK.search(line)
-        if found:
-            remedy = "hand in a clock: the fixtures `clock` and `place`"
-            yield Violation(file, number, f"patches {found[1]}", remedy)
+    remedy = "hand in a clock: the fixtures `clock` and `place`"
+    return _lines_with(PATCHED_CLOCK, file, text, "patches", remedy)
 
 
 def path_violations(file: str, text: str) -> Iterator[Violation]:
     """Paths that exist on one machine only."""
+    remedy = "use a path relative to the repository, or a temporary folder"
+    return _lines_with(MACHINE_PATHS, file, text, "names", remedy)
+
+
+def _lines_with(
+    pattern: re.Pattern[str], file: str, text: str, what: str, remedy: str
+) -> Iterator[Violation]:
     for number, line in enumerate(text.splitlines(), 1):
-        found = MACHINE_PATHS.search(line)
-        if found:
-            remedy = "use a path relative to the repository, or a temporary folder"
-            yield Violation(file, number, f"names {found[0]}", remedy)
+        if found := pattern.search(line):
+            yield Violation(file, number, f"{what} {found[0]}", remedy)
 
 
 def _line(node: ast.AST) -> int:

@@ -17,6 +17,7 @@ from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_b
 from pulsar_spark.connector.broker.embedded_broker import CHECKPOINT_FORMAT, EmbeddedBroker
 from pulsar_spark.connector.storage.clock import Clock, ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
+from pulsar_spark.connector.system.broker_offset import BrokerOffset
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
@@ -252,6 +253,20 @@ def test_a_checkpoint_that_is_not_the_newest_is_refused_before_it_does_anything(
     EmbeddedBroker(place, "_broker/second").until_quiet()
     last = messages(0, ledger_id=2 if planned else 1)
     assert told(place, Grant)[-1].messages == last
+
+
+def test_a_checkpoint_that_is_refused_ends_no_lease_of_a_consumer_that_came_back(
+    place: Root,
+) -> None:
+    EmbeddedBroker(place).until_quiet()
+    tell(place, subscribe())
+    EmbeddedBroker(place).until_quiet()
+    lease = Lease("s", "c", 1)
+    LeaseKeeper(place.store).keep(lease)
+    old = BrokerOffset(now_ms=1, lapsed=(lease,))
+    with pytest.raises(StaleCheckpointError):
+        broker_source.BrokerStreamReader(place).look(old)
+    assert place.store.get(lease.path) is not None
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
