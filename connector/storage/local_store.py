@@ -63,7 +63,10 @@ class LocalStore(ObjectStore):
                 return False
             durable = _is_durable(path)
             with self._temporary(full, data, durable=durable) as temporary:
-                return _link(temporary, full, durable=durable)
+                made = _link(temporary, full)
+            if made and durable:  # the folder without the temporary name
+                _sync(os.path.dirname(full))
+            return made
 
     def compare_and_swap(self, path: str, token: str | None, data: bytes) -> bool:
         full = self._full(path)
@@ -181,9 +184,12 @@ class _LocalOutput(Output):
                 if durable:
                     _sync(self._temporary)
                 size = os.stat(self._temporary).st_size
-                return size if _link(self._temporary, self._full, durable=durable) else None
+                made = _link(self._temporary, self._full)
             finally:
                 _discard(self._temporary)
+            if made and durable:
+                _sync(os.path.dirname(self._full))
+            return size if made else None
 
     def _discard(self) -> None:
         with suppress(OSError):  # the disk may be full
@@ -235,15 +241,12 @@ def _discard(temporary: str) -> None:
         os.unlink(temporary)
 
 
-def _link(temporary: str, full: str, *, durable: bool) -> bool:
+def _link(temporary: str, full: str) -> bool:
     """Give the temporary file its name; False if another file has that name."""
     try:
         os.link(temporary, full)
     except FileExistsError:
         return False
-    if durable:
-        _discard(temporary)  # so that the folder without it is what is made durable
-        _sync(os.path.dirname(full))
     return True
 
 
