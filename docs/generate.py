@@ -9,9 +9,11 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from pyspark.sql.pandas.types import from_arrow_type
+
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
-from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, WRITE_COLUMNS
+from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import markdown_table
 
@@ -76,13 +78,13 @@ begins with `pulsar_spark.errors.`, near the end of the text.
 def options_page() -> str:
     """docs/options.md."""
     read = "".join(
-        f"| `{each.name}` | {each.type.simpleString()} | {'yes' if each.nullable else 'no'} "
-        f"| {each.meaning} |\n"
+        f"| `{each.name}` | {from_arrow_type(each.type).simpleString()} "
+        f"| {'yes' if each.nullable else 'no'} | {each.meaning} |\n"
         for each in READ_COLUMNS
     )
     write = "".join(
         f"| `{name}` | {' or '.join(each.simpleString() for each in types)} |\n"
-        for name, types in WRITE_COLUMNS.items()
+        for name, types in write_types().items()
     )
     acknowledge = "".join(
         f"| `{name}` | {' or '.join(each.simpleString() for each in types)} |\n"

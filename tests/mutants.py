@@ -411,9 +411,9 @@ def stays_where_it_was_not_refused(patch: Any) -> None:
     "::test_the_first_consumer_of_a_new_partition_reads_it_from_the_beginning",
 )
 def subscribes_nobody_to_new_partitions(patch: Any) -> None:
-    original = broker_source.BrokerStreamReader._grown
+    original = broker_source.BrokerSource._grown
     patch.setattr(
-        broker_source.BrokerStreamReader, "_grown", lambda *arguments: (original(*arguments)[0], {})
+        broker_source.BrokerSource, "_grown", lambda *arguments: (original(*arguments)[0], {})
     )
 
 

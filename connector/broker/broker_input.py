@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.system.broker_offset import NO_COMMIT, BrokerOffset, last_shards
@@ -58,8 +57,8 @@ INPUT_SCHEMA: Final = pa.schema(
 _log = logging.getLogger(__name__)
 
 
-class BatchInput(InputPartition):
-    """The input of the batch from one offset to the next."""
+class BatchInput:
+    """The input of the batch from one offset to the next. Pickles."""
 
     def __init__(self, root: Root, start: BrokerOffset, end: BrokerOffset) -> None:
         self._root, self._start, self._end = root, start, end

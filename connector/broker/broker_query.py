@@ -17,20 +17,39 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.broker.broker_input import INPUT_SCHEMA
-from pulsar_spark.connector.broker.broker_sink import BrokerStreamWriter, claim_term
-from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
+from pulsar_spark.connector.broker.broker_sink import (
+    SteppedTask,
+    claim_term,
+    commit_batch,
+    write_rows,
+)
+from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
-from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
+from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
+from pulsar_spark.connector.spark.worker_process import (
+    leave_if_hung_up,
+    spare_the_garbage_collector,
+)
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
@@ -41,7 +60,7 @@ from pulsar_spark.errors import (
     SparkNotReadyError,
     StaleCheckpointError,
 )
-from pulsar_spark.hosting.broker_rows import OUTPUT_DDL
+from pulsar_spark.hosting.broker_rows import OUTPUT_DDL, OutputRow
 from pulsar_spark.options.options import Options
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.state.broker_processor import BrokerProcessor
@@ -51,6 +70,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT: Final = "pulsarlite_broker"
+LONGEST_WAIT_S: Final = 5.0
+"""How long `latestOffset` waits for news; a query that stops cuts it off."""
 LONGEST_LAST_BATCH_S: Final = 15.0
 """How long `stop` waits for the micro-batch that runs."""
 CHECK_S: Final = 0.25
@@ -100,6 +121,67 @@ class BrokerDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> BrokerStreamWriter:  # noqa: ARG002, N802
         spare_the_garbage_collector()
         return BrokerStreamWriter(self._root, self._term)
+
+
+class BrokerStreamReader(DataSourceStreamReader):
+    """Spark's shell around `BrokerSource`."""
+
+    def __init__(self, root: Root) -> None:
+        self._source, self._clock = BrokerSource(root), root.clock
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return BrokerOffset().to_json_value()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        """The end of the next batch; `start` itself while there is nothing to do."""
+        begun = BrokerOffset.from_json_value(start)
+        deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
+        while (end := self._source.look(begun)) is None:
+            left = deadline - self._clock.monotonic_s()
+            if left <= 0:
+                return start
+            self._clock.sleep(min(self._source.pause_s(), left))
+        return end.to_json_value()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begun, ended = map(BrokerOffset.from_json_value, (start, end))
+        return [InputPartition(self._source.input_of(begun, ended))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from partition.value.batches()
+
+    def stop(self) -> None:
+        """End the process if Spark has hung up on it: the reader holds nothing."""
+        leave_if_hung_up()
+
+
+@dataclass
+class _Stepped(WriterCommitMessage):
+    """What one task wrote, as Spark hands it to the driver."""
+
+    task: SteppedTask
+
+
+class BrokerStreamWriter(DataSourceStreamArrowWriter):
+    """Spark's shell around the broker's sink."""
+
+    def __init__(self, root: Root, term: int) -> None:
+        self._root, self._term = root, term
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Stepped:
+        rows = [OutputRow(*each.values()) for batch in iterator for each in batch.to_pylist()]
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
+        return _Stepped(write_rows(self._root, rows, query_id))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        tasks = [each.task for each in messages if isinstance(each, _Stepped)]
+        query_id = next((each.query_id for each in tasks if each.query_id), None)
+        if query_id is not None:
+            commit_batch(self._root, tasks, (query_id, batchId), self._term)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave the files to the clean-up of orphans: the commit may have taken effect."""
 
 
 class Broker(AbstractContextManager["Broker"]):

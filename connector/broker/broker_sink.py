@@ -15,14 +15,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
-import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD
 from pulsar_spark.connector.broker.letters import write_letters
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
-from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
 from pulsar_spark.connector.system.broker_offset import (
     OFFSET_RECORD,
     SHARD_PREFIX,
@@ -67,8 +62,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class SteppedTask(WriterCommitMessage):
-    """The files that one task wrote, and the effects that the driver has to do."""
+class SteppedTask:
+    """The files that one task wrote, and the effects that the driver has to do. Pickles."""
 
     query_id: str | None
     dispatch: list[NewLedger] = field(default_factory=list)
@@ -77,26 +72,6 @@ class SteppedTask(WriterCommitMessage):
     """Subscriptions of letter topics, and reports for the other chunks of copied messages."""
     trims: list[tuple[TopicPartition, list[int]]] = field(default_factory=list)
     offset: bytes | None = None
-
-
-class BrokerStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, root: Root, term: int) -> None:
-        self._root, self._term = root, term
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SteppedTask:
-        rows = [OutputRow(*each.values()) for batch in iterator for each in batch.to_pylist()]
-        context = TaskContext.get()
-        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
-        return write_rows(self._root, rows, query_id)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        tasks = [each for each in messages if isinstance(each, SteppedTask)]
-        query_id = next((each.query_id for each in tasks if each.query_id), None)
-        if query_id is not None:
-            commit_batch(self._root, tasks, (query_id, batchId), self._term)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Leave the files to the clean-up of orphans: the commit may have taken effect."""
 
 
 def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> SteppedTask:

@@ -11,19 +11,13 @@ its commands are kept, and it is tried again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil, inf
-from typing import Any
-
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
 from pulsar_spark.connector.system.broker_offset import (
     NO_COMMIT,
     Aside,
@@ -49,8 +43,6 @@ from pulsar_spark.protocol.commands import Subscribe
 from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
-LONGEST_WAIT_S = 5.0
-"""How long `latestOffset` waits for news; a query that stops cuts it off."""
 LEASES_EVERY_S = 1.0
 """How often the leases are looked at."""
 FIRST_RETRY_S = 1.0
@@ -67,7 +59,9 @@ SNAPSHOT_EVERY = 1_000
 _log = logging.getLogger(__name__)
 
 
-class BrokerStreamReader(DataSourceStreamReader):
+class BrokerSource:
+    """Plans the batches of one broker."""
+
     def __init__(self, root: Root) -> None:
         self._root, self._clock = root, root.clock
         self._commands = SystemTopic(root, COMMANDS)
@@ -91,35 +85,6 @@ class BrokerStreamReader(DataSourceStreamReader):
         self._begun = False
         self._committed: BrokerOffset | None = None
         self._snapshot_at: int | None = None
-
-    # -- what Spark calls ----------------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return BrokerOffset().to_json_value()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
-        """The end of the next batch; `start` itself while there is nothing to do."""
-        begun = BrokerOffset.from_json_value(start)
-        deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
-        while (end := self.look(begun)) is None:
-            left = deadline - self._clock.monotonic_s()
-            if left <= 0:
-                return start
-            self._clock.sleep(min(self._pause_s(), left))
-        return end.to_json_value()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [self.input_of(*map(BrokerOffset.from_json_value, (start, end)))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, BatchInput)
-        yield from partition.batches()
-
-    def stop(self) -> None:
-        """End the process if Spark has hung up on it: the reader holds nothing."""
-        leave_if_hung_up()
-
-    # -- what an embedded broker calls too -------------------------------------------------------
 
     def look(self, begun: BrokerOffset) -> BrokerOffset | None:
         """The end of the next batch; None while there is nothing to do. It does not wait."""
@@ -403,7 +368,7 @@ class BrokerStreamReader(DataSourceStreamReader):
         self._snapshot_at = self._dispatch_read
         return True
 
-    def _pause_s(self) -> float:
+    def pause_s(self) -> float:
         """The pause before the next look: it ends when a broker is due, at the latest."""
         remote = self._root.store.remote
         pause = pause_s(self._clock.monotonic_s() - self._news_s, remote=remote)

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final
 
 from pulsar_spark.connector.broker.broker_sink import claim_term, commit_batch, write_rows
-from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
+from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.system.broker_offset import BrokerOffset, last_shards, stale_checkpoint
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
@@ -52,7 +52,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         self._named: bytes | None = None
         """The checkpoint's content, as this broker knows it."""
         self._sign = SignOfLife(root)
-        self._source = BrokerStreamReader(root)
+        self._source = BrokerSource(root)
         self.brokers: Brokers = {}
         """(topic, partition) -> its broker after the last batch."""
         self.done: tuple[OutputRow, ...] = ()

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.schema.schema_registration import SinkSchema
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
@@ -33,7 +32,7 @@ from pulsar_spark.subscriptions.dead_letter import letter_properties
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 SETTINGS: Final = {"policies": {"keep_without_subscription": True}}
-"""Settings of a letter topic that is made here."""
+"""Settings of a letter topic: it keeps all until it has had a durable subscription."""
 LARGEST: Final = 1 << 31
 """A message that was published once may be published again, however large."""
 
@@ -43,7 +42,7 @@ ANY_SCHEMA: Final = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE
 _COPIED: Final = ("key", "ordering_key", "value", "event_time", "properties")
 _VERSION: Final = "schema_version"
 _READ: Final = (*IDS, *_COPIED, _VERSION)
-_SCHEMA: Final = StructType([each.field for each in READ_COLUMNS if each.name in _READ])
+_SCHEMA: Final = pa.schema([each.field for each in READ_COLUMNS if each.name in _READ])
 
 
 def write_letters(

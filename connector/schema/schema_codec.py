@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_files.content_digest import payload
 from pulsar_spark.connector.schema.schema_records import record_decoder, record_encoder
-from pulsar_spark.connector.schema.schema_types import spark_type
 from pulsar_spark.errors import InvalidMessageError, InvalidSchemaDataError
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
@@ -66,6 +65,8 @@ def decoder(
         return partial(_bytes_to_texts, kind=kind)
     if reader.type is SchemaType.BYTES:
         return lambda column: (column, {})
+    from pulsar_spark.connector.schema.schema_types import spark_type  # Spark's, as the decoder is
+
     try:
         spark_type(writer)  # the type is finite: a definition must not contain itself
         decode = record_decoder(reader, writer)

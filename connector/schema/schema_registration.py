@@ -10,10 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pyspark.sql.types import StructType
-
-from pulsar_spark.connector.schema.schema_records import fastavro
-from pulsar_spark.connector.schema.schema_types import as_struct, check_fits, definition_of
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.namespace_policies import (
     SchemaPolicies,
@@ -22,8 +18,7 @@ from pulsar_spark.connector.topic_log.namespace_policies import (
 )
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import IncompatibleSchemaError, TopicNotFoundError
-from pulsar_spark.options.options import Options
-from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
+from pulsar_spark.schema.schema_info import SchemaInfo
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_name import TopicName
@@ -39,25 +34,6 @@ class SinkSchema:
     info: SchemaInfo
     policies: SchemaPolicies | None = None
     encoded: bool = False
-
-    @staticmethod
-    def of(options: Options, rows: StructType) -> SinkSchema | None:
-        """None for BYTES, which has no schema.
-
-        InvalidSchemaDataError or InvalidMessageError if option and column don't go together.
-        """
-        kind = SchemaType(options["schemaType"])
-        if kind is SchemaType.BYTES:
-            return None
-        if kind is SchemaType.AVRO:
-            fastavro()
-        column = rows["value"].dataType
-        definition = options["schema"] or ""
-        if kind.has_definition and not definition:
-            definition = definition_of(as_struct(column, kind))
-        info = SchemaInfo(kind, definition)
-        check_fits(column, info)
-        return SinkSchema(info)
 
 
 def register(ledger: ManagedLedger, topic: TopicName, schema: SinkSchema) -> int:

@@ -22,7 +22,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pulsar_spark.connector.schema.schema_records import fastavro
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, look_ahead
+from pulsar_spark.connector.schema.schema_types import as_struct, check_fits, definition_of
 from pulsar_spark.connector.sink.message_routing import message_router
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.sink.publishing import publish
@@ -34,7 +36,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_commit import begin
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
-from pulsar_spark.schema.schema_info import SchemaType
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -169,7 +171,26 @@ def _checked(options: Options, root: Root, schema: StructType) -> SinkSchema | N
             'Which topic? Give .option("topic", "flights"), or a column named topic.'
         )
     root.store.check()
-    sink_schema = SinkSchema.of(options, schema)
+    values = sink_schema(options, schema)
     if options["topic"]:
-        look_ahead(root, TopicName.parse(options["topic"]), sink_schema)
-    return sink_schema
+        look_ahead(root, TopicName.parse(options["topic"]), values)
+    return values
+
+
+def sink_schema(options: Options, rows: StructType) -> SinkSchema | None:
+    """The schema of the rows' values. None for BYTES, which has no schema.
+
+    InvalidSchemaDataError or InvalidMessageError if option and column don't go together.
+    """
+    kind = SchemaType(options["schemaType"])
+    if kind is SchemaType.BYTES:
+        return None
+    if kind is SchemaType.AVRO:
+        fastavro()
+    column = rows["value"].dataType
+    definition = options["schema"] or ""
+    if kind.has_definition and not definition:
+        definition = definition_of(as_struct(column, kind))
+    info = SchemaInfo(kind, definition)
+    check_fits(column, info)
+    return SinkSchema(info)

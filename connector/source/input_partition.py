@@ -1,7 +1,7 @@
 """What one task reads: ranges of rows of a topic's ledgers.
 
 Invariants: rows keep their order within a partition; a range names its ledger whole, so that a task
-needs no log unless a file was moved meanwhile. Spark pickles it to the worker.
+needs no log unless a file was moved meanwhile. It pickles: Spark sends it to a worker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from pyspark.sql.datasource import InputPartition
 
 from pulsar_spark.connector.ledger_files.ledger_file import ROW_GROUP_ROWS
 from pulsar_spark.connector.topic_log.topics import Root
@@ -98,8 +97,8 @@ class TopicRows:
     ranges: tuple[RowRange, ...]
 
 
-@dataclass(frozen=True)
-class MessageInputPartition(InputPartition):
+@dataclass(frozen=True, slots=True)
+class MessageInputPartition:
     """One task's share of a batch."""
 
     root: Root

@@ -1,6 +1,6 @@
-"""The task's side of a source: rows of the data files become Arrow batches for Spark.
+"""The task's side of a source: rows of the data files become Arrow batches.
 
-Invariants: a batch has exactly the schema that Spark asked for; only its columns are read; ids are
+Invariants: a batch has exactly the schema that was asked for; only its columns are read; ids are
 computed from the log's batch sizes; constants are made once and sliced; a file that was merged into
 another is looked up in the log again.
 """
@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.ledger_files.ledger_file import BATCH_ROWS, LedgerFileReader
 from pulsar_spark.connector.source.chunk_reading import put_together
@@ -36,7 +34,7 @@ from pulsar_spark.topic_name import is_persistent
 MERGED_AWAY_RETRIES = 3
 
 
-def read_messages(partition: MessageInputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_messages(partition: MessageInputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The messages of one task, in order, as batches of that schema.
 
     CorruptFileError names a damaged file; DataLossError a ledger that was trimmed meanwhile.
@@ -99,8 +97,8 @@ def _found_again(
 class _Columns:
     """The columns of one schema: how each is made for some rows of a ledger."""
 
-    def __init__(self, schema: StructType) -> None:
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
         self._fields = [(field.name, field.type) for field in self._schema]
         self._stored = stored_columns(schema)
         self._with_ids = not {"entry_id", "batch_index"}.isdisjoint(self._schema.names)

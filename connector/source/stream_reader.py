@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -76,8 +76,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topics.setdefault(topic, {})[str(number)] = self._progress(view)
         return {"topics": topics, "version": 1} if topics else None
 
-    def read(self, partition: MessageInputPartition) -> Iterator[Any]:  # type: ignore[override]
-        batches = read_values(partition, self._schema, self._values)
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        batches = read_values(partition.value, self._schema, self._values)
         # Without a batch Spark takes the empty iterator for rows, which does no harm.
         return (batch for batch in batches if isinstance(batch, pa.RecordBatch))
 
@@ -139,9 +139,10 @@ class PulsarliteStreamReader(StreamReader):
                 return start
             self._pause(self._admission.last_batch_s)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._check()
-        return plan_tasks(self._topics, self._offsets.load(start), self._offsets.load(end))
+        begun, ended = self._offsets.load(start), self._offsets.load(end)
+        return list(map(InputPartition, plan_tasks(self._topics, begun, ended)))
 
     def _plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin.
@@ -189,7 +190,7 @@ class PulsarliteReader(DataSourceReader):
         topics = SubscribedTopics(options, root)  # of its own: open topics don't pickle
         check_typed_schema(options, schema, topics.typed_ledgers())
 
-    def partitions(self) -> list[MessageInputPartition]:
+    def partitions(self) -> list[InputPartition]:
         self._topics.refresh()
         views = self._topics.partitions()
         for position in (self._start, self._end):
@@ -200,7 +201,8 @@ class PulsarliteReader(DataSourceReader):
             start = view.check_present(self._start.cursor(view))
             offsets[about] = PartitionOffset.beginning(start).planned(self._end.cursor(view))
         tasks = plan_tasks(self._topics, StreamOffset(), StreamOffset(offsets))
-        return tasks or [MessageInputPartition(self._topics.root, ())]
+        tasks = tasks or [MessageInputPartition(self._topics.root, ())]
+        return list(map(InputPartition, tasks))
 
-    def read(self, partition: MessageInputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        return read_values(partition, self._schema, self._values)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_values(partition.value, self._schema, self._values)

@@ -56,10 +56,10 @@ class TypedValues:
         return TypedValues(schema, options["onSchemaMismatch"], root, options["subscriptionName"])
 
     @property
-    def stored(self) -> StructType:
+    def stored(self) -> pa.Schema:
         """The columns to read: the schema's as the files have them, and those for decoding."""
         names = dict.fromkeys([*self.schema.fieldNames(), *_NEEDED])
-        return StructType([_FIELDS[name] for name in names if name != "schema_error"])
+        return pa.schema([_FIELDS[name] for name in names if name != "schema_error"])
 
     def decode(self, batch: pa.RecordBatch, topic: str, ledger: ManagedLedger) -> pa.RecordBatch:
         """The batch with typed values, and the columns that Spark has asked for.
@@ -145,7 +145,7 @@ def read_values(
 ) -> Iterator[pa.RecordBatch]:
     """`read_messages`, with typed values if they have a schema."""
     if values is None:
-        yield from read_messages(partition, schema)
+        yield from read_messages(partition, to_arrow_schema(schema, timezone="UTC"))
         return
     for topic in partition.topics:
         ledger = ManagedLedger.open(partition.root.store, topic.folder, topic=topic.topic)

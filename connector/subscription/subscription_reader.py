@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.source.input_partition import MessageInputPartition
 from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.stream_reader import StreamReader
@@ -84,7 +84,7 @@ class SubscriptionStreamReader(StreamReader):
         report = super().reportLatestOffset()
         return report and {"subscription": self._options["subscriptionName"], **report}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[MessageInputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._check()
         begun, ended = self._offsets.load(start), self._offsets.load(end)
         self._check_checkpoint(ended)
@@ -92,7 +92,8 @@ class SubscriptionStreamReader(StreamReader):
             self._client = self._run.connected(ended)  # a repeated batch needs the lease too
         if self._withheld.leaves_out(begun, end, ended, self._run.ledgers(ended)):
             return []
-        return plan_tasks(self._topics, begun, ended, self._withheld.in_batch(ended).released)
+        released = self._withheld.in_batch(ended).released
+        return list(map(InputPartition, plan_tasks(self._topics, begun, ended, released)))
 
     def commit(self, end: dict[str, Any]) -> None:
         super().commit(end)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pulsar_spark.connector.broker import broker_source
-from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
+from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.subscription import subscription_reader
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.subscription.withheld import WithheldBatches
@@ -32,14 +32,14 @@ def speaks_of_one_partition_only(patch: Any) -> None:
 
 def gives_the_dead_up_in_one_partition_only(patch: Any) -> None:
     """In the others they stay for another lease, or for ever."""
-    original = BrokerStreamReader._lapsed
+    original = BrokerSource._lapsed
 
-    def lapsed(self: BrokerStreamReader, aside: Any) -> Any:
+    def lapsed(self: BrokerSource, aside: Any) -> Any:
         return tuple(
             replace(each, partitions=each.partitions[:1]) for each in original(self, aside)
         )
 
-    patch.setattr(BrokerStreamReader, "_lapsed", lapsed)
+    patch.setattr(BrokerSource, "_lapsed", lapsed)
 
 
 def stays_where_it_was_not_refused(patch: Any) -> None:
@@ -49,8 +49,8 @@ def stays_where_it_was_not_refused(patch: Any) -> None:
 
 def subscribes_nobody_to_new_partitions(patch: Any) -> None:
     """Whoever comes first says where the subscription begins there."""
-    original = BrokerStreamReader._grown
-    patch.setattr(BrokerStreamReader, "_grown", lambda *arguments: (original(*arguments)[0], {}))
+    original = BrokerSource._grown
+    patch.setattr(BrokerSource, "_grown", lambda *arguments: (original(*arguments)[0], {}))
 
 
 def goes_by_the_partitions_that_it_saw_itself(patch: Any) -> None:

@@ -160,7 +160,7 @@ class Query:
         rows = [
             message
             for task in tasks
-            for part in task.topics
+            for part in task.value.topics
             for each in part.ranges
             for message in _chosen(part.topic, each)
         ]

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.broker import retention, topic_subscriptions
 from pulsar_spark.connector.broker import broker_source
-from pulsar_spark.connector.broker.broker_source import BrokerStreamReader
+from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.sink import publishing, stream_writer
 from pulsar_spark.connector.subscription import subscription_client
 from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
@@ -75,12 +75,12 @@ def grants_keys_that_drain(patch: pytest.MonkeyPatch) -> None:
 
 
 def subscribes_nobody_to_new_partitions(patch: pytest.MonkeyPatch) -> None:
-    original = BrokerStreamReader._grown
+    original = BrokerSource._grown
 
     def grown(*arguments: Any) -> Any:
         return original(*arguments)[0], {}
 
-    patch.setattr(BrokerStreamReader, "_grown", grown)
+    patch.setattr(BrokerSource, "_grown", grown)
 
 
 def sees_no_growth_behind_a_subscriber(patch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from pulsar_spark.connector.housekeeping import compaction
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.sink.message_writer import write_messages
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.stream_reader import PulsarliteReader
+from pulsar_spark.connector.source.typed_values import read_values
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -62,7 +62,7 @@ def batch(root: Path | str, **given: Any) -> list[str]:
     reader = PulsarliteReader(options, Root.of(options), schema)
     found: list[Message] = []
     for task in reader.partitions():
-        for each in read_messages(task, schema):
+        for each in read_values(task.value, schema, None):
             found += each.to_pylist()
     return [f"{message['key'] or ''}={message['value'].decode()}" for message in found]
 
@@ -376,7 +376,7 @@ def test_a_task_whose_compacted_files_are_gone_says_so(root: Path) -> None:
     compact(ledger_of(root, "t"))
     LedgerStore(ledger_of(root, "t"), grace_ms=0).sweep()
     with pytest.raises(DataLossError, match="was compacted again while it was being read"):
-        list(read_messages(tasks[0], reader.schema))
+        list(read_values(tasks[0].value, reader.schema, None))
     assert reader.read(planned)  # planned again, it reads what is left
 
 

@@ -12,6 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, look_ahead, register
 from pulsar_spark.connector.schema.schema_types import definition_of
+from pulsar_spark.connector.sink.stream_writer import sink_schema
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -179,7 +180,7 @@ def test_a_commit_with_schemas_that_are_none_is_refused(root: Path, text: str) -
 def test_a_column_and_its_schema_go_together(root: Path) -> None:
     given = {"schemaType": "JSON", "schema": definition_of(StructType().add("a", LongType()))}
     row = StructType().add("value", StructType().add("a", IntegerType()))
-    found = SinkSchema.of(options_of(root, given=given), row)
+    found = sink_schema(options_of(root, given=given), row)
     assert found == json_schema("a")
     plain = StructType().add("value", StringType())
-    assert SinkSchema.of(options_of(root), plain) is None
+    assert sink_schema(options_of(root), plain) is None

@@ -16,8 +16,8 @@ from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileWriter
 from pulsar_spark.connector.ledger_files.row_groups import CUT_ROW_GROUP_BYTES
 from pulsar_spark.connector.sink.message_chunking import chunk_runs
-from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.stream_reader import PulsarliteReader, PulsarliteStreamReader
+from pulsar_spark.connector.source.typed_values import read_values
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
@@ -201,7 +201,7 @@ def test_a_file_merged_away_between_planning_and_reading_is_found_again(root: Pa
     keeper = LedgerStore(ledger_of(root, "t"), grace_ms=0)
     keeper.merge_small_files()
     keeper.sweep()
-    found = [row for task in tasks for each in read_messages(task, EVERYTHING)
+    found = [row for task in tasks for each in read_values(task.value, EVERYTHING, None)
              for row in each.to_pylist()]  # fmt: skip
     assert [row["value"] for row in found] == [b"a" * 25, b"b" * 25]
 
@@ -381,10 +381,10 @@ else:
     run = Run(root, topic="t", startingOffsets="earliest",
               schema=StructType().add("value", "binary"))
     batch = run.planned()
-    from pulsar_spark.connector.source.message_reader import read_messages
+    from pulsar_spark.connector.source.typed_values import read_values
     before = peak()
     for task in run.reader.partitions(batch.start, batch.end):
-        for each in read_messages(task, run.schema):
+        for each in read_values(task.value, run.schema, None):
             data = each.column(0).buffers()[2]
             assert data.size == size
             assert data[-32:].to_pybytes() == b"0123456789abcdef" * 2

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pulsar_spark.connector.source import stream_reader
-from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.typed_values import read_values
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
@@ -386,7 +386,7 @@ def test_files_merged_under_a_running_query_change_no_id(root: Path) -> None:
     assert keeper.merge_small_files()
     assert keeper.sweep()
     for task in tasks:
-        for each in read_messages(task, run.schema):
+        for each in read_values(task.value, run.schema, None):
             seen += each.to_pylist()
     run.commit(planned)
     seen += [message for batch in run.all() for message in batch.messages]
