@@ -13,7 +13,7 @@ left by an exception the block has stored nothing that anybody sees. Follows Pul
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -30,12 +30,10 @@ from pulsar_spark.connector.functions.acknowledging import (
     rows_that_acknowledge,
 )
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
-from pulsar_spark.connector.sink.publishing import prepares_of
+from pulsar_spark.connector.sink.publishing import commit_as_one
 from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
-from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
-from pulsar_spark.connector.topic_log.transaction_commit import begin, commit_together
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.options.options import Options, Scope
@@ -107,7 +105,7 @@ class BatchTransaction:
             for subscription, found in sorted(self._said.items())
             for record in records_of(self._root, subscription, found)
         ]
-        commit_batch(self._root, self._written, records, application, self._timeout_ms)
+        commit_as_one(self._root, self._written, records, application, self._timeout_ms)
 
     def write(
         self, df: DataFrame, *, topic: str | None = None, options: Mapping[str, str] | None = None
@@ -191,26 +189,6 @@ class BatchTransaction:
             )
         if self._batch_id is not None and self._application is None:
             self._application = query_of_batch(df)
-
-
-def commit_batch(
-    root: Root,
-    written: Iterable[WrittenTopic],
-    records: Iterable[Record],
-    application: tuple[str, int] | None,
-    timeout_ms: int,
-) -> None:
-    """Publish what tasks wrote, and tell the brokers, as one unit; once for each application."""
-    prepares = prepares_of(root, written, application)
-    commands = SystemTopic(root, COMMANDS)
-    new = commands.write(records)
-    if new:
-        # All applications share the log of `__commands`.
-        named = application and (f"{application[0]}/transaction", application[1])
-        append = commands.open().append
-        prepares.append(lambda txn: append(new, application=named, transaction=txn))
-    if prepares:
-        commit_together(root.store, begin(root.store, application, timeout_ms), prepares)
 
 
 def _in_tasks(df: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Any]:

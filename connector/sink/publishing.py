@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import delete_old
 from pulsar_spark.connector.topic_log.producer_connection import connect, disconnect, told
@@ -57,11 +58,31 @@ def publish(
     return []
 
 
-def prepares_of(
+def _prepares_of(
     root: Root, written: Iterable[WrittenTopic], application: tuple[str, int] | None
 ) -> list[Prepare]:
     """How a transaction publishes the files, topic by topic."""
     return [part.publish for part in _parts(root, written, application, None, leaves=False)]
+
+
+def commit_as_one(
+    root: Root,
+    written: Iterable[WrittenTopic],
+    records: Iterable[Record],
+    application: tuple[str, int] | None,
+    timeout_ms: int,
+) -> None:
+    """Publish what tasks wrote, and tell the brokers, as one unit; once for each application."""
+    prepares = _prepares_of(root, written, application)
+    commands = SystemTopic(root, COMMANDS)
+    new = commands.write(records)
+    if new:
+        # All applications share the log of `__commands`.
+        named = application and (f"{application[0]}/transaction", application[1])
+        append = commands.open().append
+        prepares.append(lambda txn: append(new, application=named, transaction=txn))
+    if prepares:
+        commit_together(root.store, begin(root.store, application, timeout_ms), prepares)
 
 
 @dataclass(frozen=True, slots=True)

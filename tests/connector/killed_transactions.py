@@ -17,8 +17,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from pulsar_spark.connector.functions.batch_transaction import commit_batch
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.sink.publishing import commit_as_one
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
@@ -51,7 +51,7 @@ def sink(folder: Path) -> None:
         tasks = written(options, [value for _, value in rows], columns)
         application = ("query", batch)
         records = [Record(ABOUT, "s", f"{batch}{row}".encode()) for row in range(2)]
-        commit_batch(Root.of(options), tasks, records, application, 60_000)
+        commit_as_one(Root.of(options), tasks, records, application, 60_000)
         log.put(f"commit-{batch}", True)
         for topic in (*TOPICS, str(COMMANDS)):  # logs are given up, so that decisions are forgotten
             path = TopicName.parse(topic).storage_path

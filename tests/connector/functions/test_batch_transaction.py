@@ -9,7 +9,7 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.functions.batch_transaction import commit_batch
+from pulsar_spark.connector.sink.publishing import commit_as_one
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -93,7 +93,7 @@ def publish_and_acknowledge(root: Path, batch: int = 0) -> None:
     report = Report("s", epoch=None, acknowledged=Cursor(individually_deleted=messages(batch)))
     records = [Record.of(ABOUT, "s", report)]
     tasks = written(options, [f"result{batch}"])
-    commit_batch(Root.of(options), tasks, records, ("query", batch), 60_000)
+    commit_as_one(Root.of(options), tasks, records, ("query", batch), 60_000)
 
 
 def test_a_dead_sink_does_not_stop_the_broker(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StructType
 
 from pulsar_spark.connector.data_source import PulsarliteDataSource
-from pulsar_spark.connector.functions.batch_transaction import commit_batch, transaction
-from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.functions.batch_transaction import transaction
+from pulsar_spark.connector.sink.publishing import commit_as_one, publish
 from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS
@@ -136,7 +136,7 @@ def test_a_transaction_of_a_batch_id_that_can_not_be_is_refused(batch_id: int, r
 @pytest.mark.parametrize("version", [0, 2**63 - 1])
 def test_a_transaction_of_any_batch_id_that_can_be_is_readable(version: int, root: Path) -> None:
     options = options_of(root, Scope.WRITE, {"topic": "t", "transactional": "true"})
-    commit_batch(Root.of(options), written(options, ["a"]), [], ("q", version), 60_000)
+    commit_as_one(Root.of(options), written(options, ["a"]), [], ("q", version), 60_000)
     assert is_readable(str(root)) == [b"a"]
 
 
