@@ -18,6 +18,7 @@ from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.broker.broker_query import standalone
+    from pulsar_spark.connector.client.client import Client
     from pulsar_spark.connector.data_source import register
     from pulsar_spark.connector.functions.acknowledging import (
         acknowledge,
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Message", "PulsarliteError", "Reject", "RetryLater", "__version__", "acknowledge",
+    "Client", "Message", "PulsarliteError", "Reject", "RetryLater", "__version__", "acknowledge",
     "acknowledge_cumulative", "deduplicate", "negative_acknowledge", "process",
     "reconsume_later", "register", "session", "standalone", "transaction",
 ]  # fmt: skip
 
 _HOME_OF = {
+    "Client": "pulsar_spark.connector.client.client",
     "Message": "pulsar_spark.connector.functions.processing",
     "PulsarliteError": "pulsar_spark.errors",
     "Reject": "pulsar_spark.connector.functions.processing",

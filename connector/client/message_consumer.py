@@ -2,8 +2,9 @@
 
 Invariants: it plans, reads and reports as the streaming source does (`ConsumerRun`), and folds its
 acknowledgements as a sink does (`acknowledgment_rows`); messages are reported as delivered before
-they enter its queue; rejections go out with its next report, or alone. It moves when somebody calls
-it, or its root's clock does. Follows Pulsar's `ConsumerImpl`.
+they enter its queue; what was said of messages goes out together, with its next report. It moves
+when somebody calls it, or its root's clock does. Safe for several threads. Follows Pulsar's
+`ConsumerImpl`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import inf
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,10 +24,17 @@ from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments,
 from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.micro_batch import plan_tasks
-from pulsar_spark.connector.spark.message_columns import IDS, read_schema
+from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.spark.message_columns import IDS, read_columns
+from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.errors import BrokerRefusedError, ConsumerNotConnectedError, ServerError
+from pulsar_spark.errors import (
+    BrokerRefusedError,
+    ConsumerNotConnectedError,
+    InvalidCursorPositionError,
+    ServerError,
+)
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.positions.cursor import Cursor
@@ -42,9 +51,10 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
 from pulsar_spark.topic_name import TopicPartition
 
-GROUPED: Final = 1000
+GROUPED: Final = 20_000
 """The number of acknowledgements that are sent at once, however short they have waited."""
-_COLUMNS: Final = read_schema(include_properties=True, consumer=True)
+_COLUMNS: Final = read_columns(include_properties=True, consumer=True)
+_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,7 @@ class ReceivedMessage:
     deliver_at: datetime | None = None
     producer_name: str | None = None
     sequence_id: int | None = None
+    schema_version: int | None = None
     redelivery_count: int = 0
     attempt: int = 0
 
@@ -90,6 +101,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         given["maxMessagesPerTrigger"] = str(prefetch)
         self.options: Options = options_of(given, Scope.STREAM_READ)
         self.root = Root.of(self.options)
+        self._clock = self.root.clock
         self._group_ms = acknowledgment_group_time_ms
         self._queue_size: int = self.options["receiverQueueSize"]
         self._run = ConsumerRun(self.options, self.root, completed=self._completed)
@@ -97,6 +109,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._offset = self._run.pinned()
         self._client = self._run.connected(self._offset)
         self._lock = threading.RLock()
+        self._saying = threading.Lock()
+        """Guards `_unsaid`; never held while anything is read or written."""
         self._queue: deque[ReceivedMessage] = deque()
         self._unacknowledged: dict[TopicPartition, PositionSet] = {}
         """Messages taken into the queue, and not acknowledged or given back since."""
@@ -104,17 +118,46 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Messages that this consumer acknowledged, above the subscription's floor."""
         self._said: dict[TopicPartition, Acknowledgments] = {}
         """Rejections since the last report."""
-        self._waiting = 0
-        self._flushing = DelayedFlush(
-            self.root.clock, self._group_ms, self._lock, self.flush, "acknowledgements"
-        )
+        self._unsaid: list[Mapping[str, Any]] = []
+        """Rows, as for a sink that acknowledges, for the next report."""
+        self._flushing = DelayedFlush(self._clock, self._group_ms, self.flush, "acknowledgements")
+        self._heard_s = -inf
         self._epochs: dict[TopicPartition, int] = {}
         self._redelivers = 0
+        self._requested: dict[TopicPartition, int] = {}
         self._unsubscribing: dict[TopicPartition, int] = {}
 
     @property
     def name(self) -> str:
         return self._client.name
+
+    @property
+    def is_closed(self) -> bool:
+        return self._client.is_closed
+
+    @property
+    def has_received(self) -> bool:
+        """Whether messages wait in its queue."""
+        return bool(self._queue)
+
+    def is_connected(self) -> bool:
+        """Whether the broker has let it in, on all partitions."""
+        return all(each.connected for each in self._client.consumers.values())
+
+    def is_answered(self) -> bool:
+        """Whether the broker has answered all requests."""
+        consumers = self._client.consumers
+        return all(consumers[about].answered >= number for about, number in self._requested.items())
+
+    def view(self, about: TopicPartition) -> PartitionView:
+        """A partition of which it has received something."""
+        return self._run.topics.view(about)
+
+    def partitions(self) -> dict[TopicPartition, PartitionView]:
+        """Its topics' partitions as of now."""
+        with self._lock:
+            self._run.topics.refresh()
+            return self._run.topics.partitions()
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -125,15 +168,31 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         has its name, DataLossError if the next messages were trimmed.
         """
         with self._lock:
+            return self.take() if self.fetch() else None
+
+    def take(self) -> ReceivedMessage | None:
+        """The next message of its queue."""
+        try:
+            return self._queue.popleft()
+        except IndexError:
+            return None
+
+    def fetch(self) -> bool:
+        """Fill its queue if that is empty; whether there is a message now. Errors as `receive`."""
+        self._check_open()
+        if self._queue and self._clock.monotonic_s() - self._heard_s < LEAST_PAUSE_S:
+            return True
+        with self._lock:
             self._check_open()
+            self._heard_s = self._clock.monotonic_s()
             self._hear()
             while not self._queue:
                 planned = self._run.plan(self._offset)
                 if planned is None:
                     self._report()
-                    return None
+                    return False
                 self._take(planned)
-            return self._queue.popleft()
+            return True
 
     def poll(self) -> None:
         """Take in the broker's news, and report; errors as of `receive`."""
@@ -145,7 +204,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     # -- acknowledging -------------------------------------------------------------------------
 
     def acknowledge(self, *messages: ReceivedMessage) -> None:
-        """Acknowledge these, one by one, whichever consumer of the subscription received them."""
+        """Acknowledge these, one by one, whichever consumer of the subscription received them.
+
+        InvalidCursorPositionError if one was never published: the others are acknowledged.
+        """
         self._say("Individual", messages)
 
     def acknowledge_cumulative(self, message: ReceivedMessage) -> None:
@@ -180,6 +242,23 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             if not self._client.is_closed:
                 self._report()
 
+    def ask_for_receipt(self) -> None:
+        """Send what waits, and have the broker answer: `is_answered` says when it has."""
+        with self._lock:
+            self._check_open()
+            self._fold()
+            self._requested |= dict(
+                zip(self._client.consumers, self._client.requests, strict=False)
+            )
+            self._run.report(self._offset, self._offset, self._requested)
+            self._sent()
+
+    def committed(self, messages: Iterable[ReceivedMessage]) -> None:
+        """A transaction has acknowledged these."""
+        with self._lock:
+            for about, found in folded("Individual", messages, self.root).items():
+                self._take_in(about, found)
+
     # -- the subscription ----------------------------------------------------------------------
 
     def redeliver_unacknowledged_messages(self) -> None:
@@ -200,23 +279,26 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._unacknowledged.clear()
 
     def seek(self, to: MessageId | Position | datetime) -> None:
-        """Move all consumers of the subscription to this message, or to that publish time.
-
-        A message id moves its partition only; EARLIEST, LATEST and a time move all.
-        """
+        """Move all consumers of the subscription to this message, or to that publish time."""
         with self._lock:
-            self._check_open()
-            name, commands = self._client.subscription, {}
-            for about in self._client.consumers:
-                request = next(self._client.requests)
-                if isinstance(to, datetime):
-                    at_ms = int(to.timestamp() * 1000)
-                    commands[about] = Seek(name, timestamp_ms=at_ms, request_id=request)
-                elif isinstance(to, Position):
-                    commands[about] = Seek(name, to, request_id=request)
-                elif max(to.partition, 0) == about.partition:
-                    commands[about] = Seek(name, to.position, to.batch_index, request_id=request)
-            self._client.say(commands)
+            self._client.say(self.seeks(to))
+
+    def seeks(self, to: MessageId | Position | datetime) -> dict[TopicPartition, Seek]:
+        """The commands of a seek: an id moves its partition; EARLIEST, LATEST and a time all."""
+        self._check_open()
+        name, commands = self._client.subscription, {}
+        for about in self._client.consumers:
+            if isinstance(to, datetime):
+                commands[about] = Seek(name, timestamp_ms=int(to.timestamp() * 1000))
+            elif isinstance(to, Position):
+                commands[about] = Seek(name, to)
+            elif max(to.partition, 0) == about.partition:
+                commands[about] = Seek(name, to.position, to.batch_index)
+        return commands
+
+    def epoch(self, about: TopicPartition) -> int:
+        """How often others or this consumer have sought on that partition, as far as it heard."""
+        return self._client.consumers[about].epoch
 
     def unsubscribe(self) -> None:
         """Delete the subscription and close, unless other consumers are connected to it."""
@@ -251,16 +333,29 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._run.hear()
         for about, consumer in self._client.consumers.items():
             if consumer.connected and self._epochs.get(about) != consumer.epoch:
+                if about in self._epochs:
+                    self._unsay(about)
                 self._epochs[about] = consumer.epoch
                 for kept in (self._unacknowledged, self._acknowledged, self._said):
                     kept.pop(about, None)
                 self._queue = deque(each for each in self._queue if each.partition != about)
-        if self._unsubscribing and all(
-            self._client.consumers[about].answered >= request
-            and self._client.backlog(about) is None
-            for about, request in self._unsubscribing.items()
-        ):
+        asked = self._unsubscribing
+        if asked and all(self._client.consumers[each].answered >= asked[each] for each in asked):
+            self._unsubscribing = {}
+            if any(self._client.backlog(about) is not None for about in asked):
+                raise BrokerRefusedError(
+                    ServerError.NOT_ALLOWED_ERROR,
+                    f"Subscription {self._client.subscription} has other consumers: whoever is "
+                    "alone can delete it.",
+                )
             self._client.leave()
+
+    def _unsay(self, about: TopicPartition) -> None:
+        """Forget what was said of a partition and is not sent: somebody has sought there."""
+        with self._saying:
+            self._unsaid = [
+                row for row in self._unsaid if (row["topic"], row["partition"]) != about
+            ]
 
     def _take(self, planned: StreamOffset) -> None:
         taken = list(self._messages(planned))
@@ -278,20 +373,46 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
         for task in plan_tasks(self._run.topics, self._offset, planned):
             for batch in read_messages(task, _COLUMNS):
-                yield from map(_message, batch.to_pylist())
+                yield from _received(batch)
 
     def _say(self, kind: str, messages: Iterable[ReceivedMessage], **details: Any) -> None:
         """Add to the next report, and send it unless others may join it."""
-        chosen = list(messages)
-        with self._lock:
-            self._check_open()
-            for about, found in fold(_rows(kind, chosen, details), self.root, None).items():
-                self._take_in(about, found)
-            self._waiting += len(chosen)
-            if not self._group_ms or self._waiting >= GROUPED:
-                self._report()
-            else:
-                self._flushing.begin()
+        self._check_open()
+        rows = [_row(kind, each) | details for each in messages]
+        with self._saying:
+            self._unsaid += rows
+            waiting = len(self._unsaid)
+        if not self._group_ms or waiting >= GROUPED:
+            self.flush()
+        else:
+            self._flushing.begin()
+
+    def _fold(self) -> None:
+        """Take in what was said. InvalidCursorPositionError names a message that never was."""
+        with self._saying:
+            rows, self._unsaid = self._unsaid, []
+        wrong = None
+        parts = [rows] if rows else []
+        while parts:
+            part = parts[-1]
+            try:
+                found = fold([_batch(part)], self.root, None)
+            except InvalidCursorPositionError as error:
+                parts.pop()
+                if len(part) == 1:
+                    wrong = error
+                else:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+                continue
+            except BaseException:
+                with self._saying:
+                    self._unsaid[:0] = [row for left in parts for row in left]
+                raise
+            parts.pop()
+            for about, each in found.items():
+                self._take_in(about, each)
+        if wrong is not None:
+            raise wrong
 
     def _take_in(self, about: TopicPartition, found: Acknowledgments) -> None:
         self._said.setdefault(about, Acknowledgments()).join(found)
@@ -310,15 +431,17 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._acknowledged[about] = before.union(done).floor(floor)
 
     def _report(self) -> None:
-        self._run.report(self._offset, self._offset)
-        self._sent()
+        try:
+            self._fold()
+        finally:
+            self._run.report(self._offset, self._offset)
+            self._sent()
 
     def _sent(self) -> None:
         """Rejections are said once; they wait where a report failed, or nobody is connected."""
         for about, consumer in self._client.consumers.items():
             if consumer.connected:
                 self._said.pop(about, None)
-        self._waiting = 0
 
     def _completed(self, about: TopicPartition, report: Report, ledgers: LedgerList) -> Report:
         """The report with the acknowledgements and rejections, and permits for a full queue."""
@@ -334,25 +457,36 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         )
 
 
-def _message(row: dict[str, Any]) -> ReceivedMessage:
-    message_id = MessageId(*map(row.pop, IDS))
-    properties = dict(row.pop("properties") or ())
-    del row["schema_version"]
-    return ReceivedMessage(message_id=message_id, properties=properties, **row)
+def _received(batch: pa.RecordBatch) -> Iterator[ReceivedMessage]:
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    ids = map(MessageId, *(columns.pop(name) for name in IDS))
+    properties = (dict(each or ()) for each in columns.pop("properties"))
+    for message_id, held, *rest in zip(ids, properties, *columns.values(), strict=True):
+        values = dict(zip(columns, rest, strict=True))
+        yield ReceivedMessage(message_id=message_id, properties=held, **values)
 
 
-def _rows(
-    kind: str, messages: Sequence[ReceivedMessage], details: Mapping[str, Any]
-) -> list[pa.RecordBatch]:
-    if not messages:
-        return []
-    columns: dict[str, list[Any]] = {
-        "topic": [each.topic for each in messages],
-        **{name: [getattr(each.message_id, name) for each in messages] for name in IDS},
-        "attempt": [each.attempt for each in messages],
-    }
-    same = {"ack_type": kind} | {name: it for name, it in details.items() if it is not None}
-    columns |= {name: [value] * len(messages) for name, value in same.items()}
-    types = {"properties": pa.map_(pa.string(), pa.string())}
-    arrays = {name: pa.array(values, types.get(name)) for name, values in columns.items()}
-    return [pa.RecordBatch.from_pydict(arrays)]
+def folded(
+    kind: str, messages: Iterable[ReceivedMessage], root: Root
+) -> dict[TopicPartition, Acknowledgments]:
+    """What a sink that acknowledges makes of these."""
+    rows = [_row(kind, each) for each in messages]
+    return fold([_batch(rows)], root, None) if rows else {}
+
+
+def _row(kind: str, message: ReceivedMessage) -> dict[str, Any]:
+    """A row as for a sink that acknowledges."""
+    held = message.message_id
+    return {
+        "topic": message.topic, "ledger_id": held.ledger_id, "entry_id": held.entry_id,
+        "partition": message.partition.partition, "batch_index": held.batch_index, "ack_type": kind,
+        "attempt": message.attempt,
+    }  # fmt: skip
+
+
+def _batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    names = dict.fromkeys(name for row in rows for name in row)
+    types = {"properties": _PROPERTIES, "delay_ms": pa.int64(), "reconsume_times": pa.int64()}
+    return pa.RecordBatch.from_pydict(
+        {name: pa.array([row.get(name) for row in rows], types.get(name)) for name in names}
+    )

@@ -1,47 +1,84 @@
 """A producer in this process: it gathers messages, and publishes them as a sink does.
 
-Invariants: what waits is published in its order, as one commit, and waits on if that fails; a
-message that can't be one is refused when it is sent, and changes nothing; sequence ids go on behind
-the last that the topic knows of this producer. Entries, routing, chunks, delays and duplicates are
-the sink's (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
+Invariants: what waits is published in its order, as one commit, and waits on while the store fails,
+until its time is up; a message that can't be one is refused when it is sent, and changes nothing;
+sequence ids go on behind the last that the topic knows of this producer. Safe for several threads:
+those that flush at once share a commit. Entries, routing, chunks, delays and duplicates are the
+sink's (`message_writer`, `publishing`). Follows Pulsar's `ProducerImpl`.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 
 from pulsar_spark.connector.client.delayed_flush import DelayedFlush
-from pulsar_spark.connector.sink.message_writer import write_messages
+from pulsar_spark.connector.schema.schema_registration import (
+    SinkSchema,
+    check_validation,
+    register,
+)
+from pulsar_spark.connector.sink.message_routing import MessageRouting
+from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.sink.outgoing_messages import as_messages
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect, disconnect
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.errors import InvalidMessageError, ProducerBusyError, PulsarliteError
+from pulsar_spark.errors import (
+    InvalidMessageError,
+    ProducerBusyError,
+    PulsarliteError,
+    StorageError,
+)
 from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position_set import NOTHING
 from pulsar_spark.topic_log.ledger_commit import Commit
-from pulsar_spark.topic_log.publication import AlreadyCommitted
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
-MOST_WAITING: Final = 1000
-"""Messages that are published at once, however short they have waited (Pulsar's default)."""
+MOST_WAITING: Final = 20_000
+"""Messages that wait at most, ..."""
 MOST_WAITING_BYTES: Final = 64 << 20
-"""Bytes that wait at most, but for a single message of more (Pulsar's default `memoryLimit`)."""
+"""... and bytes, but for a single message of more (Pulsar's default `memoryLimit`)."""
+DUPLICATE: Final = MessageId(-1, -1)
+"""The id of a message that was dropped, as the topic had it already."""
 _COLUMNS: Final = pa.schema(
     [
-        ("value", pa.binary()), ("key", pa.string()), ("ordering_key", pa.binary()),
+        ("value", pa.binary()), ("key", pa.string()),
         ("properties", pa.map_(pa.string(), pa.string())), ("sequence_id", pa.int64()),
+        ("ordering_key", pa.binary()),
         ("event_time", pa.timestamp("us", "UTC")), ("deliver_at", pa.timestamp("us", "UTC")),
-        ("deliver_after", pa.duration("us")),
+        ("deliver_after", pa.duration("us")), ("topic", pa.string()),
     ]
 )  # fmt: skip
+_SEQUENCE_ID: Final = _COLUMNS.get_field_index("sequence_id")
+_MAY_PASS: Final = (StorageError, OSError)
+"""Errors after which messages wait on: the store may answer the next time."""
+
+Row = tuple[Any, ...]
+"""A message's values, in the order of _COLUMNS."""
+Done = Callable[["MessageId | Exception"], object]
+"""Called with what became of a message: its id, DUPLICATE, or why it was given up."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A message that is not published yet."""
+
+    row: Row
+    size: int
+    sent_s: float
+    done: Done | None
 
 
 class MessageProducer(AbstractContextManager["MessageProducer"]):
@@ -53,20 +90,32 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         *,
         publish_delay_ms: int = 0,
         memory_limit_bytes: int = MOST_WAITING_BYTES,
+        send_timeout_ms: int = 0,
+        first_sequence_id: int | None = None,
+        schema: SinkSchema | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Connects in its `accessMode`; the topic is made if it does not exist.
+        """Connects in its `accessMode`; the topic is made, with these settings, if there is none.
 
         `options` are those of a sink with a `topic`. Messages wait for `publish_delay_ms`, or until
-        `memory_limit_bytes` of them do, so that others share their commit. ProducerFencedError or
-        ProducerBusyError if the topic is another's, InvalidOptionError if an option is wrong.
+        `memory_limit_bytes` of them do, so that others share their commit; what could not be
+        published for `send_timeout_ms` is given up (0: never). Values are bytes of `schema`, which
+        is registered now. ProducerFencedError or ProducerBusyError if the topic is another's,
+        IncompatibleSchemaError if it refuses the schema, InvalidOptionError if an option is wrong.
         """
         given = {"producerName": f"producer-{uuid.uuid4().hex[:10]}", **options}
         self.options: Options = options_of(given, Scope.STREAM_WRITE)
         self.root = Root.of(self.options)
+        self._clock = self.root.clock
         self.name: str = self.options["producerName"]
-        self._delay_ms = publish_delay_ms
-        topic = check_user_topic(TopicName.parse(self.options["topic"]), "written")
-        self._ledger = self.root.open_or_create(topic, self.options["numPartitions"])
+        self.topic = check_user_topic(TopicName.parse(self.options["topic"]), "written")
+        self._delay_ms, self._timeout_s = publish_delay_ms, send_timeout_ms / 1000
+        self._schema, self._largest = schema, int(self.options["maxMessageSize"])
+        self._ledger = self.root.open_or_create(self.topic, self.options["numPartitions"], settings)
+        if schema is None:
+            check_validation(self._ledger, self.topic)
+        else:
+            register(self._ledger, self.topic.partitioned_topic, schema)
         self._claim = claim_of(self.options, self.name, uuid.uuid4().hex)
         if self._claim is not None:
             connect(self._ledger, self._claim)
@@ -74,14 +123,30 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             self._ledger.state.highest_sequence_id(number, self.name)
             for number in range(self._ledger.state.partitions)
         )
-        self._next_sequence_id = 1 + max((each for each in known if each is not None), default=-1)
-        self._waiting: list[dict[str, Any]] = []
+        self.last_sequence_id = max((each for each in known if each is not None), default=-1)
+        """The highest that was published, also by earlier runs; -1 if none was."""
+        if first_sequence_id is not None:
+            self.last_sequence_id = first_sequence_id - 1
+        self._next_sequence_id = self.last_sequence_id + 1
+        self._routing = MessageRouting(self.options, self.partitions, str(self.topic))
+        self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes, self._most_bytes = 0, memory_limit_bytes
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        """Guards the queue; never held while anything is published."""
+        self._publishing = threading.RLock()
         self._flushing = DelayedFlush(
-            self.root.clock, publish_delay_ms, self._lock, self.flush, f"producer {self.name}"
+            self._clock, publish_delay_ms, self.flush, f"producer {self.name}"
         )
         self._is_closed = False
+
+    @property
+    def partitions(self) -> int:
+        return self._ledger.state.partitions
+
+    @property
+    def pending(self) -> int:
+        """The number of messages that are not published yet."""
+        return len(self._waiting)
 
     def send(
         self,
@@ -94,95 +159,225 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         event_time: datetime | None = None,
         deliver_at: datetime | None = None,
         deliver_after: timedelta | None = None,
+        partition: int | None = None,
+        done: Done | None = None,
+        at_once: bool = False,
     ) -> int:
-        """Publish a message, now or with others that wait; its sequence id.
+        """Have a message published, now or with others that wait; its sequence id.
 
-        InvalidMessageError if it can't be one; of the others nothing is lost. What can't be
-        published later on, as the store does not answer, waits, and is tried again.
+        Who wants it `at_once` flushes next. `partition` goes before the topic's routing.
+        InvalidMessageError if it can't be a message; of the others nothing is lost. What can't be
+        published, as the store does not answer, waits, and is tried again.
         """
+        row = self.row(
+            value, key, ordering_key, properties, sequence_id, event_time, deliver_at,
+            deliver_after, partition,
+        )  # fmt: skip
+        size = _size(row)
+        if self._is_full(size):
+            self.flush()
         with self._lock:
             if self._is_closed:
                 raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
             number = self._next_sequence_id if sequence_id is None else sequence_id
-            message = {
-                "value": value, "key": key, "ordering_key": ordering_key,
-                "properties": None if properties is None else list(properties.items()),
-                "sequence_id": number, "event_time": event_time, "deliver_at": deliver_at,
-                "deliver_after": deliver_after,
-            }  # fmt: skip
-            now_ms = self.root.clock.wall_ms()
-            row = _checked(message)
-            as_messages(row, self.options, self.options["topic"], now_ms)
-            if self._is_full(row.nbytes):
-                self.flush()
             self._next_sequence_id = max(self._next_sequence_id, number + 1)
-            if not self._delay_ms:
-                self._publish([message])
-                return number
-            self._waiting.append(message)
-            self._waiting_bytes += row.nbytes
-            self._flushing.begin()
-            if self._is_full():
-                with suppress(PulsarliteError, OSError):  # it waits on, and is tried again
-                    self.flush()
+            numbered = (*row[:_SEQUENCE_ID], number, *row[_SEQUENCE_ID + 1 :])
+            waiting = _Waiting(numbered, size, self._clock.monotonic_s(), done)
+            self._waiting.append(waiting)
+            self._waiting_bytes += size
+        if at_once:
             return number
+        if not self._delay_ms:
+            self._flush_now(waiting)
+            return number
+        self._flushing.begin()
+        if self._is_full():
+            with suppress(PulsarliteError, OSError):  # it waits on, and is tried again
+                self.flush()
+        return number
 
-    def flush(self) -> list[MessageId]:
-        """Publish what waits; the ids that it got, partition by partition, as they are stored.
+    def row(
+        self,
+        value: bytes | None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        sequence_id: int | None = None,
+        event_time: datetime | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: timedelta | None = None,
+        partition: int | None = None,
+    ) -> Row:
+        """A message to be published. InvalidMessageError if it can't be one."""
+        topic = None
+        if partition is not None:
+            topic = f"{self.topic.partitioned_topic_name}-partition-{partition}"
+        pairs = None if properties is None else list(properties.items())
+        row = (
+            value, key, pairs, sequence_id, ordering_key, event_time, deliver_at, deliver_after,
+            topic,
+        )  # fmt: skip
+        if not self._is_plain(row):
+            self._check(row)
+        return row
 
-        If that fails all of it waits on.
+    def flush(self) -> None:
+        """Publish what waits now.
+
+        If the store fails all of it waits on, but what has waited for its time; of any other error,
+        as when another producer has the topic, all that waits gets to know, and waits no more.
         """
-        with self._lock:
-            if not self._waiting:
-                return []
-            done = self._publish(self._waiting)
-            self._waiting, self._waiting_bytes = [], 0
-        return [each for commit in done if isinstance(commit, Commit) for each in _ids(commit)]
+        with self._publishing:
+            chosen = list(self._waiting)
+            if not chosen:
+                return
+            try:
+                written = self.written([each.row for each in chosen])
+                published = publish(self.root, written, None, self._claim)
+            except Exception as error:
+                self._give_up(chosen, error)
+                raise
+            for _ in chosen:
+                self._leave()
+            numbers = [each.row[_SEQUENCE_ID] for each in chosen]
+            self.last_sequence_id = max(self.last_sequence_id, *numbers)
+            if any(each.done is not None for each in chosen):
+                answers = self._answers([e for e in published if isinstance(e, Commit)], numbers)
+                for each, answer in zip(chosen, answers, strict=True):
+                    if each.done is not None:
+                        each.done(answer)
+
+    def written(self, rows: Iterable[Row]) -> list[WrittenTopic]:
+        """Files of these messages, which nobody sees before a commit."""
+        return write_messages(
+            [_batch(list(rows))], self.options, self.root, self._schema, routing=self._routing
+        )
 
     def close(self) -> None:
         """Publish what waits, and go: others may have the topic."""
         self.flush()
         self._flushing.stop()
-        with self._lock:
-            if not self._is_closed and self._claim is not None:
+        with self._publishing:
+            with self._lock:
+                was_closed, self._is_closed = self._is_closed, True
+            self.flush()
+            if not was_closed and self._claim is not None:
                 disconnect(self._ledger, self._claim)
-            self._is_closed = True
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # -- inside --------------------------------------------------------------------------------
+
     def _is_full(self, more: int = 0) -> bool:
-        """Whether messages of `more` bytes have no room beside what waits."""
-        return len(self._waiting) >= MOST_WAITING or self._waiting_bytes + more > self._most_bytes
+        """Whether a message of `more` bytes has no room beside what waits."""
+        full = self._waiting_bytes + more > self._most_bytes or len(self._waiting) >= MOST_WAITING
+        return full and bool(self._waiting)
 
-    def _publish(self, messages: Sequence[Mapping[str, Any]]) -> list[Commit | AlreadyCommitted]:
-        written = write_messages([_batch(messages)], self.options, self.root)
-        return publish(self.root, written, None, self._claim)
+    def _flush_now(self, waiting: _Waiting) -> None:
+        """Publish what waits; that message does not wait on if it could not be published."""
+        try:
+            self.flush()
+        except BaseException:
+            with self._lock:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+                    self._waiting_bytes -= waiting.size
+            raise
+
+    def _leave(self) -> None:
+        """The first message that waits does so no more."""
+        with self._lock:
+            self._waiting_bytes -= self._waiting.popleft().size
+
+    def _is_plain(self, row: Row) -> bool:
+        """Whether it can be seen at a glance that this is a message: most are such."""
+        value, key, pairs, *others = row
+        return (
+            type(value) is bytes
+            and len(value) <= self._largest
+            and (key is None or (type(key) is str and key.isascii()))
+            and (pairs is None or all(type(e) is str and e.isascii() for p in pairs for e in p))
+            and others.count(None) == len(others)
+        )
+
+    def _check(self, row: Row) -> None:
+        """InvalidMessageError if this can't be published: the sink's own checks."""
+        try:
+            batch = _batch([row])
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise InvalidMessageError(
+                f"Some part of the message can't be stored: {error}. Look at the types and bounds "
+                f"of {', '.join(_COLUMNS.names[:-1])}."
+            ) from error
+        rows = batch.drop_columns(["topic"]) if "topic" in batch.schema.names else batch
+        as_messages(rows, self.options, self.options["topic"], self._clock.wall_ms())
+
+    def _give_up(self, chosen: Sequence[_Waiting], error: Exception) -> None:
+        """End the messages that can't be published, or whose time is up, with that error."""
+        late_s = self._clock.monotonic_s() - self._timeout_s
+        may_pass = isinstance(error, _MAY_PASS)
+        for each in chosen:
+            if may_pass and (not self._timeout_s or each.sent_s > late_s):
+                return
+            self._leave()
+            if each.done is not None:
+                each.done(error)
+
+    def _answers(
+        self, commits: Sequence[Commit], numbers: Sequence[int]
+    ) -> list[MessageId | Exception]:
+        """The id of each message; if they can't be read now, why they are not known."""
+        ledgers = [ledger for each in commits for ledger in each.ledgers]
+        if (
+            len(ledgers) == 1
+            and ledgers[0].messages == len(numbers)
+            and self.options["batcherBuilder"] == "DEFAULT"
+            and not commits[0].hidden
+        ):
+            return list(_ids(ledgers[0]))
+        try:
+            return [*self._ids_by_number(commits, numbers)]
+        except _MAY_PASS as error:
+            return [error for _ in numbers]
+
+    def _ids_by_number(self, commits: Sequence[Commit], numbers: Sequence[int]) -> list[MessageId]:
+        """The id of each message by its sequence id, as partitions, keys or chunks reorder them."""
+        found: dict[int, deque[MessageId]] = defaultdict(deque)
+        for commit in commits:
+            hidden = {
+                partition: Cursor.from_json_value(value).individually_deleted
+                for partition, value in commit.hidden.items()
+            }
+            for ledger in commit.ledgers:
+                dropped = hidden.get(ledger.partition, NOTHING)
+                with self._ledger.reader() as reader:
+                    stored = reader.read_table(ledger, ("sequence_id",))[0].to_pylist()
+                for number, held in zip(stored, _ids(ledger), strict=True):
+                    is_dropped = dropped.contains(held.position, max(held.batch_index, 0))
+                    found[number].append(DUPLICATE if is_dropped else held)
+        take = deque.pop if self.options["chunkingEnabled"] else deque.popleft  # at its last chunk
+        return [take(found[number]) if found[number] else DUPLICATE for number in numbers]
 
 
-def _checked(message: Mapping[str, Any]) -> pa.RecordBatch:
-    try:
-        return _batch([message])
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise InvalidMessageError(
-            f"Some part of the message can't be stored: {error}. Look at the types and bounds of "
-            f"{', '.join(_COLUMNS.names)}."
-        ) from error
+def _size(row: Row) -> int:
+    """About the bytes of a message."""
+    value, key, pairs, *_ = row
+    texts = 0 if pairs is None else sum(len(each or "") for pair in pairs for each in pair)
+    return len(value or b"") + len(key or "") + texts
 
 
-def _batch(messages: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     """The messages as rows; a column that none has is left out, for an option to fill in."""
-    given = [
-        each
-        for each in _COLUMNS
-        if each.name == "value" or any(message[each.name] is not None for message in messages)
-    ]
-    return pa.RecordBatch.from_pylist(messages, pa.schema(given))
+    arrays = {}
+    for field, values in zip(_COLUMNS, zip(*rows, strict=True), strict=True):
+        if field.name == "value" or any(each is not None for each in values):
+            arrays[field.name] = pa.array(values, field.type)
+    return pa.RecordBatch.from_pydict(arrays)
 
 
-def _ids(commit: Commit) -> Iterator[MessageId]:
-    for ledger in commit.ledgers:
-        for entry, size in enumerate(ledger.batch_sizes.array().tolist()):
-            for index in range(size):
-                place = index if size > 1 else -1
-                yield MessageId(ledger.ledger_id, entry, ledger.partition, place)
+def _ids(ledger: LedgerInfo) -> Iterator[MessageId]:
+    for entry, size in enumerate(ledger.batch_sizes.array().tolist()):
+        for index in range(size):
+            place = index if size > 1 else -1
+            yield MessageId(ledger.ledger_id, entry, ledger.partition, place)

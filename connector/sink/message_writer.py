@@ -53,13 +53,15 @@ def write_messages(
     schema: SinkSchema | None = None,
     *,
     enforced: bool = True,
+    routing: MessageRouting | None = None,
 ) -> list[WrittenTopic]:
     """Write the rows of one task; returns the files for the driver to commit.
 
     InvalidMessageError if a row can't be a message, IncompatibleSchemaError if its topic refuses
     the values' `schema`: nothing of its batch is kept, and files that the task has written before
     are left to the clean-up of orphans. Not `enforced`, as for messages that were published before,
-    texts need not be UTF-8, and no topic demands a schema.
+    texts need not be UTF-8, and no topic demands a schema. `routing` goes on where an earlier
+    write of the same topic left it.
     """
     writers: dict[TopicName, _TopicWriter] = {}
     encode = encoder(schema.info) if schema and not schema.encoded else None
@@ -76,7 +78,9 @@ def write_messages(
             whole = name.partitioned_topic
             messages = as_messages(rows, options, str(whole), root.clock.wall_ms())
             if whole not in writers:
-                writers[whole] = _TopicWriter(whole, options, root, schema, enforced=enforced)
+                writers[whole] = _TopicWriter(
+                    whole, options, root, schema, enforced=enforced, routing=routing
+                )
             writers[whole].add(messages, name.partition_index)
     return [writer.close() for writer in writers.values()]
 
@@ -92,6 +96,7 @@ class _TopicWriter:
         schema: SinkSchema | None,
         *,
         enforced: bool,
+        routing: MessageRouting | None,
     ) -> None:
         check_publishing(str(topic), options)
         self._options, self._root, self._topic = options, root, topic
@@ -101,7 +106,7 @@ class _TopicWriter:
             check_validation(self._ledger, topic)
         self._schema_version = None if schema is None else register(self._ledger, topic, schema)
         self._partitions = self._ledger.state.partitions
-        self._router = MessageRouting(options, self._partitions, str(topic))
+        self._router = routing or MessageRouting(options, self._partitions, str(topic))
         self._deduplicate = deduplicates(self._ledger, topic, options["enableDeduplication"])
         self._records_sequences = self._deduplicate or self._ledger.state.records_sequences
         self._buffers: dict[int, list[pa.Table]] = {}

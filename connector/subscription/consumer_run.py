@@ -187,9 +187,14 @@ class ConsumerRun:
 
     # -- reporting -------------------------------------------------------------------------------
 
-    def report(self, begun: StreamOffset, planned: StreamOffset) -> None:
-        """Send the reports that say something new."""
-        self._say(self._news_of(self._reports(begun, planned)))
+    def report(
+        self,
+        begun: StreamOffset,
+        planned: StreamOffset,
+        requests: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Send the reports that say something new; the broker answers to `requests`."""
+        self._say(self._news_of(self._reports(begun, planned, requests)))
 
     def close(self, begun: StreamOffset) -> None:
         """Report and leave: messages that were granted but not delivered go to others at once."""

@@ -10,8 +10,12 @@ from tests.architecture.sources import FOLDERS, modules
 WIRING_MODULES = {"connector/broker/broker_query.py"}
 """The one place where connector and state meet: it wires a broker query."""
 
-CORE_FACE = {"pulsar_spark/__init__.py", "pulsar_spark/__main__.py"}
-"""The doors of the package: they name the connector, and load it only when it is asked for."""
+CORE_FACE = {
+    "pulsar_spark/__init__.py", "pulsar_spark/__main__.py", "pulsar_spark/aio.py",
+    "pulsar_spark/pulsar/__init__.py", "pulsar_spark/pulsar/asyncio.py",
+    "pulsar_spark/pulsar/exceptions.py", "pulsar_spark/pulsar/schema.py",
+}  # fmt: skip
+"""The doors of the package: they name the connector, and do nothing themselves."""
 
 BY_FOLDER = {
     "connector": "a second copy of its classes would be loaded: import pulsar_spark.connector",

@@ -16,8 +16,11 @@ import pytest
 from tests.architecture.sources import FOLDERS, REPOSITORY, modules, texts
 from tests.vectors.check import KINDS
 
-DOORS = ("pulsar_spark", "pulsar_spark.__main__", "pyspark_pulsarlite")
-"""What users and Spark import: the package, the command, the format."""
+DOORS = (
+    "pulsar_spark", "pulsar_spark.__main__", "pulsar_spark.aio", "pulsar_spark.pulsar",
+    "pyspark_pulsarlite",
+)  # fmt: skip
+"""What users and Spark import: the package, the command, the clients, the format."""
 CHECKS = {"check"}
 """What every structure offers to tests."""
 FROM_PULSAR = {

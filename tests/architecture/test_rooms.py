@@ -27,7 +27,8 @@ def test_a_room_has_few_files() -> None:
 
 
 def test_a_room_says_in_three_lines_what_lives_there_and_what_may_not() -> None:
-    for room in sorted(set(ROOM_OF.values()) - set(FOLDERS)):
+    faces = {file.rsplit("/", 1)[0] for file in FACE}
+    for room in sorted(set(ROOM_OF.values()) - faces):
         tree = ast.parse(FILES[f"{room}/__init__.py"])
         text = ast.get_docstring(tree) or ""
         lines = [line for line in text.splitlines() if line]

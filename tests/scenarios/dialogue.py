@@ -118,13 +118,15 @@ class Dialogue:
         batch = options.get("batch") == "yes"
         given = {"topic": self.name, "batchingEnabled": str(batch).lower()}
         producer = self.host.producer(given, publish_delay_ms=1)
+        ids: list[Any] = []
         for text in texts:
             rest, _, delay = text.partition("@")
             key, colon, value = rest.rpartition(":")
             after = timedelta(milliseconds=milliseconds(delay)) if delay else None
-            producer.send(value.encode(), key=key if colon else None, deliver_after=after)
-        ids = producer.flush()
+            given_key = key if colon else None
+            producer.send(value.encode(), key=given_key, deliver_after=after, done=ids.append)
         producer.close()
+        ids.sort(key=lambda each: (each.partition, each.position, each.batch_index))
         self.host.run()
         return ["published " + " ".join(_short(str(each)) for each in ids)]
 

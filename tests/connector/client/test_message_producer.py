@@ -61,10 +61,11 @@ def test_messages_wait_for_the_delay_and_share_an_entry(host: Host) -> None:
 
 def test_entries_are_full_by_count_by_bytes_and_by_delivery_time(host: Host) -> None:
     few = producer(host, delay_ms=1, batchingMaxMessages="2", batchingMaxBytes="4")
+    ids: list[Any] = []
     for value in (b"a", b"b", b"c", b"ddd", b"ee"):
-        few.send(value)
-    few.send(b"later", deliver_after=timedelta(seconds=5))
-    ids = few.flush()
+        few.send(value, done=ids.append)
+    few.send(b"later", deliver_after=timedelta(seconds=5), done=ids.append)
+    few.flush()
     assert sizes(host) == [2, 2, 1, 1]
     assert [(each.entry_id, each.batch_index) for each in ids] == [
         (0, 0), (0, 1), (1, 0), (1, 1), (2, -1), (3, -1)
@@ -76,8 +77,10 @@ def test_a_key_goes_to_the_partition_of_its_hash(host: Host, scheme: str) -> Non
     mine = producer(host, delay_ms=1, numPartitions="4", hashingScheme=scheme, **UNBATCHED)
     hashed = java_string_hash if scheme == "JavaStringHash" else murmur3_32_hash
     for key in ("a", "b", "c", "N12345"):
-        mine.send(key.encode(), key=key)
-        assert [each.partition for each in mine.flush()] == [hashed(key) % 4]
+        ids: list[Any] = []
+        mine.send(key.encode(), key=key, done=ids.append)
+        mine.flush()
+        assert [each.partition for each in ids] == [hashed(key) % 4]
 
 
 def test_all_that_is_said_of_a_message_is_stored(host: Host) -> None:

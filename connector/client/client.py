@@ -1,0 +1,458 @@
+"""The client: what a program of Pulsar's Python client calls, over topics that are files.
+
+    client = Client("/data/pulsarlite", broker="embedded")
+    consumer = client.subscribe("orders", "billing")
+
+Invariants: no Spark and no Java; a subscription needs a broker, one that runs elsewhere
+(`pulsarlite standalone`) or, embedded, this process; a client belongs to the process that made it.
+Names, arguments and defaults are those of Pulsar's Python client 3.13; what is beyond them is given
+by keyword.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import Any, Final, Literal, TypeVar
+
+from pulsar_spark.connector.broker.letters import SETTINGS as KEPT
+from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.client_errors import translated
+from pulsar_spark.connector.client.client_settings import (
+    DEFAULT_BATCH_RECEIVE,
+    BatchingType,
+    CompressionType,
+    ConsumerBatchReceivePolicy,
+    ConsumerCryptoFailureAction,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    ConsumerType,
+    InitialPosition,
+    KeySharedMode,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
+from pulsar_spark.connector.client.consumer import Consumer, Listener
+from pulsar_spark.connector.client.message import MessageId
+from pulsar_spark.connector.client.message_consumer import MessageConsumer
+from pulsar_spark.connector.client.message_producer import MessageProducer
+from pulsar_spark.connector.client.producer import Producer, Router
+from pulsar_spark.connector.client.reader import Reader, ReaderListener, TableView
+from pulsar_spark.connector.client.records import BYTES, Schema
+from pulsar_spark.connector.client.shared_broker import SharedBroker
+from pulsar_spark.connector.client.transaction import Transaction
+from pulsar_spark.connector.schema.schema_registration import SinkSchema
+from pulsar_spark.connector.storage.memory_store import MEMORY
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.schema.schema_info import SchemaType
+from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
+from pulsar_spark.topic_name import TopicName
+
+_ROUTING: Final = {
+    PartitionsRoutingMode.UseSinglePartition: "SinglePartition",
+    PartitionsRoutingMode.RoundRobinDistribution: "RoundRobinPartition",
+    PartitionsRoutingMode.CustomPartition: "CustomPartition",
+}
+_TYPES: Final = {each: each.name for each in ConsumerType} | {ConsumerType.KeyShared: "Key_Shared"}
+_CLUSTERS: Final = ("pulsar://", "pulsar+ssl://", "http://", "https://")
+Topics = str | Sequence[str] | re.Pattern[str]
+Made = TypeVar("Made", Producer, Consumer)
+
+
+class Client(AbstractContextManager["Client"]):
+    """Makes producers, consumers and readers of one root. Safe for several threads."""
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: None = None,
+        operation_timeout_seconds: int = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50_000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = False,
+        logger: Any = None,
+        connection_timeout_ms: int = 10_000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+        *,
+        broker: Literal["embedded"] | None = None,
+        storage: Mapping[str, str] | None = None,
+    ) -> None:
+        """`service_url`: a folder, `memory://NAME`, `s3://`, `gs://` or `az://`.
+
+        `broker="embedded"` serves the root's subscriptions in this process, as `memory://` always
+        does. `storage` are options of the object store. What concerns networks, threads and logs
+        has no effect. InvalidUrl if that is no root.
+        """
+        if service_url.startswith(_CLUSTERS):
+            raise client_errors.InvalidUrl(
+                f"{service_url!r} is a cluster's address, and there is none here: topics are "
+                "files. Name a folder, s3://bucket/prefix, or memory://NAME."
+            )
+        _refuse("There is nobody to log in to: who may read files may read topics", authentication)
+        given = {f"storage.{name}": each for name, each in (storage or {}).items()}
+        with translated():
+            self.root = Root.of(options_of({"serviceUrl": service_url, **given}))
+        self._given = self.root.options
+        self._timeout_ms = operation_timeout_seconds * 1000
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._made: list[Producer | Consumer] = []
+        self._is_closed = False
+        self._broker: SharedBroker | None = None
+        if broker == "embedded" or service_url.startswith(MEMORY):
+            with translated():
+                self._broker = SharedBroker.join(self.root)
+
+    # -- what it makes -------------------------------------------------------------------------
+
+    def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: Schema | None = BYTES,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30_000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50_000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = False,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: Mapping[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: None = None,
+        crypto_key_reader: None = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: Router | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
+    ) -> Producer:
+        """A producer of a topic, which is made, with one partition, if there is none.
+
+        `options` are further ones of a sink (docs/options.md), such as numPartitions or
+        enableDeduplication.
+        """
+        _refuse("Messages are not encrypted here", encryption_key, crypto_key_reader)
+        if chunking_enabled and batching_enabled:
+            raise ValueError("Batching and chunking of messages can't be enabled together.")
+        self.check_open()
+        schema = schema or BYTES
+        info = schema.schema_info()
+        given = self._given | _texts(
+            topic=topic,
+            producerName=producer_name,
+            compressionType=compression_type.name.upper(),
+            batchingEnabled=batching_enabled,
+            batchingMaxMessages=batching_max_messages,
+            batchingMaxBytes=batching_max_allowed_size_in_bytes,
+            batcherBuilder="KEY_BASED" if batching_type is BatchingType.KeyBased else None,
+            chunkingEnabled=chunking_enabled,
+            messageRoutingMode=None if message_router else _ROUTING[message_routing_mode],
+            accessMode=None if access_mode is ProducerAccessMode.Shared else access_mode.name,
+        )
+        with translated():
+            engine = MessageProducer(
+                given | dict(options or {}),
+                publish_delay_ms=max(1, batching_max_publish_delay_ms),
+                send_timeout_ms=send_timeout_millis,
+                first_sequence_id=None if initial_sequence_id is None else initial_sequence_id + 1,
+                schema=None if info.type is SchemaType.BYTES else SinkSchema(info, encoded=True),
+                settings=KEPT,
+            )
+        made = Producer(
+            engine,
+            schema,
+            max_pending=max_pending_messages,
+            blocks=block_if_queue_full,
+            router=message_router,
+            check_open=self.check_open,
+            closed=self._forget,
+        )
+        return self._kept(made)
+
+    def subscribe(
+        self,
+        topic: Topics,
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Schema | None = BYTES,
+        message_listener: Listener | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50_000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30_000,
+        negative_ack_redelivery_delay_ms: int = 60_000,
+        is_read_compacted: bool = False,
+        properties: Mapping[str, str] | None = None,
+        pattern_auto_discovery_period: int = 60,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: None = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: ConsumerKeySharedPolicy | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        retry_enable: bool = False,
+        ack_receipt_enabled: bool = False,
+        acknowledgments_group_time_millis: int = 100,
+        options: Mapping[str, str] | None = None,
+    ) -> Consumer:
+        """A consumer of a subscription of one topic, of several, or of all that match a pattern.
+
+        A topic that does not exist is made. With `retry_enable` its retry letter topic is read too;
+        with `ack_receipt_enabled` `acknowledge` waits for the broker's receipt. `options` are
+        further ones of a source, such as negativeAckRedeliveryBackoff (docs/options.md).
+        """
+        _refuse("Messages are not encrypted here", crypto_key_reader)
+        self.check_open()
+        given = self._given | _texts(
+            subscriptionName=subscription_name,
+            subscriptionType=_TYPES[consumer_type],
+            consumerName=consumer_name,
+            subscriptionInitialPosition=initial_position.name,
+            receiverQueueSize=max(1, receiver_queue_size),
+            maxTotalReceiverQueueSizeAcrossPartitions=(
+                max_total_receiver_queue_size_across_partitions
+            ),
+            ackTimeout=unacked_messages_timeout_ms and f"{unacked_messages_timeout_ms}ms",
+            negativeAckRedeliveryDelay=f"{negative_ack_redelivery_delay_ms}ms",
+            readCompacted=is_read_compacted,
+            maxPendingChunkedMessage=max_pending_chunked_message,
+            autoAckOldestChunkedMessageOnQueueFull=auto_ack_oldest_chunked_message_on_queue_full,
+            enableRetry=retry_enable,
+        )
+        given |= self._topics(topic, pattern_auto_discovery_period, regex_subscription_mode)
+        given |= _dead_letters(dead_letter_policy) | _key_shared(consumer_type, key_shared_policy)
+        return self._consumer(
+            given | dict(options or {}),
+            topic if isinstance(topic, str) else subscription_name,
+            schema,
+            batch_receive_policy or DEFAULT_BATCH_RECEIVE,
+            inclusive=start_message_id_inclusive,
+            receipts=ack_receipt_enabled,
+            group_time_ms=acknowledgments_group_time_millis,
+            listener=message_listener,
+        )
+
+    def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        schema: Schema | None = BYTES,
+        reader_listener: ReaderListener | None = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: None = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Reader:
+        """A reader of a topic from that message on: behind it, or from it itself if inclusive."""
+        _refuse("Messages are not encrypted here", crypto_key_reader)
+        self.check_open()
+        prefix = f"{subscription_role_prefix}-" if subscription_role_prefix else ""
+        given = self._given | _texts(
+            subscriptionName=f"{prefix}reader-{uuid.uuid4().hex[:10]}",
+            subscriptionMode="NonDurable",
+            consumerName=reader_name,
+            receiverQueueSize=max(1, receiver_queue_size),
+            readCompacted=is_read_compacted,
+        )
+        given |= self._topics(topic, 60, RegexSubscriptionMode.PersistentOnly)
+        if start_message_id in (MessageId.earliest, MessageId.latest):
+            at_end = start_message_id == MessageId.latest
+            given["subscriptionInitialPosition"] = "Latest" if at_end else "Earliest"
+        else:
+            given["startMessageId"] = str(start_message_id.core)
+            given["startMessageIdInclusive"] = str(start_message_id_inclusive)
+        consumer = self._consumer(
+            given,
+            topic,
+            schema,
+            DEFAULT_BATCH_RECEIVE,
+            inclusive=start_message_id_inclusive,
+        )
+        consumer.begins_at(start_message_id)
+        return Reader(consumer, reader_listener)
+
+    def create_table_view(
+        self, topic: str, subscription_name: str | None = None, schema: Schema | None = BYTES
+    ) -> TableView:
+        """The latest value of each key of a topic, kept up to date."""
+        reader = self.create_reader(topic, MessageId.earliest, schema, is_read_compacted=True)
+        return TableView(reader, topic, subscription_name)
+
+    def new_transaction(self, timeout_millis: int = DEFAULT_TRANSACTION_TIMEOUT_MS) -> Transaction:
+        """A transaction, for `Producer.add` and `Consumer.acknowledge_in`.
+
+        One whose commit takes longer than the timeout may be aborted by whoever waits for it.
+        """
+        self.check_open()
+        return Transaction(self.root, timeout_millis)
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The names of the topic's partitions; of one that is not partitioned its own."""
+        self.check_open()
+        with translated():
+            name = TopicName.parse(topic)
+            count = self.root.open_or_create(name, 1, KEPT).state.partitions
+        return [str(name)] if count == 1 else [str(name.partition(each)) for each in range(count)]
+
+    # -- its end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close all that it made, and the embedded broker if no other client has it."""
+        self.check_open()
+        with ExitStack() as closing:
+            closing.callback(self.shutdown)
+            for each in list(self._made):
+                closing.callback(each.close)
+
+    def shutdown(self) -> None:
+        """Go at once: what it made is not told."""
+        self._is_closed = True
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            with translated():
+                broker.leave()
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_closed and os.getpid() == self._pid:
+            self.close()
+
+    def check_open(self) -> None:
+        """AlreadyClosed, or OperationNotSupported in a fork of the process that made it."""
+        if self._is_closed:
+            raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
+        if os.getpid() != self._pid:
+            raise client_errors.OperationNotSupported(
+                "This client belongs to the process from which this one was forked: make another."
+            )
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _consumer(
+        self,
+        given: Mapping[str, str],
+        topic: str,
+        schema: Schema | None,
+        batch_policy: ConsumerBatchReceivePolicy,
+        *,
+        inclusive: bool,
+        receipts: bool = False,
+        group_time_ms: int = 100,
+        listener: Listener | None = None,
+    ) -> Consumer:
+        with translated():
+            engine = MessageConsumer(
+                {"drainTimeout": f"{self._timeout_ms}ms", **given},
+                prefetch=int(given["receiverQueueSize"]),
+                acknowledgment_group_time_ms=group_time_ms,
+            )
+        made = Consumer(
+            engine,
+            topic,
+            schema or BYTES,
+            batch_policy,
+            inclusive=inclusive,
+            receipts=receipts,
+            turn=self._turn,
+            check_open=self.check_open,
+            closed=self._forget,
+        )
+        if listener is not None:
+            made.listen(listener)
+        return self._kept(made)
+
+    def _turn(self) -> None:
+        """Make the embedded broker work."""
+        broker = self._broker
+        if broker is not None:
+            broker.turn()
+
+    def _topics(
+        self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode
+    ) -> dict[str, str]:
+        """Options that name the topics; those that don't exist are made."""
+        if isinstance(topic, re.Pattern):
+            if mode is RegexSubscriptionMode.AllTopics:
+                text = "A pattern finds persistent topics, or non-persistent ones: subscribe twice."
+                raise client_errors.OperationNotSupported(text)
+            pattern = topic.pattern
+            if mode is RegexSubscriptionMode.NonPersistentOnly:
+                pattern = "non-persistent://" + pattern.partition("://")[2]
+            return {"topicsPattern": pattern, "topicDiscoveryInterval": f"{discovery_s}s"}
+        names = [topic] if isinstance(topic, str) else list(topic)
+        if not names or not all(isinstance(each, str) for each in names):
+            raise ValueError(
+                "Argument 'topic' is expected to be of a type between (str, list, re.pattern)"
+            )
+        with translated():
+            for name in names:
+                self.root.open_or_create(TopicName.parse(name).partitioned_topic, 1, KEPT)
+        return {"topic": names[0]} if len(names) == 1 else {"topics": ",".join(names)}
+
+    def _kept(self, made: Made) -> Made:
+        with self._lock:
+            self._made.append(made)
+        return made
+
+    def _forget(self, closed: Producer | Consumer) -> None:
+        with self._lock, suppress(ValueError):
+            self._made.remove(closed)
+
+
+def _refuse(text: str, *given: object) -> None:
+    if any(each is not None for each in given):
+        raise client_errors.OperationNotSupported(f"{text}: leave it out.")
+
+
+def _texts(**options: str | int | None) -> dict[str, str]:
+    """Options as texts, without those that say nothing."""
+    return {name: str(value) for name, value in options.items() if value or value == 0}
+
+
+def _key_shared(kind: ConsumerType, policy: ConsumerKeySharedPolicy | None) -> dict[str, str]:
+    if policy is None or kind is not ConsumerType.KeyShared:
+        return {}
+    given = _texts(allowOutOfOrderDelivery=policy.allow_out_of_order_delivery)
+    if policy.key_shared_mode is KeySharedMode.Sticky:
+        ranges = ",".join(f"{first}-{end}" for first, end in policy.sticky_ranges)
+        given |= _texts(keySharedMode="STICKY", keySharedRanges=ranges)
+    return given
+
+
+def _dead_letters(policy: ConsumerDeadLetterPolicy | None) -> dict[str, str]:
+    if policy is None:
+        return {}
+    return _texts(
+        maxRedeliverCount=policy.max_redeliver_count,
+        deadLetterTopic=policy.dead_letter_topic,
+        initialSubscriptionName=policy.initial_subscription_name,
+    )

@@ -1,0 +1,240 @@
+"""A producer of the client: it encodes values, and hands them to a `MessageProducer`.
+
+Invariants: `send` returns when the message is durable; of those sent with `send_async` at most
+`max_pending_messages` wait, and each callback is called once. Names and arguments as of Pulsar's
+Python client 3.13.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
+from pulsar_spark.connector.client.message import Message, MessageId
+from pulsar_spark.connector.client.message_consumer import ReceivedMessage
+from pulsar_spark.connector.client.message_producer import Done, MessageProducer
+from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.errors import PulsarliteError, StorageError
+from pulsar_spark.positions import message_id as core
+
+if TYPE_CHECKING:
+    from pulsar_spark.connector.client.transaction import Transaction
+
+Callback = Callable[[Result, "MessageId | None"], object]
+Router = Callable[[Message, int], int]
+"""(message, partitions) -> its partition, from 0 on."""
+_log = logging.getLogger(__name__)
+
+
+class Producer:
+    """One producer of a topic; `Client.create_producer` makes it. Safe for several threads."""
+
+    def __init__(
+        self,
+        engine: MessageProducer,
+        schema: Schema,
+        *,
+        max_pending: int,
+        blocks: bool,
+        router: Router | None,
+        check_open: Callable[[], None],
+        closed: Callable[[Producer], None],
+    ) -> None:
+        self._engine, self._schema, self._router = engine, schema, router
+        self._max_pending, self._blocks = max_pending, blocks
+        self._check_client, self._on_closed = check_open, closed
+        self._is_closed = False
+
+    def topic(self) -> str:
+        return str(self._engine.topic)
+
+    def producer_name(self) -> str:
+        return self._engine.name
+
+    def last_sequence_id(self) -> int:
+        """The highest that was published, also by earlier runs of this name; -1 if none was."""
+        return self._engine.last_sequence_id
+
+    def is_connected(self) -> bool:
+        return not self._is_closed
+
+    def is_full(self) -> bool:
+        """Whether as many messages wait as may."""
+        return self._engine.pending >= self._max_pending
+
+    def send(
+        self,
+        content: Any,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish a message, with those that wait, and return its id once it is durable.
+
+        `content` is as the schema takes it; None is a tombstone. Times are milliseconds since 1970.
+        There is no replication: what is said of it has no effect. Timeout if the store refuses it
+        for `send_timeout_millis`.
+        """
+        said = {
+            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
+            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
+            "deliver_at": deliver_at, "deliver_after": deliver_after,
+        }  # fmt: skip
+        answers: list[core.MessageId | Exception] = []
+        self.send_with(content, {**said, "at_once": True}, answers.append)
+        clock, remote = self._engine.root.clock, self._engine.root.store.remote
+        begun_s = clock.monotonic_s()
+        while not answers:
+            try:
+                self._engine.flush()
+            except (PulsarliteError, OSError):  # noqa: PERF203 - once, unless the store fails
+                if not answers:  # it waits on
+                    clock.sleep(pause_s(clock.monotonic_s() - begun_s, remote=remote))
+        (answer,) = answers
+        if isinstance(answer, Exception):
+            raise refusal_of(answer) from answer
+        return self.id_of(answer)
+
+    def send_async(
+        self,
+        content: Any,
+        callback: Callback | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """Publish a message with others; `callback(result, id)` is called when it is durable.
+
+        It may be called in another thread. With a full queue this waits, if the producer blocks;
+        else the result is ProducerQueueIsFull.
+        """
+        said = {
+            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
+            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
+            "deliver_at": deliver_at, "deliver_after": deliver_after,
+        }  # fmt: skip
+        if self.is_full():
+            if not self._blocks:
+                if callback is not None:
+                    callback(Result.ProducerQueueIsFull, None)
+                return
+            self.flush()
+        try:
+            self.send_with(content, said, None if callback is None else self._telling(callback))
+        except client_errors.PulsarException as error:
+            if callback is None or self._is_closed:
+                raise
+            callback(error.result, None)
+
+    def add(
+        self,
+        /,
+        transaction: Transaction,
+        content: Any,
+        partition_key: str | None = None,
+        **said: Any,
+    ) -> None:
+        """Publish a message when the transaction commits. What is said of it is as in `send`.
+
+        OperationNotSupported for a producer that wants the topic for itself.
+        """
+        if self._engine.options.has("accessMode"):
+            text = "A transaction's messages come from producers with accessMode Shared."
+            raise client_errors.OperationNotSupported(text)
+        row = self._engine.row(**self._arguments(content, {"key": partition_key, **said}))
+        transaction.publish(self._engine, row)
+
+    def flush(self) -> None:
+        """Return when all messages sent so far are durable."""
+        with translated():
+            self._engine.flush()
+
+    def close(self) -> None:
+        """Publish what waits, and leave the topic."""
+        self._check_open()
+        with translated():
+            self._engine.close()
+        self._is_closed = True
+        self._on_closed(self)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def send_with(self, content: Any, said: Mapping[str, Any], done: Done | None) -> None:
+        """Have a message published with others; `done` is told what became of it."""
+        with translated():
+            self._engine.send(**self._arguments(content, said), done=done)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
+        self._check_client()
+
+    def _arguments(self, content: Any, said: Mapping[str, Any]) -> dict[str, Any]:
+        """What the engine is told of a message."""
+        self._check_open()
+        value = None if content is None else self._schema.encode(content)
+        told = {name: each for name, each in said.items() if each is not None and each != ""}
+        if "ordering_key" in told:
+            told["ordering_key"] = str(told["ordering_key"]).encode()
+        if "event_timestamp" in told:
+            told["event_time"] = _time(told.pop("event_timestamp"))
+        if "deliver_at" in told:
+            told["deliver_at"] = _time(told["deliver_at"])
+        if self._router is not None:
+            about = {
+                name: told[name]
+                for name in ("key", "ordering_key", "properties", "event_time")
+                if name in told
+            }
+            message = ReceivedMessage(value, core.MessageId(-1, -1), self.topic(), **about)
+            told["partition"] = self._router(
+                Message(message, self._schema), self._engine.partitions
+            )
+        return {"value": value, **told}
+
+    def id_of(self, message_id: core.MessageId) -> MessageId:
+        """The id as Pulsar writes it."""
+        held = MessageId.of(message_id, self.topic())
+        if self._engine.partitions > 1:
+            return held
+        return MessageId(-1, held.ledger_id(), held.entry_id(), held.batch_index(), self.topic())
+
+    def _telling(self, callback: Callback) -> Done:
+        def tell(answer: core.MessageId | Exception) -> None:
+            try:
+                if isinstance(answer, Exception):
+                    callback(refusal_of(answer).result, None)
+                else:
+                    callback(Result.Ok, self.id_of(answer))
+            except Exception:  # noqa: BLE001 - whatever it is, it is the callback's
+                _log.exception("A callback of producer %s failed", self.producer_name())
+
+        return tell
+
+
+def refusal_of(error: Exception) -> client_errors.PulsarException:
+    """Why a message was given up: of what might have passed, its time was up."""
+    if isinstance(error, (StorageError, OSError)):
+        return client_errors.Timeout(str(error))
+    return exception_of(error)
+
+
+def _time(since_1970_ms: int) -> datetime:
+    return datetime.fromtimestamp(since_1970_ms / 1000, timezone.utc)

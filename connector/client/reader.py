@@ -1,0 +1,140 @@
+"""A reader and a table view of the client: they read a topic from a place of their own choice.
+
+Invariants: a reader is the one consumer of a subscription that nobody else sees and that ends with
+it; a table view's value of a key is that of the key's last message, and a tombstone takes the key
+away. Methods as of Pulsar's Python client 3.13. Follows Pulsar's `ReaderImpl` and `TableViewImpl`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.consumer import Consumer
+from pulsar_spark.connector.client.message import Message, MessageId
+
+ReaderListener = Callable[["Reader", Message], object]
+LOOKS_EVERY_MS: Final = 50
+"""How often a table view looks whether it is closed."""
+
+_log = logging.getLogger(__name__)
+
+
+class Reader:
+    """One reader; `Client.create_reader` makes it."""
+
+    def __init__(self, consumer: Consumer, listener: ReaderListener | None = None) -> None:
+        self._consumer = consumer
+        if listener is not None:
+            consumer.listen(lambda _, message: listener(self, self._read(message)))
+
+    def topic(self) -> str:
+        return self._consumer.topic()
+
+    def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Timeout if there is none in that time."""
+        return self._read(self._consumer.receive(timeout_millis))
+
+    def fetch(self) -> bool:
+        """Look for messages; whether there is one now."""
+        return self._consumer.fetch()
+
+    def pause_s(self, quiet_s: float) -> float:
+        """How long to wait before the next look, when nothing has come for so long."""
+        return self._consumer.pause_s(quiet_s)
+
+    def read_now(self) -> Message | None:
+        """The next message of those that were fetched; None if there is none left."""
+        message = self._consumer.receive_now()
+        return None if message is None else self._read(message)
+
+    def has_message_available(self) -> bool:
+        """Whether there is a message behind the last that was read."""
+        return self._consumer.has_message_available()
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """Go on behind this message, or at the first that was published at that time, in ms."""
+        self._consumer.seek(messageid)
+
+    def is_connected(self) -> bool:
+        return self._consumer.is_connected()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _read(self, message: Message) -> Message:
+        self._consumer.acknowledge_cumulative(message)
+        return message
+
+
+class TableView:
+    """The table of one topic, as of now and from then on; `Client.create_table_view` makes it."""
+
+    def __init__(self, reader: Reader, topic: str, subscription: str | None = None) -> None:
+        self._reader, self._topic, self._subscription = reader, topic, subscription
+        self._values: dict[str, Any] = {}
+        self._listeners: list[Callable[[str, Any], object]] = []
+        self._lock = threading.RLock()
+        while reader.has_message_available():
+            self._take(reader.read_next())
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._follow, name="table view", daemon=True)
+        self._thread.start()
+
+    def get(self, key: str) -> Any:
+        """The value of the key; None if it has none."""
+        with self._lock:
+            return self._values.get(key)
+
+    def for_each(self, callback: Callable[[str, Any], object]) -> None:
+        """Call back with each key and its value."""
+        with self._lock:
+            for key, value in list(self._values.items()):
+                callback(key, value)
+
+    def for_each_and_listen(self, callback: Callable[[str, Any], object]) -> None:
+        """The same, and from now on with each that changes, in another thread."""
+        with self._lock:
+            self.for_each(callback)
+            self._listeners.append(callback)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._reader.close()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        named = "" if self._subscription is None else f", subscription={self._subscription}"
+        return f"TableView(topic={self._topic}{named})"
+
+    def _follow(self) -> None:
+        while not self._is_closed:
+            try:
+                self._take(self._reader.read_next(LOOKS_EVERY_MS))
+            except client_errors.Timeout:  # noqa: PERF203 - it looks whether it is closed
+                continue
+            except client_errors.AlreadyClosed:
+                return
+            except client_errors.PulsarException:
+                _log.exception("The table view of %s follows its topic no more", self._topic)
+                return
+
+    def _take(self, message: Message) -> None:
+        key = message.partition_key()
+        with self._lock:
+            if message.has_null_value():
+                self._values.pop(key, None)
+                return
+            value = self._values[key] = message.value()
+            for listener in self._listeners:
+                try:
+                    listener(key, value)
+                except Exception:  # noqa: BLE001, PERF203 - whatever it is, it is the listener's
+                    _log.exception("A listener of the table view of %s failed", self._topic)

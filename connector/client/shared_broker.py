@@ -1,0 +1,104 @@
+"""The embedded broker of a root, which all clients of this process share.
+
+Invariants: a root has one at most in a process; whoever waits for it makes it work at once, and the
+root's clock does beside that, for those who wait in other processes, the less often the longer
+nothing happens; the last who leaves stops it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import FencedError, StaleCheckpointError
+
+CHECKPOINT: Final = "_broker/embedded.json"
+
+
+class SharedBroker:
+    """One broker and the number of its users."""
+
+    _running: ClassVar[dict[tuple[int, str], SharedBroker]] = {}
+    _making = threading.Lock()
+
+    def __init__(self, key: tuple[int, str], root: Root) -> None:
+        self._key, self._users = key, 0
+        self._turning = threading.Lock()
+        self._fenced: FencedError | None = None
+        self._broker = _begin(root)
+        self._clock, self._remote = root.clock, root.store.remote
+        self._looked_s = self._news_s = self._clock.monotonic_s()
+        least_s = pause_s(0.0, remote=self._remote)
+        self._end: Callable[[], None] = self._clock.repeat(least_s, self._look, "embedded broker")
+
+    @classmethod
+    def join(cls, root: Root) -> SharedBroker:
+        """The root's broker, begun now if this process has none.
+
+        BrokerBusyError if another process serves the root.
+        """
+        key = (os.getpid(), root.service_url)  # a fork has none of its parent's threads
+        with cls._making:
+            broker = cls._running.get(key) or cls._running.setdefault(key, cls(key, root))
+            broker._users += 1  # noqa: SLF001 - of its own class
+        return broker
+
+    def turn(self) -> None:
+        """Do what there is to do, unless another thread is at it.
+
+        BrokerFencedError if another broker has taken over.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        if self._turning.acquire(blocking=False):
+            try:
+                self._looked_s = self._clock.monotonic_s()
+                if self._broker.until_quiet():
+                    self._news_s = self._clock.monotonic_s()
+            except FencedError as error:
+                self._fenced = error
+                raise
+            finally:
+                self._turning.release()
+
+    def leave(self) -> None:
+        """Stop it, if this was its last user."""
+        with self._making:
+            self._users -= 1
+            if self._users:
+                return
+            self._running.pop(self._key, None)
+            self._end()
+            with self._turning, self._broker:
+                if self._fenced is None:
+                    self._broker.until_quiet()  # consumers that have just left are seen to leave
+
+    def _look(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._fenced is None and now_s - self._looked_s >= pause_s(
+            now_s - self._news_s, remote=self._remote
+        ):
+            self.turn()
+
+
+def _begin(root: Root) -> EmbeddedBroker:
+    try:
+        return _begun(root)
+    except StaleCheckpointError:  # another broker has served since: its states are in `__dispatch`
+        root.store.delete(CHECKPOINT)
+        return _begun(root)
+
+
+def _begun(root: Root) -> EmbeddedBroker:
+    broker = EmbeddedBroker(root, CHECKPOINT)
+    try:
+        broker.turn()
+    except BaseException:
+        broker.close()
+        raise
+    return broker

@@ -1,0 +1,79 @@
+"""A transaction of the client: messages published and acknowledged as one unit, or not at all.
+
+Invariants: nothing of it is seen before `commit`, and then all of it at once, also if the process
+ends meanwhile; left open, or aborted, it has changed nothing. Follows Pulsar's `Transaction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.client_errors import translated
+from pulsar_spark.connector.client.message_consumer import (
+    MessageConsumer,
+    ReceivedMessage,
+    folded,
+)
+from pulsar_spark.connector.client.message_producer import MessageProducer, Row
+from pulsar_spark.connector.sink.publishing import commit_as_one
+from pulsar_spark.connector.system.system_topics import Record
+from pulsar_spark.connector.topic_log.topics import Root
+
+
+class Transaction:
+    """What was sent and acknowledged so far; `Client.new_transaction` makes it.
+
+    As a context manager it commits at the end of its block, or aborts if that fails.
+    """
+
+    def __init__(self, root: Root, timeout_ms: int) -> None:
+        self._root, self._timeout_ms = root, timeout_ms
+        self._rows: dict[MessageProducer, list[Row]] = {}
+        self._acknowledged: dict[MessageConsumer, list[ReceivedMessage]] = {}
+        self._is_open = True
+
+    def publish(self, producer: MessageProducer, row: Row) -> None:
+        """Publish this message when it commits."""
+        self._check_open()
+        self._rows.setdefault(producer, []).append(row)
+
+    def acknowledge(self, consumer: MessageConsumer, messages: Iterable[ReceivedMessage]) -> None:
+        """Acknowledge these messages when it commits."""
+        self._check_open()
+        self._acknowledged.setdefault(consumer, []).extend(messages)
+
+    def commit(self) -> None:
+        """Let it all take effect at once. InvalidTxnStatusError if its time was over."""
+        self._check_open()
+        self._is_open = False
+        with translated():
+            written = [each for mine, rows in self._rows.items() for each in mine.written(rows)]
+            records = []
+            for consumer, messages in self._acknowledged.items():
+                name = str(consumer.options["subscriptionName"])
+                for about, said in folded("Individual", messages, self._root).items():
+                    records += [Record.of(about, name, each) for each in said.reports(name)]
+            commit_as_one(self._root, written, records, None, self._timeout_ms)
+            for consumer, messages in self._acknowledged.items():
+                consumer.committed(messages)
+
+    def abort(self) -> None:
+        """Forget it."""
+        self._check_open()
+        self._is_open = False
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._is_open:
+            if kind is None:
+                self.commit()
+            else:
+                self.abort()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            text = "This transaction was committed or aborted before: begin another."
+            raise client_errors.InvalidTxnStatusError(text)

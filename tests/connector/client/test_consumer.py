@@ -1,0 +1,423 @@
+"""A consumer, a reader and a table view of the client."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pulsar_spark import pulsar
+from pulsar_spark.pulsar.schema import (
+    StringSchema,
+)
+from tests.connector.client.clients import (
+    advance,
+    all_of,
+    numbers,
+    received,
+    shared,
+    subscribe,
+)
+
+
+def test_receive_gives_up_in_time(client: pulsar.Client) -> None:
+    consumer = subscribe(client)
+    before_ms = client.root.clock.wall_ms()
+    with pytest.raises(pulsar.Timeout, match="TimeOut"):
+        consumer.receive(timeout_millis=700)
+    assert client.root.clock.wall_ms() - before_ms == 700
+
+
+def test_what_is_acknowledged_is_not_delivered_again(client: pulsar.Client) -> None:
+    producer = client.create_producer("t")
+    for value in (b"a", b"b", b"c", b"d"):
+        producer.send(value)
+    with subscribe_twice(client) as (first, reopen):
+        messages = all_of(first)
+        first.acknowledge(messages[0])
+        first.acknowledge(messages[2].message_id())
+        second = reopen()
+        assert received(second) == [b"b", b"d"]
+        second.acknowledge_cumulative(messages[1])
+        third = reopen()
+        assert received(third) == [b"d"]
+
+
+class subscribe_twice:  # noqa: N801 - reads as a call
+    """A consumer, and how to close it and have the next."""
+
+    def __init__(self, client: pulsar.Client) -> None:
+        self.client, self.consumer = client, subscribe(client)
+
+    def __enter__(self) -> tuple[pulsar.Consumer, Callable[[], pulsar.Consumer]]:
+        return self.consumer, self.reopen
+
+    def __exit__(self, *_: object) -> None:
+        self.consumer.close()
+
+    def reopen(self) -> pulsar.Consumer:
+        self.consumer.close()
+        self.consumer = subscribe(self.client)
+        return self.consumer
+
+
+def test_shared_consumers_can_not_acknowledge_cumulatively(client: pulsar.Client) -> None:
+    consumer = shared(client)
+    client.create_producer("t").send(b"a")
+    with pytest.raises(pulsar.CumulativeAcknowledgementNotAllowedError, match="Cannot use"):
+        consumer.acknowledge_cumulative(consumer.receive(1000))
+
+
+def test_of_several_acknowledgements_one_that_can_not_be_harms_no_other(
+    client: pulsar.Client,
+) -> None:
+    client.create_producer("t").send(b"a")
+    consumer = shared(client)
+    consumer.acknowledge(consumer.receive(1000))
+    consumer.acknowledge(pulsar.MessageId(-1, 77, 3, -1))
+    advance(client, 100)
+    consumer.close()
+    assert received(shared(client)) == []
+
+
+def test_with_receipts_an_acknowledgement_is_with_the_broker_when_it_returns(
+    client: pulsar.Client,
+) -> None:
+    client.create_producer("t").send(b"a")
+    consumer = shared(client, ack_receipt_enabled=True, acknowledgments_group_time_millis=60_000)
+    consumer.acknowledge(consumer.receive(1000))
+    other = shared(client)
+    consumer.redeliver_unacknowledged_messages()
+    assert received(other) == []
+
+
+def test_a_batch_ends_with_the_first_bound(client: pulsar.Client) -> None:
+    producer = client.create_producer("t")
+    for number in range(7):
+        producer.send(b"%04d" % number)
+    policy = pulsar.ConsumerBatchReceivePolicy(3, -1, 500)
+    consumer = shared(client, batch_receive_policy=policy)
+    assert [len(consumer.batch_receive()) for _ in range(3)] == [3, 3, 1]
+    large = pulsar.ConsumerBatchReceivePolicy(-1, 8, 500)
+    other = shared(client, name="other", batch_receive_policy=large)
+    assert len(other.batch_receive()) == 2
+    with pytest.raises(ValueError, match="At least one"):
+        pulsar.ConsumerBatchReceivePolicy(0, 0, 0)
+
+
+def test_a_rejected_message_comes_again_after_its_delay(client: pulsar.Client) -> None:
+    consumer = shared(client, negative_ack_redelivery_delay_ms=5_000)
+    client.create_producer("t").send(b"a")
+    consumer.negative_acknowledge(consumer.receive(1000))
+    assert received(consumer, 4_000) == []
+    (again,) = all_of(consumer, 2_000)
+    assert again.redelivery_count() == 1
+    consumer.negative_acknowledge(again, delay_millis=100)
+    third = consumer.receive(200)
+    assert third.redelivery_count() == 2
+    consumer.negative_acknowledge(third.message_id(), delay_millis=100)
+    consumer.acknowledge(consumer.receive(200).message_id())
+    consumer.redeliver_unacknowledged_messages()
+    assert received(consumer) == []
+
+
+def test_a_backoff_lengthens_the_delay(client: pulsar.Client) -> None:
+    backoff = {"negativeAckRedeliveryBackoff": "1s,60s,10"}
+    consumer = shared(client, options=backoff)
+    client.create_producer("t").send(b"a")
+    consumer.negative_acknowledge(consumer.receive(1000))
+    consumer.negative_acknowledge(consumer.receive(2_000))
+    assert received(consumer, 9_000) == []
+    assert received(consumer, 2_000) == [b"a"]
+
+
+def test_what_is_not_acknowledged_in_time_comes_again(client: pulsar.Client) -> None:
+    consumer = shared(client, unacked_messages_timeout_ms=10_000)
+    client.create_producer("t").send(b"a")
+    consumer.receive(1000)
+    assert received(consumer, 8_000) == []
+    assert received(consumer, 5_000) == [b"a"]
+
+
+def test_unacknowledged_messages_are_redelivered_on_demand(client: pulsar.Client) -> None:
+    consumer = shared(client)
+    producer = client.create_producer("t")
+    for value in (b"a", b"b"):
+        producer.send(value)
+    messages = all_of(consumer)
+    consumer.acknowledge(messages[0])
+    consumer.redeliver_unacknowledged_messages()
+    assert received(consumer) == [b"b"]
+
+
+def test_a_message_is_given_up_to_the_dead_letter_topic(client: pulsar.Client) -> None:
+    policy = pulsar.ConsumerDeadLetterPolicy(2, "dead", "undertaker")
+    consumer = shared(client, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=100)
+    client.create_producer("t").send(b"a")
+    for _ in range(3):
+        consumer.negative_acknowledge(consumer.receive(1000))
+    assert received(consumer) == []
+    assert received(subscribe(client, "dead", name="undertaker")) == [b"a"]
+    with pytest.raises(ValueError, match="greater than 0"):
+        pulsar.ConsumerDeadLetterPolicy(0)
+
+
+def test_a_message_is_consumed_later_by_way_of_the_retry_letter_topic(
+    client: pulsar.Client,
+) -> None:
+    consumer = shared(client, retry_enable=True)
+    client.create_producer("t").send(b"a")
+    consumer.reconsume_later(consumer.receive(1000), 3_000, {"why": "busy"})
+    assert received(consumer, 2_500) == []
+    (again,) = all_of(consumer, 2_000)
+    assert again.properties()["why"] == "busy"
+    assert again.topic_name().endswith("t-s-RETRY")
+    consumer.acknowledge(again)
+    assert received(consumer) == []
+
+
+def test_a_delayed_message_waits_for_its_time(client: pulsar.Client) -> None:
+    consumer = shared(client)
+    producer = client.create_producer("t")
+    producer.send(b"after", deliver_after=timedelta(seconds=5))
+    producer.send(b"at", deliver_at=client.root.clock.wall_ms() + 10_000)
+    assert received(consumer, 4_000) == []
+    assert consumer.receive(2_000).data() == b"after"
+    assert consumer.receive(6_000).data() == b"at"
+
+
+def test_keys_stay_with_their_consumer(client: pulsar.Client) -> None:
+    kind = pulsar.ConsumerType.KeyShared
+    low, high = (
+        subscribe(
+            client,
+            consumer_type=kind,
+            key_shared_policy=pulsar.ConsumerKeySharedPolicy(
+                pulsar.KeySharedMode.Sticky, sticky_ranges=[ranges]
+            ),
+        )
+        for ranges in ((0, 32767), (32768, 65535))
+    )
+    producer = client.create_producer("t")
+    for number in range(20):
+        producer.send(b"x", partition_key=f"key-{number % 5}")
+    keys = [{each.partition_key() for each in all_of(each)} for each in (low, high)]
+    assert not keys[0] & keys[1]
+    assert len(keys[0] | keys[1]) == 5
+
+
+def test_a_second_exclusive_consumer_is_refused(client: pulsar.Client) -> None:
+    subscribe(client)
+    with pytest.raises(pulsar.ConsumerBusy, match="ConsumerBusy"):
+        subscribe(client)
+
+
+def test_several_topics_and_all_of_a_pattern_are_read(client: pulsar.Client) -> None:
+    for topic in ("a-1", "a-2", "b-1"):
+        client.create_producer(topic).send(topic.encode())
+    some = subscribe(client, ["a-1", "b-1"])
+    assert sorted(received(some)) == [b"a-1", b"b-1"]
+    matching = subscribe(
+        client, re.compile("a-.*"), name="pattern", pattern_auto_discovery_period=1
+    )
+    assert sorted(received(matching)) == [b"a-1", b"a-2"]
+    client.create_producer("a-3").send(b"new")
+    assert received(matching, 3_000) == [b"new"]
+    with pytest.raises(ValueError, match="Argument 'topic'"):
+        subscribe(client, [])
+
+
+def test_a_seek_goes_behind_a_message_or_to_it_or_to_a_time(client: pulsar.Client) -> None:
+    subscribe(client, name="keeps").close()  # what all subscriptions are done with is trimmed
+    producer = client.create_producer("t", batching_enabled=True)
+    times: list[int] = []
+    ids: list[Any] = []
+    for value in (b"a", b"b", b"c"):
+        advance(client, 1_000)
+        times.append(client.root.clock.wall_ms())
+        ids.append(producer.send(value))
+    for value in (b"d", b"e"):
+        producer.send_async(value, lambda _, message_id: ids.append(message_id))
+    producer.flush()
+    consumer = subscribe(client)
+    assert len(received(consumer)) == 5
+    for to, expected in (
+        (pulsar.MessageId.earliest, [b"a", b"b", b"c", b"d", b"e"]),
+        (ids[1], [b"c", b"d", b"e"]),
+        (ids[3], [b"e"]),
+        (times[2], [b"c", b"d", b"e"]),
+        (pulsar.MessageId.latest, []),
+    ):
+        consumer.seek(to)
+        assert received(consumer) == expected
+    assert consumer.get_last_message_id() == ids[4]
+    consumer.close()
+    inclusive = subscribe(client, start_message_id_inclusive=True)
+    inclusive.seek(ids[1])
+    assert received(inclusive) == [b"b", b"c", b"d", b"e"]
+    with pytest.raises(ValueError, match="invalid seek_arg type"):
+        inclusive.seek("1:2")  # type: ignore[arg-type]
+
+
+def test_what_was_acknowledged_before_a_seek_comes_again(client: pulsar.Client) -> None:
+    subscribe(client, name="keeps").close()
+    producer = client.create_producer("t")
+    for value in (b"a", b"b"):
+        producer.send(value)
+    mine, other = shared(client), shared(client, name="other")
+    for each in (*all_of(mine), *all_of(other)):
+        mine.acknowledge(each)  # they wait for others
+    mine.seek(pulsar.MessageId.earliest)
+    again = all_of(mine)
+    assert [each.data() for each in again] == [b"a", b"b"]
+    beside = shared(client)
+    for each in again:
+        mine.acknowledge(each)
+    beside.seek(pulsar.MessageId.earliest)
+    assert sorted(received(mine) + received(beside)) == [b"a", b"b"]
+
+
+def test_who_unsubscribes_leaves_no_subscription(client: pulsar.Client) -> None:
+    consumer = subscribe(client)
+    client.create_producer("t").send(b"a")
+    consumer.unsubscribe()
+    with pytest.raises(pulsar.AlreadyClosed):
+        consumer.receive(10)
+    assert received(client.subscribe("t", "s")) == []  # a new one, at the end
+
+
+def test_who_is_not_alone_can_not_unsubscribe(client: pulsar.Client) -> None:
+    first, second = shared(client), shared(client)
+    with pytest.raises(pulsar.NotAllowedError, match="has other consumers"):
+        first.unsubscribe()
+    client.create_producer("t").send(b"a")
+    assert received(first) + received(second) == [b"a"]
+
+
+def test_an_id_says_of_which_topic_it_is_where_there_are_several(client: pulsar.Client) -> None:
+    for topic in ("a", "b"):
+        client.create_producer(topic).send(topic.encode())
+    consumer = shared(client, topic=["a", "b"])
+    stored = {each.topic_name(): each.message_id().serialize() for each in all_of(consumer)}
+    for data in stored.values():
+        with pytest.raises(ValueError, match="Of which topic is"):
+            consumer.acknowledge(pulsar.MessageId.deserialize(data))
+    for topic, data in stored.items():
+        consumer.acknowledge(pulsar.MessageId.deserialize(data, topic=topic))
+    consumer.redeliver_unacknowledged_messages()
+    assert received(consumer) == []
+
+
+def test_names_are_as_they_were_given(client: pulsar.Client) -> None:
+    consumer = subscribe(client, consumer_name="c")
+    assert (consumer.topic(), consumer.subscription_name(), consumer.consumer_name()) == (
+        "t", "s", "c",
+    )  # fmt: skip
+    assert consumer.is_connected()
+    producer = client.create_producer("t", "p")
+    assert (producer.topic(), producer.producer_name()) == ("persistent://public/default/t", "p")
+    assert producer.is_connected()
+
+
+def test_a_reader_begins_where_it_is_told_and_knows_its_end(client: pulsar.Client) -> None:
+    producer = client.create_producer("t")
+    ids = [producer.send(value) for value in (b"a", b"b", b"c")]
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next().data())
+    assert found == [b"a", b"b", b"c"]
+    assert received(client.create_reader("t", ids[0])) == [b"b", b"c"]
+    assert received(client.create_reader("t", ids[0], start_message_id_inclusive=True)) == [
+        b"a", b"b", b"c",
+    ]  # fmt: skip
+    latest = client.create_reader("t", pulsar.MessageId.latest)
+    assert not latest.has_message_available()
+    producer.send(b"d")
+    assert reader.has_message_available()
+    assert received(latest) == [b"d"]
+    reader.seek(ids[1])
+    assert received(reader) == [b"c", b"d"]
+    reader.close()
+    assert not reader.is_connected()
+
+
+def test_readers_alone_let_no_message_go(client: pulsar.Client) -> None:
+    producer = client.create_producer("t")
+    ids = [producer.send(value) for value in (b"a", b"b", b"c")]
+    assert received(client.create_reader("t", ids[1])) == [b"c"]
+    for _ in range(2):
+        reader = client.create_reader("t", pulsar.MessageId.earliest)
+        assert received(reader) == [b"a", b"b", b"c"]
+        reader.close()
+
+
+def test_a_reader_does_not_wait_for_what_nobody_sees(client: pulsar.Client) -> None:
+    producer = client.create_producer("t", "p", options={"enableDeduplication": "true"})
+    producer.send(b"a", sequence_id=5)
+    for value in (b"c", b"a again"):  # published together, and the second is a duplicate
+        producer.send_async(value, None, sequence_id=6 if value == b"c" else 5)
+    producer.flush()
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(10_000).data())
+    assert found == [b"a", b"c"]
+
+
+def test_a_table_view_has_the_latest_value_of_each_key(url: str) -> None:
+    del url
+    with pulsar.Client(f"memory://table-{next(numbers)}") as client:  # the machine's clock
+        producer = client.create_producer("t", schema=StringSchema())
+        for key, value in (("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")):
+            producer.send(value, partition_key=key)
+        producer.send(None, partition_key="c")
+        view = client.create_table_view("t", schema=StringSchema())
+        assert (len(view), view.get("a"), view.get("b"), view.get("c")) == (2, "3", "2", None)
+        seen: dict[str, Any] = {}
+        changed = threading.Event()
+
+        def listen(key: str, value: Any) -> None:
+            seen[key] = value
+            if key == "d":
+                changed.set()
+
+        view.for_each_and_listen(listen)
+        assert seen == {"a": "3", "b": "2"}
+        producer.send("5", partition_key="d")
+        assert changed.wait(30)
+        assert seen["d"] == view.get("d") == "5"
+        view.close()
+    assert repr(view) == "TableView(topic=t)"
+
+
+def test_a_listener_gets_each_message_pauses_and_may_fail(url: str) -> None:
+    del url
+    with pulsar.Client(f"memory://listener-{next(numbers)}") as client:
+        producer = client.create_producer("t")
+        got: list[bytes] = []
+        arrived = threading.Semaphore(0)
+
+        def listen(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+            got.append(message.data())
+            consumer.acknowledge(message)
+            if message.data() == b"a":
+                consumer.pause_message_listener()
+            arrived.release()
+            raise ValueError("this one can't be taken")
+
+        consumer = subscribe(client, message_listener=listen)
+        for value in (b"a", b"b"):
+            producer.send(value)
+        assert arrived.acquire(timeout=30)
+        with pytest.raises(pulsar.InvalidConfiguration, match="message_listener"):
+            consumer.receive()
+        assert got == [b"a"]
+        consumer.resume_message_listener()
+        assert arrived.acquire(timeout=30)
+        consumer.close()
+    assert got == [b"a", b"b"]

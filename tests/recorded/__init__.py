@@ -1,0 +1,1 @@
+"""What other programs were seen to offer or to do, and what records it."""
