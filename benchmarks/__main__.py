@@ -22,6 +22,7 @@ BENCHMARKS = (
     ("benchmarks.duplicates",),
     ("benchmarks.broker",),
     ("benchmarks.subscriptions",),
+    ("benchmarks.client",),
 )
 NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})
 
