@@ -30,7 +30,7 @@ from pulsar_spark.protocol.commands import CreateSubscription
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Message
 from tests.simulation.lots import Lots
-from tests.torture.memory import PARQUET_EVERY, decoding_once
+from tests.torture.memory import decoding_once
 from tests.torture.oracle import Followed, Oracle, ViolationError, is_dead_letter
 from tests.torture.place import ADMIN, InjectedError, Killed, SharedClock, TroubledStore
 from tests.torture.queries import POISON, Checkpoint, Consumer, Publisher, Query, Rows, acknowledge
@@ -472,7 +472,7 @@ def prepared(seed: int) -> Iterator[Callable[[], World]]:
         enter(mock.patch.object(uuid, "uuid4", next_id))
         enter(mock.patch.object(os, "getpid", pid))
         enter(mock.patch.dict(managed_ledger._cache, clear=True))
-        enter(decoding_once(parquet=seed % PARQUET_EVERY == 0))
+        enter(decoding_once())
         enter(mock.patch.object(stream_reader, "LONGEST_WAIT_S", 0.0))
         enter(mock.patch.object(broker_source, "SNAPSHOT_EVERY", 15))
         enter(mock.patch.object(broker_sink, "LEDGERS_KEPT", 8))
