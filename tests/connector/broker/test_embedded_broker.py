@@ -265,7 +265,7 @@ def test_a_checkpoint_that_is_refused_ends_no_lease_of_a_consumer_that_came_back
     LeaseKeeper(place.store).keep(lease)
     old = BrokerOffset(now_ms=1, lapsed=(lease,))
     with pytest.raises(StaleCheckpointError):
-        broker_source.BrokerStreamReader(place).look(old)
+        broker_source.BrokerSource(place).look(old)
     assert place.store.get(lease.path) is not None
 
 
