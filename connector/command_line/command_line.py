@@ -1,8 +1,9 @@
-"""`pulsarlite COMMAND`: the demo, the broker, and looking after topics without Spark.
+"""`pulsarlite COMMAND`: the demo, the broker, messages, and looking after topics.
 
 Invariants: what goes wrong on purpose is one clear line on standard error and exit status 1,
-never a traceback; bad usage is status 2, as argparse has it, and Ctrl-C 130; only what a command
-needs is imported. Command names follow `pulsar-admin`, which each help text names.
+never a traceback; bad usage is status 2, as argparse has it, Ctrl-C 130 and SIGTERM 143; only what
+a command needs is imported, and Spark by `demo` and `standalone` alone. Names follow Pulsar's
+`pulsar-client`, `pulsar-perf` and `pulsar-admin`, which each help text names.
 """
 
 from __future__ import annotations
@@ -10,31 +11,34 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from pulsar_spark.connector.client.client_errors import PulsarException
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.version import __version__
 
 COMMANDS: Final = {
-    "pulsar_spark.connector.command_line.demo_command":
-        "publish 336,776 real flights into a topic and read them all back",
-    "pulsar_spark.connector.command_line.standalone_command":
-        "run the broker, which subscriptions need",
-    "pulsar_spark.connector.command_line.topics_command":
-        "list, create, look into and look after topics (no Spark is started)",
-    "pulsar_spark.connector.command_line.subscriptions_command":
-        "list, create, move and delete subscriptions (no Spark is started)",
-    "pulsar_spark.connector.command_line.namespaces_command":
-        "what holds for all topics of a namespace (no Spark is started)",
-}  # fmt: skip
-"""The module of each command, whose `add_to` declares the rest -> a summary."""
+    "demo": "publish 336,776 real flights into a topic and read them all back",
+    "produce": "publish messages",
+    "consume": "print the messages of a subscription, and acknowledge them",
+    "read": "print messages from a place of your choice on",
+    "perf": "measure how fast messages are published and consumed",
+    "standalone": "run the broker, which subscriptions need",
+    "topics": "list, create, look into and look after topics",
+    "subscriptions": "list, create, move and delete subscriptions",
+    "namespaces": "what holds for all topics of a namespace",
+}
+"""Command -> a summary. `COMMAND_command.py` has an `add_to`, which declares the rest."""
 
 _EPILOG = """\
 examples:
   pulsarlite demo
+  pulsarlite produce orders -m hello --service-url pulsarlite-demo
+  pulsarlite consume orders -s billing -p Earliest -n 0 --service-url pulsarlite-demo
   pulsarlite standalone --service-url pulsarlite-demo
   pulsarlite topics list --service-url pulsarlite-demo
   pulsarlite topics peek flights -n 3 --service-url pulsarlite-demo
@@ -52,14 +56,14 @@ def main(argv: Sequence[str]) -> int:
         return 0 if not argv else 2
     try:
         return int(arguments.run(arguments))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("\npulsarlite: interrupted; what was published stays published", file=sys.stderr)
-        return 130
+        return 128 + getattr(error, "signal_number", signal.SIGINT)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `... | head` is no error
         return 0
     except Exception as error:
-        own = isinstance(error, PulsarliteError)
+        own = isinstance(error, (PulsarliteError, PulsarException))
         message = str(error) if own else pulsarlite_message(str(error))
         if message is None:
             raise
@@ -78,11 +82,10 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pulsarlite {__version__}")
     parser.set_defaults(group=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module, summary in COMMANDS.items():
-        name = module.rpartition(".")[2].removesuffix("_command")
+    for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name in argv[:1]:
-            import_module(module).add_to(command)
+            import_module(f"{__package__}.{name}_command").add_to(command)
     return parser
 
 
