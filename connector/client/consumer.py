@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
 
 Listener = Callable[["Consumer", Message], object]
+Messages = Message | MessageId | Iterable[Message | MessageId]
+"""One, or many."""
 WHATEVER_ATTEMPT: Final = -1
 """An id does not say which delivery of its message is meant."""
 LISTENS_EVERY_MS: Final = 100
@@ -163,15 +165,15 @@ class Consumer(Shown):
 
     # -- acknowledging -------------------------------------------------------------------------
 
-    def acknowledge(self, message: Message | MessageId) -> None:
-        """Acknowledge this message: it is not delivered any more.
+    def acknowledge(self, message: Messages) -> None:
+        """Acknowledge this message, or these: they are not delivered any more.
 
         It reaches the broker with others, or at once if the consumer wants receipts, and then this
         waits for the broker's.
         """
         self._check_open()
         with translated():
-            self._engine.acknowledge(self._received(message))
+            self._engine.acknowledge(*self._received_all(message))
             self._await_receipt()
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
@@ -190,13 +192,12 @@ class Consumer(Shown):
         self._check_open()
         transaction.acknowledge(self._engine, [each.received for each in messages])
 
-    def negative_acknowledge(
-        self, message: Message | MessageId, *, delay_millis: int | None = None
-    ) -> None:
-        """Have this message delivered again after the consumer's delay, or that one."""
+    def negative_acknowledge(self, message: Messages, *, delay_millis: int | None = None) -> None:
+        """Have this message, or these, delivered again after the consumer's delay, or that one."""
         self._check_open()
         with translated():
-            self._engine.negative_acknowledge(self._received(message), delay_ms=delay_millis)
+            messages = self._received_all(message)
+            self._engine.negative_acknowledge(*messages, delay_ms=delay_millis)
 
     def reconsume_later(
         self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None
@@ -340,6 +341,11 @@ class Consumer(Shown):
             return None
         schemas = self._engine.view(received.partition).ledger.state.schemas
         return schemas.get(received.schema_version)
+
+    def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
+        if isinstance(messages, (Message, MessageId)):
+            return [self._received(messages)]
+        return [self._received(each) for each in messages]
 
     def _received(self, message: Message | MessageId) -> ReceivedMessage:
         if isinstance(message, Message):

@@ -124,7 +124,7 @@ class Producer(Shown):
         """Publish a message with others; `callback(result, id)` is called when it is durable.
 
         It may be called in another thread. With a full queue this waits, if the producer blocks;
-        else the result is ProducerQueueIsFull.
+        else the result is ProducerQueueIsFull, which is raised if there is no callback.
         """
         said = {
             "properties": properties, "key": partition_key, "ordering_key": ordering_key,
@@ -133,8 +133,12 @@ class Producer(Shown):
         }  # fmt: skip
         if self.is_full():
             if not self._blocks:
-                if callback is not None:
-                    callback(Result.ProducerQueueIsFull, None)
+                if callback is None:
+                    raise client_errors.ProducerQueueIsFull(
+                        f"Pulsar error: ProducerQueueIsFull. {self._max_pending} messages wait: "
+                        "make the producer with block_if_queue_full=True, or give a callback."
+                    )
+                callback(Result.ProducerQueueIsFull, None)
                 return
             self.flush()
         try:
