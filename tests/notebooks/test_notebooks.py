@@ -37,7 +37,8 @@ def read(path: Path) -> Any:
 def code(notebook: Any) -> ast.Module:
     """Its cells as one program; lines for a shell are calls of IPython's."""
     cells = [each.source for each in notebook.cells if each.cell_type == "code"]
-    return ast.parse("\n".join(TransformerManager().transform_cell(each) for each in cells))
+    shell = TransformerManager()  # type: ignore[no-untyped-call]
+    return ast.parse("\n".join(map(shell.transform_cell, cells)))
 
 
 def private_names(tree: ast.Module) -> Iterator[str]:
