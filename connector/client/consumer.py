@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -28,12 +28,15 @@ from pulsar_spark.positions import message_id as core
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.schema.schema_info import SchemaInfo
+from pulsar_spark.shown import Shown
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
 
 Listener = Callable[["Consumer", Message], object]
+Messages = Message | MessageId | Iterable[Message | MessageId]
+"""One, or many."""
 WHATEVER_ATTEMPT: Final = -1
 """An id does not say which delivery of its message is meant."""
 LISTENS_EVERY_MS: Final = 100
@@ -42,7 +45,7 @@ LISTENS_EVERY_MS: Final = 100
 _log = logging.getLogger(__name__)
 
 
-class Consumer:
+class Consumer(Shown):
     """One consumer of a subscription; `Client.subscribe` makes it. Safe for several threads."""
 
     def __init__(
@@ -162,15 +165,15 @@ class Consumer:
 
     # -- acknowledging -------------------------------------------------------------------------
 
-    def acknowledge(self, message: Message | MessageId) -> None:
-        """Acknowledge this message: it is not delivered any more.
+    def acknowledge(self, message: Messages) -> None:
+        """Acknowledge this message, or these: they are not delivered any more.
 
         It reaches the broker with others, or at once if the consumer wants receipts, and then this
         waits for the broker's.
         """
         self._check_open()
         with translated():
-            self._engine.acknowledge(self._received(message))
+            self._engine.acknowledge(*self._received_all(message))
             self._await_receipt()
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
@@ -189,13 +192,12 @@ class Consumer:
         self._check_open()
         transaction.acknowledge(self._engine, [each.received for each in messages])
 
-    def negative_acknowledge(
-        self, message: Message | MessageId, *, delay_millis: int | None = None
-    ) -> None:
-        """Have this message delivered again after the consumer's delay, or that one."""
+    def negative_acknowledge(self, message: Messages, *, delay_millis: int | None = None) -> None:
+        """Have this message, or these, delivered again after the consumer's delay, or that one."""
         self._check_open()
         with translated():
-            self._engine.negative_acknowledge(self._received(message), delay_ms=delay_millis)
+            messages = self._received_all(message)
+            self._engine.negative_acknowledge(*messages, delay_ms=delay_millis)
 
     def reconsume_later(
         self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None
@@ -265,6 +267,15 @@ class Consumer:
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _facts(self) -> dict[str, object]:
+        return {
+            "topic": self.topic(),
+            "subscription_name": self.subscription_name(),
+            "subscription_type": str(self._engine.options["subscriptionType"]),
+            "consumer_name": self.consumer_name(),
+            "is_connected": self.is_connected(),
+        }
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
@@ -330,6 +341,11 @@ class Consumer:
             return None
         schemas = self._engine.view(received.partition).ledger.state.schemas
         return schemas.get(received.schema_version)
+
+    def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
+        if isinstance(messages, (Message, MessageId)):
+            return [self._received(messages)]
+        return [self._received(each) for each in messages]
 
     def _received(self, message: Message | MessageId) -> ReceivedMessage:
         if isinstance(message, Message):
