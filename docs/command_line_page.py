@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Action, ArgumentParser, _SubParsersAction
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pulsar_spark.connector.command_line.command_line import COMMANDS, parser_of
@@ -68,7 +68,7 @@ A test compares this table with version 4.0.
 """
 NO_NETWORK: Final = "there is no network, and nobody to log in to"
 NO_ENCRYPTION: Final = "messages are not encrypted: encrypt the disk or the bucket"
-NO_TRANSACTIONS: Final = "transactions are measured by `python -m benchmarks`"
+NO_TRANSACTIONS: Final = "it measures messages outside of transactions only"
 NO_KEY_VALUE: Final = "Pulsarlite has no KEY_VALUE schemas: `-k` sets a message's key"
 MISSING: Final = (
     ("-v, --version", "of the whole command: `pulsarlite --version`"),
@@ -154,5 +154,5 @@ def _default(value: object) -> str:
     return f"`{value}`" if isinstance(value, str) else str(value)
 
 
-def _code(names: list[str]) -> str:
+def _code(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)

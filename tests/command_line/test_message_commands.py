@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +326,13 @@ def test_a_process_that_is_read_no_more_ends_quietly_and_has_loaded_no_spark(roo
     assert told == [f"pulsarlite: No broker of {root} runs: this process serves it until it ends."]
 
 
+def turning(broker: EmbeddedBroker) -> Callable[[], None]:
+    def turn() -> None:
+        broker.turn()
+
+    return turn
+
+
 # -- which broker ------------------------------------------------------------------------------
 
 
@@ -355,7 +362,7 @@ def test_a_broker_that_runs_is_used_and_not_replaced(
     store = ["--service-url", str(root)]
     run(capsys, "produce", "t", "-m", "hello", *store)
     with EmbeddedBroker(Root(str(root), {})) as broker:
-        stop = Root(str(root), {}).clock.repeat(0.01, broker.turn, "broker")
+        stop = Root(str(root), {}).clock.repeat(0.01, turning(broker), "broker")
         try:
             arguments = ["consume", "t", "-s", "s", "-p", "Earliest", *store]
             status, lines, error = run(capsys, *arguments)
@@ -381,7 +388,7 @@ def test_a_broker_that_goes_is_said_to_be_gone_once(
     store = ["--service-url", str(root)]
     run(capsys, "produce", "t", "-m", "hello", *store)
     broker = EmbeddedBroker(Root(str(root), {}))
-    stop = Root(str(root), {}).clock.repeat(0.01, broker.turn, "broker")
+    stop = Root(str(root), {}).clock.repeat(0.01, turning(broker), "broker")
 
     class Ending(io.BytesIO):
         def write(self, data: Any, /) -> int:
