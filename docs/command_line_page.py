@@ -97,7 +97,7 @@ MISSING: Final = (
 def page() -> str:
     """The whole page, but for the line that says who made it."""
     missing = "".join(f"| {_code(names.split(', '))} | {why} |\n" for names, why in MISSING)
-    commands = "".join(f"| `{name}` | {summary} |\n" for name, summary in COMMANDS.items())
+    commands = "".join(f"| `{name}` | {summary} |\n" for name, (_, summary) in COMMANDS.items())
     return "".join(
         (
             HEAD, missing, "\n## All commands\n| command | |\n| --- | --- |\n", commands,

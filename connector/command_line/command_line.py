@@ -22,17 +22,41 @@ from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.version import __version__
 
 COMMANDS: Final = {
-    "demo": "publish 336,776 real flights into a topic and read them all back",
-    "produce": "publish messages",
-    "consume": "print the messages of a subscription, and acknowledge them",
-    "read": "print messages from a place of your choice on",
-    "perf": "measure how fast messages are published and consumed",
-    "standalone": "run the broker, which subscriptions need",
-    "topics": "list, create, look into and look after topics",
-    "subscriptions": "list, create, move and delete subscriptions",
-    "namespaces": "what holds for all topics of a namespace",
+    "demo": (
+        "pulsar_spark.connector.command_line.demo_command",
+        "publish 336,776 real flights into a topic and read them all back",
+    ),
+    "produce": ("pulsar_spark.connector.command_line.produce_command", "publish messages"),
+    "consume": (
+        "pulsar_spark.connector.command_line.consume_command",
+        "print the messages of a subscription, and acknowledge them",
+    ),
+    "read": (
+        "pulsar_spark.connector.command_line.read_command",
+        "print messages from a place of your choice on",
+    ),
+    "perf": (
+        "pulsar_spark.connector.command_line.perf_command",
+        "measure how fast messages are published and consumed",
+    ),
+    "standalone": (
+        "pulsar_spark.connector.command_line.standalone_command",
+        "run the broker, which subscriptions need",
+    ),
+    "topics": (
+        "pulsar_spark.connector.command_line.topics_command",
+        "list, create, look into and look after topics",
+    ),
+    "subscriptions": (
+        "pulsar_spark.connector.command_line.subscriptions_command",
+        "list, create, move and delete subscriptions",
+    ),
+    "namespaces": (
+        "pulsar_spark.connector.command_line.namespaces_command",
+        "what holds for all topics of a namespace",
+    ),
 }
-"""Command -> a summary. `COMMAND_command.py` has an `add_to`, which declares the rest."""
+"""Command -> the module whose `add_to` declares the rest, and a summary."""
 
 _EPILOG = """\
 examples:
@@ -82,10 +106,10 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pulsarlite {__version__}")
     parser.set_defaults(group=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, summary in COMMANDS.items():
+    for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name in argv[:1]:
-            import_module(f"{__package__}.{name}_command").add_to(command)
+            import_module(module).add_to(command)
     return parser
 
 
