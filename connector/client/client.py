@@ -36,6 +36,8 @@ from pulsar_spark.connector.client.client_settings import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
+    check_type,
+    check_type_or_none,
 )
 from pulsar_spark.connector.client.consumer import Consumer, Listener
 from pulsar_spark.connector.client.message import MessageId
@@ -155,7 +157,13 @@ class Client(AbstractContextManager["Client"], Shown):
         _refuse("Messages are not encrypted here", encryption_key, crypto_key_reader)
         if chunking_enabled and batching_enabled:
             raise ValueError("Batching and chunking of messages can't be enabled together.")
+        check_type(str, topic=topic)
+        check_type_or_none(str, producer_name=producer_name)
+        check_type_or_none(int, initial_sequence_id=initial_sequence_id)
+        check_type(ProducerAccessMode, access_mode=access_mode)
         self.check_open()
+        with translated():
+            TopicName.parse(topic)
         schema = schema or BYTES
         info = schema.schema_info()
         given = self._given | _texts(
@@ -231,6 +239,11 @@ class Client(AbstractContextManager["Client"], Shown):
         further ones of a source, such as negativeAckRedeliveryBackoff (docs/options.md).
         """
         _refuse("Messages are not encrypted here", crypto_key_reader)
+        check_type(str, subscription_name=subscription_name)
+        check_type_or_none(str, consumer_name=consumer_name)
+        check_type(ConsumerType, consumer_type=consumer_type)
+        check_type(InitialPosition, initial_position=initial_position)
+        check_type_or_none(int, unacked_messages_timeout_ms=unacked_messages_timeout_ms)
         self.check_open()
         given = self._given | _texts(
             subscriptionName=subscription_name,
@@ -252,7 +265,7 @@ class Client(AbstractContextManager["Client"], Shown):
         given |= _dead_letters(dead_letter_policy) | _key_shared(consumer_type, key_shared_policy)
         return self._consumer(
             given | dict(options or {}),
-            topic if isinstance(topic, str) else subscription_name,
+            str(TopicName.parse(topic)) if isinstance(topic, str) else subscription_name,
             schema,
             batch_receive_policy or DEFAULT_BATCH_RECEIVE,
             inclusive=start_message_id_inclusive,
@@ -295,12 +308,16 @@ class Client(AbstractContextManager["Client"], Shown):
             given["startMessageIdInclusive"] = str(start_message_id_inclusive)
         consumer = self._consumer(
             given,
-            topic,
+            str(TopicName.parse(topic)),
             schema,
             DEFAULT_BATCH_RECEIVE,
             inclusive=start_message_id_inclusive,
         )
-        consumer.begins_at(start_message_id)
+        last = consumer.get_last_message_id()
+        if start_message_id_inclusive and MessageId.latest == start_message_id != last:
+            consumer.seek(last)
+        else:
+            consumer.begins_at(start_message_id)
         return Reader(consumer, reader_listener)
 
     def create_table_view(

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
-from pulsar_spark.connector.client.client_settings import ConsumerBatchReceivePolicy
+from pulsar_spark.connector.client.client_settings import (
+    ConsumerBatchReceivePolicy,
+    check_type_or_none,
+)
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
 from pulsar_spark.connector.client.records import Schema
@@ -93,6 +96,7 @@ class Consumer(Shown):
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
+        check_type_or_none(int, timeout_millis=timeout_millis)
         if self._thread is not None:
             text = "This consumer has a message_listener, which gets its messages: leave it out."
             raise client_errors.InvalidConfiguration(text)
@@ -140,7 +144,7 @@ class Consumer(Shown):
         self._thread.start()
 
     def pause_message_listener(self) -> None:
-        """Hand the listener no more messages for now; one may be under way."""
+        """Hand the listener no more messages for now; one may be with it already."""
         self._listening.clear()
 
     def resume_message_listener(self) -> None:
@@ -343,13 +347,15 @@ class Consumer(Shown):
         return schemas.get(received.schema_version)
 
     def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
-        if isinstance(messages, (Message, MessageId)):
+        if isinstance(messages, (Message, MessageId, str, bytes)):
             return [self._received(messages)]
         return [self._received(each) for each in messages]
 
     def _received(self, message: Message | MessageId) -> ReceivedMessage:
         if isinstance(message, Message):
             return message.received
+        if not isinstance(message, MessageId):
+            raise TypeError(f"{message!r} is neither a Message nor a MessageId.")
         topics = {about.topic for about in self._engine.partitions()}
         if message.topic is not None:
             topics &= {TopicName.parse(message.topic).partitioned_topic_name}
@@ -393,6 +399,9 @@ class Consumer(Shown):
             except client_errors.PulsarException as error:
                 if not self._is_closed:
                     _log.error("Consumer %s stops: %s", self.consumer_name(), error)
+                return
+            self._listening.wait()  # it may have been paused meanwhile
+            if self._is_closed:
                 return
             try:
                 listener(self, message)

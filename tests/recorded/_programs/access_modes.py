@@ -14,7 +14,7 @@ try:
 except pulsar.ProducerFenced:
     print("a second exclusive one is refused")
 try:
-    client.create_producer(TOPIC)
+    client.create_producer(TOPIC).send(b"refused")
 except pulsar.ProducerBusy:
     print("a shared one too")
 fencing = client.create_producer(TOPIC, access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing)

@@ -74,5 +74,6 @@ for kind in (JsonSchema, AvroSchema):
     value = msg.value()
     print(value.name, value.count, value.ratio, value.exact, value.raw, value.flag, value.color)
     print(value.sub and value.sub.z, value.names, value.numbers)
-    print(len(msg.data()), repr(msg.schema_version()))
+    data = json.loads(msg.data()) if kind is JsonSchema else len(msg.data())
+    print(data, repr(msg.schema_version()))
 client.close()

@@ -14,8 +14,6 @@ for _ in range(5):
 last = producer.last_sequence_id()
 producer.send(b"y", sequence_id=10)
 print(last, producer.last_sequence_id())
-producer.send(b"z")
-print(producer.last_sequence_id())
 producer.close()
 again = client.create_producer(TOPIC, producer_name="p", initial_sequence_id=99)
 again.send(b"x")
