@@ -1,6 +1,6 @@
-"""Writes docs/options.md and docs/errors.md from the code: `python -m docs.generate`, `make docs`.
+"""Writes the docs that are made from the code, or parts: `python -m docs.generate`, `make docs`.
 
-A test compares, so that neither is changed by hand.
+A test compares, so that none is changed by hand.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
+from pulsar_spark.connector.views.view_columns import VIEWS, View
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import markdown_table
 
@@ -74,6 +75,9 @@ begins with `pulsar_spark.errors.`, near the end of the text.
 | --- | --- | --- |
 """
 
+VIEWS_BEGIN = MADE
+VIEWS_END = "<!-- /views -->"
+
 
 def options_page() -> str:
     """docs/options.md."""
@@ -108,6 +112,24 @@ def errors_page() -> str:
     return MADE + ERRORS + rows
 
 
+def views_page() -> str:
+    """docs/views.md, whose part between the marks is made."""
+    text = (FOLDER / "views.md").read_text(encoding="utf-8")
+    head, _, rest = text.partition(VIEWS_BEGIN)
+    return head + VIEWS_BEGIN + "".join(map(_view, VIEWS.values())) + rest[rest.index(VIEWS_END) :]
+
+
+def _view(view: View) -> str:
+    rows = "".join(
+        f"| `{each.name}` | {from_arrow_type(each.type).simpleString()} | {each.meaning} |\n"
+        for each in view.own
+    )
+    kind = "The columns of a message, and" if rows else "The columns of a message."
+    kind = f"{kind}\n\n" if view.of_messages else ""
+    table = f"| column | type | what it is |\n| --- | --- | --- |\n{rows}\n" if rows else ""
+    return f"### `{view.name}`\n{view.meaning}\n\n{kind}{table}"
+
+
 def all_errors() -> Iterator[type[PulsarliteError]]:
     """The classes in the order of their module, without the root."""
     for value in vars(errors).values():
@@ -127,7 +149,7 @@ def _summary(error: type[PulsarliteError]) -> str:
     return (inspect.getdoc(error) or "").split("\n\n")[0].replace("\n", " ")
 
 
-PAGES = {"options.md": options_page, "errors.md": errors_page}
+PAGES = {"options.md": options_page, "errors.md": errors_page, "views.md": views_page}
 
 
 def main() -> None:

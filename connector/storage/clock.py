@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf, nextafter
 from typing import Final
 
 from pulsar_spark.errors import PulsarliteError
@@ -88,7 +88,9 @@ class ManualClock(Clock):
         return self._now_ms / 1000
 
     def sleep(self, seconds: float) -> None:
-        self.advance(seconds * 1000)
+        """However little that is, time goes on: who waits for an instant gets there."""
+        least = nextafter(self._now_ms, inf) - self._now_ms if seconds > 0 else 0.0
+        self.advance(max(seconds * 1000, least))
 
     def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
         due = _Due(self._now_ms + every_s * 1000, every_s * 1000, action, name)
