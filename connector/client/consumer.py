@@ -8,7 +8,7 @@ learns soon when the consumer is closed. Names and arguments as of Pulsar's Pyth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from math import inf
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
 
 Listener = Callable[["Consumer", Message], object]
+Messages = Message | MessageId | Iterable[Message | MessageId]
+"""One, or many."""
 WHATEVER_ATTEMPT: Final = -1
 """An id does not say which delivery of its message is meant."""
 
@@ -162,15 +164,15 @@ class Consumer:
 
     # -- acknowledging -------------------------------------------------------------------------
 
-    def acknowledge(self, message: Message | MessageId) -> None:
-        """Acknowledge this message: it is not delivered any more.
+    def acknowledge(self, message: Messages) -> None:
+        """Acknowledge this message, or these: they are not delivered any more.
 
         It reaches the broker with others, or at once if the consumer wants receipts, and then this
         waits for the broker's.
         """
         self._check_open()
         with translated():
-            self._engine.acknowledge(self._received(message))
+            self._engine.acknowledge(*self._received_all(message))
             self._await_receipt()
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
@@ -189,13 +191,12 @@ class Consumer:
         self._check_open()
         transaction.acknowledge(self._engine, [each.received for each in messages])
 
-    def negative_acknowledge(
-        self, message: Message | MessageId, *, delay_millis: int | None = None
-    ) -> None:
-        """Have this message delivered again after the consumer's delay, or that one."""
+    def negative_acknowledge(self, message: Messages, *, delay_millis: int | None = None) -> None:
+        """Have this message, or these, delivered again after the consumer's delay, or that one."""
         self._check_open()
         with translated():
-            self._engine.negative_acknowledge(self._received(message), delay_ms=delay_millis)
+            messages = self._received_all(message)
+            self._engine.negative_acknowledge(*messages, delay_ms=delay_millis)
 
     def reconsume_later(
         self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None
@@ -262,7 +263,7 @@ class Consumer:
             self._engine.close()
         self._on_closed(self)
 
-    def settle(self, outcomes: Sequence[Mapping[str, Any]]) -> None:
+    def settle(self, outcomes: Iterable[Mapping[str, Any]]) -> None:
         """Say of messages what the rows of `pulsar_spark.process` say."""
         self._check_open()
         with translated():
@@ -344,6 +345,11 @@ class Consumer:
             return None
         schemas = self._engine.view(received.partition).ledger.state.schemas
         return schemas.get(received.schema_version)
+
+    def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
+        if isinstance(messages, (Message, MessageId)):
+            return [self._received(messages)]
+        return [self._received(each) for each in messages]
 
     def _received(self, message: Message | MessageId) -> ReceivedMessage:
         if isinstance(message, Message):

@@ -47,6 +47,17 @@ def test_what_is_acknowledged_is_not_delivered_again(client: pulsar.Client) -> N
         assert received(third) == [b"d"]
 
 
+def test_many_are_acknowledged_or_rejected_at_once(client: pulsar.Client) -> None:
+    producer = client.create_producer("t")
+    for value in (b"a", b"b", b"c", b"d"):
+        producer.send(value)
+    consumer = shared(client, ack_receipt_enabled=True)
+    messages = all_of(consumer)
+    consumer.acknowledge([messages[0], messages[3].message_id()])
+    consumer.negative_acknowledge(messages[1:3], delay_millis=100)
+    assert received(consumer) == [b"b", b"c"]
+
+
 class subscribe_twice:  # noqa: N801 - reads as a call
     """A consumer, and how to close it and have the next."""
 
