@@ -290,10 +290,8 @@ class Consumer:
             if self.fetch() and (message := self.receive_now()) is not None:
                 return message
             quiet_s = self._clock.monotonic_s() - begun_s
-            if timeout_ms is not None and quiet_s >= timeout_ms / 1000:
-                raise client_errors.Timeout(f"Pulsar error: TimeOut.{self._clock.pending()}")
             left_s = inf if timeout_ms is None else timeout_ms / 1000 - quiet_s
-            if not self._clock.pause(quiet_s, left_s, remote=self._remote):
+            if left_s <= 0 or not self._clock.pause(quiet_s, left_s, remote=self._remote):
                 raise client_errors.Timeout(f"Pulsar error: TimeOut.{self._clock.pending()}")
 
     def _until(self, is_done: Callable[[], bool]) -> None:
@@ -306,14 +304,14 @@ class Consumer:
             if is_done():
                 return
             quiet_s = self._clock.monotonic_s() - begun_s
-            if quiet_s >= wait_s:
+            left_s = wait_s - quiet_s
+            if left_s <= 0 or not self._clock.pause(quiet_s, left_s, remote=self._remote):
                 url = self._engine.root.service_url
                 raise client_errors.Timeout(
                     f"Pulsar error: TimeOut. The broker of {url} did not answer. Start one "
                     f"(pulsarlite standalone --service-url {url}), or make the client with "
                     'broker="embedded".'
                 )
-            self._clock.pause(quiet_s, wait_s - quiet_s, remote=self._remote)
 
     def _await_receipt(self) -> None:
         if self._receipts:

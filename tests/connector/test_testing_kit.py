@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 import subprocess
 import sys
 import threading
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 
 import pulsar_spark
-from pulsar_spark import pulsar
+from pulsar_spark import aio, pulsar
 from pulsar_spark.errors import InvalidOptionError, StorageError
 from pulsar_spark.testing import ManualClock, Place
 
@@ -229,6 +232,41 @@ def test_another_thread_waits_until_the_test_has_moved_the_clock(pulsarlite: Pla
     worker.join(60)
     assert found == [b"a"]
     assert pulsarlite.now().hour == 1
+
+
+def test_what_is_awaited_comes_when_the_test_has_moved_the_clock(pulsarlite: Place) -> None:
+    async def story() -> None:
+        async with aio.Client(pulsarlite.service_url) as client:
+            consumer = await client.subscribe("t", "s", pulsar.ConsumerType.Shared)
+            producer = await client.create_producer("t")
+            sending = asyncio.create_task(producer.send(b"a"))
+            await asyncio.sleep(0)
+            pulsarlite.clock.advance(seconds=1)  # it waits for others to join it
+            await sending
+            await consumer.negative_acknowledge(await consumer.receive())
+            waiting = asyncio.create_task(consumer.receive())
+            pulsarlite.clock.advance(minutes=1)
+            again = await waiting
+            assert (again.data(), again.redelivery_count()) == (b"a", 1)
+
+    asyncio.run(story())
+
+
+def test_the_examples_of_the_page_run() -> None:
+    page = (REPOSITORY / "docs/testing.md").read_text(encoding="utf-8")
+    ran = 0
+    for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        names: dict[str, Any] = {
+            "pulsar_spark": pulsar_spark, "pulsar": pulsar, "Place": Place, "json": json,
+            "unittest": unittest, "overloaded": lambda: False, "charge": lambda _: None,
+        }  # fmt: skip
+        exec(example, names)
+        for name, test in names.items():
+            if name.startswith("test_"):
+                with Place() as place:
+                    test(place)
+                ran += 1
+    assert ran == 2
 
 
 def test_code_that_names_its_place_gets_it_and_it_is_gone_afterwards() -> None:
