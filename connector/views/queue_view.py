@@ -222,11 +222,10 @@ class _Plan:
             if view == "dead-letters":
                 partitions = {**self._partitions_with_letters(), **partitions}
             for about in partitions:
-                ledgers, hidden = self._published(about, as_of_log=view == "dead-letters")
-                last = ledgers[-1].last if len(ledgers) else EARLIEST
-                messages = PositionSet.between(ledgers, EARLIEST, last).difference(hidden)
-                known = {each.ledger_id: each for each in ledgers}
-                yield MessageSet(about, [((), messages)], known)
+                there, hidden = self._published(about, as_of_log=view == "dead-letters")
+                last = there[-1].last if len(there) else EARLIEST
+                messages = PositionSet.between(there, EARLIEST, last).difference(hidden)
+                yield MessageSet(about, [((), messages)], {each.ledger_id: each for each in there})
 
     def _partitions_with_letters(self) -> Partitions:
         """Those of topics that are made for dead letters, wherever they come from."""

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.options import VIEWS as NAMES
 
 TEXT: Final = pa.string()
 LONG: Final = pa.int64()
@@ -288,6 +287,5 @@ _OF_STATES: Final = (
     ),
 )  # fmt: skip
 
-VIEWS: Final = {name: each for name in NAMES for each in (*_OF_MESSAGES, *_OF_STATES)
-                if each.name == name}  # fmt: skip
+VIEWS: Final[dict[str, View]] = {each.name: each for each in (*_OF_MESSAGES, *_OF_STATES)}
 """By name."""

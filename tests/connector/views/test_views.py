@@ -33,6 +33,7 @@ def rows(url: str, view: str, *columns: str, **given: Any) -> list[Any]:
 
 
 def one(url: str, view: str, **given: Any) -> Mapping[str, Any]:
+    row: Mapping[str, Any]
     (row,) = pulsar_spark.dataset(url, view=view, **given).to_table().to_pylist()
     return row
 
@@ -352,8 +353,8 @@ def test_a_filter_reads_its_columns_and_gives_none_of_them(url: str) -> None:
 
 
 def test_producers_are_those_with_sequence_ids_or_an_access_mode(url: str) -> None:
-    given = {"producerName": "p", "enableDeduplication": True}
-    send(url, "t", ["a", "b"], columns={"sequence_id": [4, 7]}, **given)
+    columns = {"sequence_id": [4, 7]}
+    send(url, "t", ["a", "b"], columns=columns, producerName="p", enableDeduplication=True)
     assert rows(url, "producers", "topic", "partition", "producer_name", "last_sequence_id") == [
         (TOPIC, 0, "p", 7)
     ]
