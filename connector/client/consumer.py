@@ -405,7 +405,8 @@ class Consumer(Shown):
         """Hand over what there is; 0 if there was something."""
         handed = 0
         try:
-            while self._is_listening and not self._is_closed and self.fetch():
+            # A look takes a while, in which the listener may have been paused.
+            while self._may_tell() and self.fetch() and self._may_tell():
                 message = self.receive_now()
                 if message is None:
                     break
@@ -416,6 +417,9 @@ class Consumer(Shown):
                 _log.error("Consumer %s stops: %s", self.consumer_name(), error)
                 self._end_listening()
         return 0.0 if handed else inf
+
+    def _may_tell(self) -> bool:
+        return self._is_listening and not self._is_closed
 
     def _tell(self, listener: Listener, message: Message) -> None:
         try:

@@ -216,9 +216,10 @@ class Producer(Shown):
         self._check_open()
         value = None if content is None else self._schema.encode(content)
         for name, each in said.items():
-            if each is not None and not isinstance(each, _KINDS[name]):
-                check_type(_KINDS[name], **{name: each})
-            if name == "properties" and each:
+            if each is None:
+                continue
+            check_type(_KINDS[name], **{name: each})
+            if name == "properties":
                 _check_texts(each)
         told = {name: each for name, each in said.items() if each is not None and each != ""}
         if "ordering_key" in told:
@@ -266,7 +267,7 @@ def refusal_of(error: Exception) -> client_errors.PulsarException:
     return exception_of(error)
 
 
-def _check_texts(properties: Mapping[str, str]) -> None:
+def _check_texts(properties: Mapping[Any, Any]) -> None:
     for name, value in properties.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise TypeError(f"Property {name!r} is {value!r}: names and values are texts.")
