@@ -63,6 +63,12 @@ def test_a_topics_partitions_and_subscriptions_are_listed(client: pulsar.Client)
     assert stats._repr_html_().count("Exclusive") == 2
 
 
+def test_an_embedded_broker_knows_of_all_that_was_sent_before(client: pulsar.Client) -> None:
+    shared(client)
+    published(client, 3)
+    assert client.topic_stats("t").subscription("s").backlog == 3
+
+
 def test_what_was_acknowledged_and_trimmed_is_no_hole(client: pulsar.Client) -> None:
     consumer = shared(client, ack_receipt_enabled=True)
     producer = client.create_producer("t")
