@@ -326,7 +326,8 @@ class Client(AbstractContextManager["Client"], Shown):
         """
         self.check_open()
         with translated():
-            self._turn()
+            if self._broker is not None:
+                self._broker.turn(waits=True)
             return topic_stats(self.root, TopicName.parse(topic).partitioned_topic)
 
     def get_topic_partitions(self, topic: str) -> list[str]:

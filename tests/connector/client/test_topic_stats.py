@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from pulsar_spark import pictures, pulsar
-from tests.connector.client.clients import advance, shared, subscribe
+from pulsar_spark.testing import ManualClock
+from tests.connector.client.clients import shared, subscribe
 
 
 def published(client: pulsar.Client, count: int) -> pulsar.Producer:
@@ -69,14 +71,34 @@ def test_an_embedded_broker_knows_of_all_that_was_sent_before(client: pulsar.Cli
     assert client.topic_stats("t").subscription("s").backlog == 3
 
 
-def test_what_was_acknowledged_and_trimmed_is_no_hole(client: pulsar.Client) -> None:
+def test_stats_wait_for_an_embedded_broker_that_another_thread_has_at_work(
+    client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(contextlib.nullcontext[None]):
+        """A lock that is another thread's just now."""
+
+        def acquire(self, *, blocking: bool = True) -> bool:
+            return blocking
+
+        def release(self) -> None:
+            pass
+
+    shared(client)
+    published(client, 3)
+    monkeypatch.setattr(client._broker, "_turning", Busy())
+    assert client.topic_stats("t").subscription("s").backlog == 3
+
+
+def test_what_was_acknowledged_and_trimmed_is_no_hole(
+    client: pulsar.Client, pulsarlite_clock: ManualClock
+) -> None:
     consumer = shared(client, ack_receipt_enabled=True)
     producer = client.create_producer("t")
     for number in range(3):
         producer.send(b"%d" % number)
     before = client.topic_stats("t").subscription("s")
     consumer.acknowledge(consumer.receive(1000))
-    advance(client, 1000)
+    pulsarlite_clock.advance(1000)
     after = client.topic_stats("t").subscription("s")
     assert pictures.strip([("before", before), ("after", after)])._repr_png_()[0]
     assert sum(len(each) for each in after.states.values()) <= 3
