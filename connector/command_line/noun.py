@@ -35,17 +35,13 @@ def argument(*flags: str, **options: Any) -> Argument:
     return methodcaller("add_argument", *flags, **options)
 
 
-def one_of(*choices: Argument, **unsaid: Any) -> Argument:
-    """Arguments of which exactly one has to be given.
-
-    `unsaid` has what stands for «not given» where None is a choice.
-    """
+def one_of(*choices: Argument, required: bool = True) -> Argument:
+    """Arguments of which exactly one has to be given, or, if none is required, at most one."""
 
     def add_to(parser: ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group(required=True)
+        group = parser.add_mutually_exclusive_group(required=required)
         for each in choices:
             each(group)
-        parser.set_defaults(**unsaid)
 
     return add_to
 
@@ -71,13 +67,15 @@ class Noun:
 
     def __init__(self, description: str) -> None:
         self._description = description
-        self._commands: list[tuple[str, str, tuple[Argument, ...], Done]] = []
+        self._commands: list[tuple[str, str, tuple[Argument, ...], Done, bool]] = []
 
-    def command(self, name: str, text: str, *arguments: Argument) -> Callable[[Done], Done]:
-        """Register the function below as `pulsarlite NOUN name`."""
+    def command(
+        self, name: str, text: str, *arguments: Argument, is_listed: bool = True
+    ) -> Callable[[Done], Done]:
+        """Register the function below as `pulsarlite NOUN name`, in the noun's list or not."""
 
         def register(done: Done) -> Done:
-            self._commands.append((name, text, arguments, done))
+            self._commands.append((name, text, arguments, done, is_listed))
             return done
 
         return register
@@ -86,9 +84,9 @@ class Noun:
         parser.description = self._description
         parser.set_defaults(group=parser)
         commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-        for name, text, arguments, done in self._commands:
-            summary = text.split(". ", maxsplit=1)[0].rstrip(".")
-            command = commands.add_parser(name, help=summary, description=text)
+        for name, text, arguments, done, is_listed in self._commands:
+            summary = {"help": text.split(". ", maxsplit=1)[0].rstrip(".")} if is_listed else {}
+            command = commands.add_parser(name, **summary, description=text)
             for each in (SERVICE_URL, STORAGE, *arguments):
                 each(command)
             command.set_defaults(run=partial(_run, done))
