@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__", "acknowledge",
+    "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
+    "acknowledge",
     "acknowledge_cumulative", "deduplicate", "negative_acknowledge", "process",
     "reconsume_later", "register", "session", "standalone", "transaction",
 ]  # fmt: skip

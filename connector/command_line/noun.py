@@ -85,7 +85,9 @@ class Noun:
         parser.set_defaults(group=parser)
         commands = parser.add_subparsers(title="commands", metavar="COMMAND")
         for name, text, arguments, done, is_listed in self._commands:
-            summary = {"help": text.split(". ", maxsplit=1)[0].rstrip(".")} if is_listed else {}
+            summary: dict[str, Any] = (
+                {"help": text.split(". ", maxsplit=1)[0].rstrip(".")} if is_listed else {}
+            )
             command = commands.add_parser(name, **summary, description=text)
             for each in (SERVICE_URL, STORAGE, *arguments):
                 each(command)

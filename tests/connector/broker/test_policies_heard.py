@@ -1,4 +1,4 @@
-"""The broker hears what is said of topics and namespaces while it runs, in the order of precedence."""
+"""The broker hears what is said of topics and namespaces while it runs, by precedence."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import read_policies, change_policies
+from pulsar_spark.connector.topic_log.policies import change_policies, read_policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_commit import begin
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError, UnreadableRecordError

@@ -17,7 +17,7 @@ from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE, PointerFile
 from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import read_policies, change_policies
+from pulsar_spark.connector.topic_log.policies import change_policies, read_policies
 from pulsar_spark.connector.topic_log.transaction_decisions import (
     ClosedVersions,
     TransactionDecisions,
