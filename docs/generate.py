@@ -1,6 +1,6 @@
-"""Writes docs/options.md, errors.md and policies.md from the code: `python -m docs.generate`.
+"""Writes the pages that are made from the code: `python -m docs.generate`, `make docs`.
 
-A test compares, so that neither is changed by hand.
+A test compares, so that none is changed by hand.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql.pandas.types import from_arrow_type
 
+from docs import command_line_page
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
@@ -195,7 +196,17 @@ def _summary(error: type[PulsarliteError]) -> str:
     return (inspect.getdoc(error) or "").split("\n\n")[0].replace("\n", " ")
 
 
-PAGES = {"options.md": options_page, "errors.md": errors_page, "policies.md": policies_page}
+def command_line() -> str:
+    """docs/command-line.md."""
+    return MADE + command_line_page.page()
+
+
+PAGES = {
+    "options.md": options_page,
+    "errors.md": errors_page,
+    "policies.md": policies_page,
+    "command-line.md": command_line,
+}
 
 
 def main() -> None:

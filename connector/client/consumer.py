@@ -28,6 +28,7 @@ from pulsar_spark.positions import message_id as core
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.schema.schema_info import SchemaInfo
+from pulsar_spark.shown import Shown
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ LISTENS_EVERY_MS: Final = 100
 _log = logging.getLogger(__name__)
 
 
-class Consumer:
+class Consumer(Shown):
     """One consumer of a subscription; `Client.subscribe` makes it. Safe for several threads."""
 
     def __init__(
@@ -265,6 +266,15 @@ class Consumer:
         self._on_closed(self)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "topic": self.topic(),
+            "subscription_name": self.subscription_name(),
+            "subscription_type": str(self._engine.options["subscriptionType"]),
+            "consumer_name": self.consumer_name(),
+            "is_connected": self.is_connected(),
+        }
 
     def _check_open(self) -> None:
         if self._is_closed:

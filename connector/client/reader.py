@@ -15,6 +15,7 @@ from typing import Any, Final
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message, MessageId
+from pulsar_spark.shown import Shown
 
 ReaderListener = Callable[["Reader", Message], object]
 LOOKS_EVERY_MS: Final = 50
@@ -23,7 +24,7 @@ LOOKS_EVERY_MS: Final = 50
 _log = logging.getLogger(__name__)
 
 
-class Reader:
+class Reader(Shown):
     """One reader; `Client.create_reader` makes it."""
 
     def __init__(self, consumer: Consumer, listener: ReaderListener | None = None) -> None:
@@ -65,12 +66,15 @@ class Reader:
     def close(self) -> None:
         self._consumer.close()
 
+    def _facts(self) -> dict[str, object]:
+        return {"topic": self.topic(), "is_connected": self.is_connected()}
+
     def _read(self, message: Message) -> Message:
         self._consumer.acknowledge_cumulative(message)
         return message
 
 
-class TableView:
+class TableView(Shown):
     """The table of one topic, as of now and from then on; `Client.create_table_view` makes it."""
 
     def __init__(self, reader: Reader, topic: str, subscription: str | None = None) -> None:
@@ -113,6 +117,10 @@ class TableView:
     def __repr__(self) -> str:
         named = "" if self._subscription is None else f", subscription={self._subscription}"
         return f"TableView(topic={self._topic}{named})"
+
+    def _facts(self) -> dict[str, object]:
+        with self._lock:
+            return {"topic": self._topic, "keys": len(self), "values": dict(self._values)}
 
     def _follow(self) -> None:
         while not self._is_closed:

@@ -1,170 +1,29 @@
-"""`pulsarlite namespaces ...`, and the commands for policies that topics have as well.
+"""`pulsarlite namespaces ...`: what holds for all topics of a namespace.
 
-Invariants: no Spark; each policy has `set-`, `get-` and `remove-`, by pulsar-admin's names and
-flags, from the one table of policies; what a command prints says what holds, and who says so.
-Follows pulsar-admin's `CmdNamespaces` and `CmdTopicPolicies`.
+Invariant: no Spark. Follows pulsar-admin's `CmdNamespaces`.
 """
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from pulsar_spark.connector.command_line.noun import TOPIC, Argument, Noun, argument, one_of
+from pulsar_spark.connector.command_line.noun import Noun, argument
+from pulsar_spark.connector.command_line.topic_policies_command import EACH, register_policies
 from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.policy_units import SWITCH
-from pulsar_spark.options.topic_policies import (
-    DISABLE,
-    ENABLE,
-    POLICIES,
-    SETTINGS,
-    Policy,
-    Setting,
-)
-from pulsar_spark.topic_name import NamespaceName, TopicName
-
-Place = Callable[[Root, Namespace], Policies]
-_QUOTA_TYPES: Final = {
-    "destination_storage": "backlog_quota_limit", "message_age": "backlog_quota_limit_time"
-}  # fmt: skip
-"""Pulsar's name for what a backlog quota limits -> the setting."""
-_QUOTA_TYPE: Final = argument(
-    "-t", "--type", choices=_QUOTA_TYPES, metavar="TYPE",
-    help="which limit is meant: destination_storage (--limit) or message_age (--limitTime)",
-)  # fmt: skip
-_APPLIED: Final = argument(
-    "-ap", "--applied", action="store_true", help="print what counts, and who says so"
-)
-_JSON: Final = argument(
-    "--json", action="store_true", help="as JSON: times in seconds, sizes in bytes"
-)
+from pulsar_spark.topic_name import NamespaceName
 
 NAMESPACES: Final = Noun(
-    "What holds for all topics of a namespace that say nothing themselves. Each set-POLICY has a "
-    "get-POLICY and a remove-POLICY beside it."
+    EACH.format("What holds for all topics of a namespace that say nothing themselves.")
 )
 add_to = NAMESPACES.add_to
 _NAMESPACE: Final = argument("namespace", metavar="TENANT/NAMESPACE")
 
 
-def register_policies(noun: Noun, about: Argument, place: Place) -> None:
-    """Add the commands for policies to a noun."""
-    noun.command(
-        "policies", "Print all policies. Pulsar: policies.", about, _APPLIED, _JSON
-    )(partial(_get, SETTINGS.values(), place))  # fmt: skip
-    for policy in POLICIES:
-        for name in (policy.name, *policy.also):
-            _register(noun, about, place, policy, name)
+def _policies(root: Root, arguments: Namespace) -> Policies:
+    namespace = str(NamespaceName.parse(arguments.namespace))
+    return Policies(namespace, service_url=root.service_url, storage=root.storage)
 
 
-def _register(noun: Noun, about: Argument, place: Place, policy: Policy, name: str) -> None:
-    text = " ".join(each.meaning for each in policy.settings).replace("%", "%%")
-    types = [_QUOTA_TYPE] if policy.name == "backlog-quota" else []
-    flags = map(_flag, policy.settings)
-    noun.command(
-        f"set-{name}", f"{text} Pulsar: {policy.pulsar or f'set-{name}'}.", about, *flags, *types,
-        is_listed=name == policy.name,
-    )(partial(_set, policy, place))  # fmt: skip
-    noun.command(
-        f"get-{name}", f"Print what set-{name} has set.", about, _APPLIED, _JSON, is_listed=False
-    )(partial(_get, policy.settings, place))
-    noun.command(
-        f"remove-{name}", f"Take back what set-{name} has set.", about, *types, is_listed=False
-    )(partial(_remove, policy, place))
-
-
-def _flag(setting: Setting) -> Argument:
-    """The flag that says it; `setting.name` is absent where nothing is said."""
-    if setting.unit is not SWITCH:
-        return argument(
-            *setting.flags, dest=setting.name, required=setting.is_required, default=None,
-            metavar=setting.name.rpartition("_")[2].upper(),
-            help=f"{setting.unit.expects} (default: {setting.unit.text(setting.default)})",
-        )  # fmt: skip
-    switches = [
-        argument(*flags, dest=setting.name, action="store_const", const=on, default=None)
-        for flags, on in ((ENABLE, True), (DISABLE, False))
-    ]
-    return one_of(*switches, required=setting.is_required)
-
-
-def _set(policy: Policy, place: Place, root: Root, arguments: Namespace) -> Iterator[str]:
-    names = [each.name for each in policy.settings]
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    wanted = _QUOTA_TYPES.get(getattr(arguments, "type", None) or "")
-    if wanted is not None and wanted not in given:
-        flag = SETTINGS[wanted].flags[-1]
-        raise InvalidOptionError(f"--type {arguments.type} needs {flag}: that is what it limits.")
-    if not given:
-        raise InvalidOptionError(f"set-{policy.name} needs something to set: see --help.")
-    policies = place(root, arguments)
-    policies.set(**given)
-    yield policies.name
-    yield from _lines(policies, policy.settings, applied=False)
-
-
-def _remove(policy: Policy, place: Place, root: Root, arguments: Namespace) -> Iterator[str]:
-    only = _QUOTA_TYPES.get(getattr(arguments, "type", None) or "")
-    policies = place(root, arguments)
-    policies.remove(*([only] if only else [each.name for each in policy.settings]))
-    yield policies.name
-    yield from _lines(policies, policy.settings, applied=True)
-
-
-def _get(
-    settings: Iterable[Setting], place: Place, root: Root, arguments: Namespace
-) -> Iterator[str]:
-    policies = place(root, arguments)
-    if not arguments.json:
-        yield policies.name
-        yield from _lines(policies, settings, applied=arguments.applied)
-        return
-    counts, given = policies.applied(), policies.get()
-    if arguments.applied:
-        found: dict[str, Any] = {
-            each.name: {"value": counts[each.name].value, "source": counts[each.name].source}
-            for each in settings
-        }
-    else:
-        found = {each.name: given[each.name] for each in settings if each.name in given}
-    yield json.dumps(found)
-
-
-def _lines(policies: Policies, settings: Iterable[Setting], *, applied: bool) -> Iterator[str]:
-    counts, given = policies.applied(), policies.get()
-    for each in settings:
-        if not applied and each.name not in given:
-            yield f"  {each.name}: nothing is said"
-            continue
-        value, source = counts[each.name].value, counts[each.name].source
-        why = f" ({policies.why(source)}{_option(each)})" if applied else ""
-        yield f"  {each.name}: {each.unit.text(each.unit.stored(value))}{why}"
-
-
-def _option(setting: Setting) -> str:
-    return f"; a query's option {setting.option} comes before it" if setting.option else ""
-
-
-def _of_namespace(root: Root, arguments: Namespace) -> Policies:
-    return _policies(root, NamespaceName.parse(arguments.namespace))
-
-
-def _of_topic(root: Root, arguments: Namespace) -> Policies:
-    return _policies(root, TopicName.parse(arguments.name))
-
-
-def _policies(root: Root, place: NamespaceName | TopicName) -> Policies:
-    return Policies(str(place), service_url=root.service_url, storage=root.storage)
-
-
-def register_policies_of_topics(noun: Noun) -> None:
-    """Add the commands for the policies of one topic."""
-    register_policies(noun, TOPIC, _of_topic)
-
-
-register_policies(NAMESPACES, _NAMESPACE, _of_namespace)
+register_policies(NAMESPACES, _NAMESPACE, _policies)

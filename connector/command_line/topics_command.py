@@ -15,7 +15,6 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_spark.connector.command_line.namespaces_command import register_policies_of_topics
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -24,6 +23,10 @@ from pulsar_spark.connector.command_line.noun import (
     opened,
     parsed,
     table,
+)
+from pulsar_spark.connector.command_line.topic_policies_command import (
+    policies_of_topic,
+    register_policies,
 )
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
@@ -53,8 +56,8 @@ _SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *
           "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
 TOPICS: Final = Noun(
-    "List, create, look into and look after topics. No Spark is started. Each set-POLICY has a "
-    "get-POLICY and a remove-POLICY beside it."
+    "List, create, look into and look after topics. No Spark is started. All commands of "
+    "topicPolicies are here too."
 )
 add_to = TOPICS.add_to
 
@@ -401,4 +404,4 @@ def _text(value: Any) -> str:
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
 
 
-register_policies_of_topics(TOPICS)
+register_policies(TOPICS, TOPIC, policies_of_topic, is_listed=False)

@@ -18,7 +18,7 @@ from tests.vectors.check import KINDS
 
 DOORS = (
     "pulsar_spark", "pulsar_spark.__main__", "pulsar_spark.aio", "pulsar_spark.pulsar",
-    "pyspark_pulsarlite",
+    "pulsar_spark.pictures", "pyspark_pulsarlite",
 )  # fmt: skip
 """What users and Spark import: the package, the command, the clients, the format."""
 CHECKS = {"check"}

@@ -14,7 +14,7 @@ from pulsar_spark.options.topic_policies import POLICIES
 from pulsar_spark.topic_name import TopicName
 
 ORDERS = "persistent://public/default/orders"
-PLACES = {"topics": "orders", "namespaces": "public/default"}
+PLACES = {"topics": "orders", "topicPolicies": "orders", "namespaces": "public/default"}
 DEFAULT = "the default: nobody says otherwise"
 
 

@@ -104,6 +104,13 @@ def test_a_full_queue_refuses_or_blocks(client: pulsar.Client) -> None:
     assert len(told) == 6
 
 
+def test_a_message_that_a_full_queue_refuses_is_not_lost_in_silence(client: pulsar.Client) -> None:
+    producer = client.create_producer("t", max_pending_messages=1)
+    producer.send_async(b"a", None)
+    with pytest.raises(pulsar.ProducerQueueIsFull, match="block_if_queue_full=True"):
+        producer.send_async(b"b", None)
+
+
 def test_a_callback_that_fails_keeps_no_other_from_being_called(client: pulsar.Client) -> None:
     producer = client.create_producer("t")
     told: list[Any] = []

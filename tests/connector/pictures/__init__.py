@@ -1,0 +1,1 @@
+"""Pictures of cursors, hash rings and times."""
