@@ -11,7 +11,7 @@ its commands are kept, and it is tried again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil, inf
@@ -114,8 +114,7 @@ class BrokerSource:
         Time until then counts in full for leases: it is no pause of the watcher.
         """
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
-        tries = (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
-        instants = [*self._due.values(), *tries]
+        instants = list(self.due_ms())
         watched = set(leases(self._root.store))
         watched |= {each.path for known in self._consumers.values() for each in known}
         if watched:
@@ -124,6 +123,12 @@ class BrokerSource:
         at_ms = min(instants, default=None)
         self._watch.rests_until_s = inf if at_ms is None else (at_ms - offset_ms) / 1000
         return at_ms
+
+    def due_ms(self) -> Iterator[int]:
+        """The instants at which something falls due, whoever lives or dies."""
+        yield from self._due.values()
+        offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
+        yield from (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
 
     # -- inside --------------------------------------------------------------------------------
 

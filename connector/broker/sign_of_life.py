@@ -99,7 +99,9 @@ class SignOfLife:
 
     def keep(self) -> None:
         """From now on the clock renews it, until `remove`."""
-        self._end = self._store.clock.repeat(SIGN_EVERY_S, self._renew, "sign of life")
+        self._end = self._store.clock.repeat(
+            SIGN_EVERY_S, self._renew, "sign of life", coalesce=True
+        )
 
     def show(self) -> None:
         """Renew it if that is due: for a broker that lives as long as somebody calls it."""

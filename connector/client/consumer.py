@@ -8,10 +8,10 @@ learns soon when the consumer is closed. Names and arguments as of Pulsar's Pyth
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
@@ -22,6 +22,7 @@ from pulsar_spark.connector.client.message_consumer import MessageConsumer, Rece
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.errors import BrokerRefusedError
 from pulsar_spark.positions import message_id as core
@@ -39,8 +40,6 @@ Messages = Message | MessageId | Iterable[Message | MessageId]
 """One, or many."""
 WHATEVER_ATTEMPT: Final = -1
 """An id does not say which delivery of its message is meant."""
-LISTENS_EVERY_MS: Final = 100
-"""How often a listener's thread looks whether its consumer is closed."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,10 +64,10 @@ class Consumer(Shown):
         self._engine, self._topic, self._schema = engine, topic, schema
         self._batch_policy, self._inclusive, self._receipts = batch_policy, inclusive, receipts
         self._turn, self._check_client, self._on_closed = turn, check_open, closed
-        self._clock = engine.root.clock
+        self._clock, self._remote = engine.root.clock, engine.root.store.remote
         self._is_closed = False
-        self._listening = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._is_listening = True
+        self._end_listening: Callable[[], None] | None = None
         self._last: dict[TopicPartition, core.MessageId] = {}
         """The last message of each partition that was handed out."""
         try:
@@ -93,7 +92,7 @@ class Consumer(Shown):
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
-        if self._thread is not None:
+        if self._end_listening is not None:
             text = "This consumer has a message_listener, which gets its messages: leave it out."
             raise client_errors.InvalidConfiguration(text)
         return self._receive(timeout_millis)
@@ -109,7 +108,7 @@ class Consumer(Shown):
 
     def pause_s(self, quiet_s: float) -> float:
         """How long to wait before the next look, when nothing has come for so long."""
-        return pause_s(quiet_s, remote=self._engine.root.store.remote)
+        return pause_s(quiet_s, remote=self._remote)
 
     def receive_now(self) -> Message | None:
         """The next message of those that were fetched; None if there is none left."""
@@ -133,18 +132,19 @@ class Consumer(Shown):
 
     def listen(self, listener: Listener) -> None:
         """Hand each message to the listener from now on, in a thread of its own."""
-        self._listening.set()
-        self._thread = threading.Thread(
-            target=self._listen, args=(listener,), name="listener", daemon=True
-        )
-        self._thread.start()
+        name = f"listener of {self.consumer_name()}"
+        self._end_listening = self.follow(lambda: self._hand_to(listener), name)
+
+    def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
+        """Have that look for messages again and again; returns what ends it."""
+        return self._clock.follow(look, name, remote=self._remote)
 
     def pause_message_listener(self) -> None:
         """Hand the listener no more messages for now; one may be under way."""
-        self._listening.clear()
+        self._is_listening = False
 
     def resume_message_listener(self) -> None:
-        self._listening.set()
+        self._is_listening = True
 
     def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message, of its last partition that has any.
@@ -258,12 +258,25 @@ class Consumer(Shown):
         """Leave the subscription: what was not acknowledged goes to others."""
         self._check_open()
         self._is_closed = True
-        self._listening.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        if self._end_listening is not None:
+            self._end_listening()
         with translated():
             self._engine.close()
         self._on_closed(self)
+
+    def settle(self, outcomes: Iterable[Mapping[str, Any]]) -> None:
+        """Say of messages what the rows of `pulsar_spark.process` say."""
+        self._check_open()
+        with translated():
+            self._engine.say(outcomes)
+
+    def abandon(self) -> Lease | None:
+        """Say nothing any more, as if its process had been killed; the lease that will lapse."""
+        self._is_closed = True
+        if self._end_listening is not None:
+            self._end_listening()
+        self._on_closed(self)
+        return self._engine.abandon()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -287,14 +300,13 @@ class Consumer(Shown):
             if self.fetch() and (message := self.receive_now()) is not None:
                 return message
             quiet_s = self._clock.monotonic_s() - begun_s
-            if timeout_ms is not None and quiet_s >= timeout_ms / 1000:
-                raise client_errors.Timeout("Pulsar error: TimeOut")
-            left_s = quiet_s + 1 if timeout_ms is None else timeout_ms / 1000 - quiet_s
-            self._clock.sleep(min(self.pause_s(quiet_s), left_s))
+            left_s = inf if timeout_ms is None else timeout_ms / 1000 - quiet_s
+            if left_s <= 0 or not self._clock.pause(quiet_s, left_s, remote=self._remote):
+                raise client_errors.Timeout(f"Pulsar error: TimeOut.{self._clock.pending()}")
 
     def _until(self, is_done: Callable[[], bool]) -> None:
         """Take in news until that holds; Timeout if it does not in `operation_timeout_seconds`."""
-        begun_s = self._clock.monotonic_s()
+        begun_s, wait_s = self._clock.monotonic_s(), self._engine.options["drainTimeout"] / 1000
         while True:
             with translated():
                 self._turn()
@@ -302,14 +314,14 @@ class Consumer(Shown):
             if is_done():
                 return
             quiet_s = self._clock.monotonic_s() - begun_s
-            if quiet_s > self._engine.options["drainTimeout"] / 1000:
+            left_s = wait_s - quiet_s
+            if left_s <= 0 or not self._clock.pause(quiet_s, left_s, remote=self._remote):
                 url = self._engine.root.service_url
                 raise client_errors.Timeout(
                     f"Pulsar error: TimeOut. The broker of {url} did not answer. Start one "
                     f"(pulsarlite standalone --service-url {url}), or make the client with "
                     'broker="embedded".'
                 )
-            self._clock.sleep(self.pause_s(quiet_s))
 
     def _await_receipt(self) -> None:
         if self._receipts:
@@ -383,21 +395,27 @@ class Consumer(Shown):
                 return replace(held, batch_index=held.batch_index + 1)
         return core.MessageId(held.ledger_id, held.entry_id + 1, held.partition)
 
-    def _listen(self, listener: Listener) -> None:
-        while not self._is_closed:
-            self._listening.wait()
-            try:
-                message = self._receive(LISTENS_EVERY_MS)
-            except client_errors.Timeout:
-                continue
-            except client_errors.PulsarException as error:
-                if not self._is_closed:
-                    _log.error("Consumer %s stops: %s", self.consumer_name(), error)
-                return
-            try:
-                listener(self, message)
-            except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
-                _log.exception("The listener of consumer %s failed", self.consumer_name())
+    def _hand_to(self, listener: Listener) -> float:
+        """Hand over what there is; 0 if there was something."""
+        handed = 0
+        try:
+            while self._is_listening and not self._is_closed and self.fetch():
+                message = self.receive_now()
+                if message is None:
+                    break
+                handed += 1
+                self._tell(listener, message)
+        except client_errors.PulsarException as error:
+            if not self._is_closed and self._end_listening is not None:
+                _log.error("Consumer %s stops: %s", self.consumer_name(), error)
+                self._end_listening()
+        return 0.0 if handed else inf
+
+    def _tell(self, listener: Listener, message: Message) -> None:
+        try:
+            listener(self, message)
+        except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
+            _log.exception("The listener of consumer %s failed", self.consumer_name())
 
 
 def _has_behind(view: PartitionView, last: core.MessageId | None) -> bool:

@@ -28,6 +28,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.spark.message_columns import IDS, read_columns
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -236,6 +237,13 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         )  # fmt: skip
         self.poll()
 
+    def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Say of messages what these rows say, as to a sink that acknowledges."""
+        self._check_open()
+        with self._saying:
+            self._unsaid += rows
+        self.poll()
+
     def flush(self) -> None:
         """Send the acknowledgements that wait for others to join them."""
         with self._lock:
@@ -318,6 +326,11 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             if not self._client.is_closed:
                 self._run.close(self._offset)
+
+    def abandon(self) -> Lease | None:
+        """Say nothing any more, as if its process had been killed; the lease that will lapse."""
+        self._flushing.stop()
+        return self._client.abandon()
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from math import inf
+from typing import Any
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.consumer import Consumer
@@ -18,8 +19,6 @@ from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.shown import Shown
 
 ReaderListener = Callable[["Reader", Message], object]
-LOOKS_EVERY_MS: Final = 50
-"""How often a table view looks whether it is closed."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +45,10 @@ class Reader(Shown):
     def pause_s(self, quiet_s: float) -> float:
         """How long to wait before the next look, when nothing has come for so long."""
         return self._consumer.pause_s(quiet_s)
+
+    def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
+        """Have that look for messages again and again; returns what ends it."""
+        return self._consumer.follow(look, name)
 
     def read_now(self) -> Message | None:
         """The next message of those that were fetched; None if there is none left."""
@@ -84,9 +87,7 @@ class TableView(Shown):
         self._lock = threading.RLock()
         while reader.has_message_available():
             self._take(reader.read_next())
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._follow, name="table view", daemon=True)
-        self._thread.start()
+        self._end = reader.follow(self._look, f"table view of {topic}")
 
     def get(self, key: str) -> Any:
         """The value of the key; None if it has none."""
@@ -106,9 +107,7 @@ class TableView(Shown):
             self._listeners.append(callback)
 
     def close(self) -> None:
-        self._is_closed = True
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._end()
         self._reader.close()
 
     def __len__(self) -> int:
@@ -122,17 +121,17 @@ class TableView(Shown):
         with self._lock:
             return {"topic": self._topic, "keys": len(self), "values": dict(self._values)}
 
-    def _follow(self) -> None:
-        while not self._is_closed:
-            try:
-                self._take(self._reader.read_next(LOOKS_EVERY_MS))
-            except client_errors.Timeout:  # noqa: PERF203 - it looks whether it is closed
-                continue
-            except client_errors.AlreadyClosed:
-                return
-            except client_errors.PulsarException:
-                _log.exception("The table view of %s follows its topic no more", self._topic)
-                return
+    def _look(self) -> float:
+        """Take in what there is; 0 if there was something."""
+        taken = 0
+        try:
+            while self._reader.fetch() and (message := self._reader.read_now()) is not None:
+                self._take(message)
+                taken += 1
+        except client_errors.PulsarException:
+            _log.exception("The table view of %s follows its topic no more", self._topic)
+            self._end()
+        return 0.0 if taken else inf
 
     def _take(self, message: Message) -> None:
         key = message.partition_key()

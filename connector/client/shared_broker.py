@@ -1,8 +1,8 @@
 """The embedded broker of a root, which all clients of this process share.
 
 Invariants: a root has one at most in a process; whoever waits for it makes it work at once, and the
-root's clock does beside that, for those who wait in other processes, the less often the longer
-nothing happens; the last who leaves stops it.
+root's clock does beside that, for those who wait in other processes and for what falls due; the
+last who leaves stops it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from math import inf
 from typing import ClassVar, Final
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import FencedError, StaleCheckpointError
 
@@ -31,10 +31,12 @@ class SharedBroker:
         self._turning = threading.Lock()
         self._fenced: FencedError | None = None
         self._broker = _begin(root)
-        self._clock, self._remote = root.clock, root.store.remote
-        self._looked_s = self._news_s = self._clock.monotonic_s()
-        least_s = pause_s(0.0, remote=self._remote)
-        self._end: Callable[[], None] = self._clock.repeat(least_s, self._look, "embedded broker")
+        self._batches = self._followed = 0
+        """The batches that it has done, and of these, those that the clock has heard of."""
+        self._due_s = inf
+        self._end: Callable[[], None] = root.clock.follow(
+            self._look, "embedded broker", remote=root.store.remote, pending=self._pending
+        )
 
     @classmethod
     def join(cls, root: Root) -> SharedBroker:
@@ -57,9 +59,8 @@ class SharedBroker:
             raise self._fenced
         if self._turning.acquire(blocking=False):
             try:
-                self._looked_s = self._clock.monotonic_s()
-                if self._broker.until_quiet():
-                    self._news_s = self._clock.monotonic_s()
+                self._batches += self._broker.until_quiet()
+                self._due_s = self._broker.next_due_s()
             except FencedError as error:
                 self._fenced = error
                 raise
@@ -78,12 +79,16 @@ class SharedBroker:
                 if self._fenced is None:
                     self._broker.until_quiet()  # consumers that have just left are seen to leave
 
-    def _look(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if self._fenced is None and now_s - self._looked_s >= pause_s(
-            now_s - self._news_s, remote=self._remote
-        ):
-            self.turn()
+    def _look(self) -> float:
+        if self._fenced is not None:
+            return inf
+        self.turn()
+        before, self._followed = self._followed, self._batches
+        return 0.0 if before != self._followed else self._due_s
+
+    def _pending(self) -> list[tuple[float, str]]:
+        with self._turning:
+            return list(self._broker.pending())
 
 
 def _begin(root: Root) -> EmbeddedBroker:

@@ -32,6 +32,9 @@ FIRST_TIME_MS: Final = -62_135_596_800_000
 LAST_TIME_MS: Final = 253_402_300_799_999
 """From year 1 to year 9999, as ISO 8601 and Python have them."""
 
+Delay = dt.timedelta | int | str
+"""An int counts milliseconds; a text is a duration such as `30s`."""
+
 
 class Kind(NamedTuple):
     """`parse` raises ValueError for a text that is not as `expects` says."""
@@ -63,6 +66,25 @@ def parse_duration_ms(value: str) -> int:
         raise ValueError
     unit_ms = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     return _within(int(found[1]) * unit_ms[found[2]], 0, MOST_DURATION_MS)
+
+
+def milliseconds_of(delay: Delay) -> int:
+    """Of a delay that a user's code names; InvalidOptionError if it is none."""
+    if isinstance(delay, dt.timedelta):
+        value = round(delay.total_seconds() * 1000)
+    elif isinstance(delay, str):
+        try:
+            value = parse_duration_ms(delay)
+        except ValueError:
+            value = -1
+    else:
+        value = delay
+    if value < 0:
+        raise InvalidOptionError(
+            f"A delay can't be {delay!r}: it is a timedelta, a number of milliseconds, or a text "
+            "such as 500ms, 30s or 5m, and not below 0."
+        )
+    return value
 
 
 def parse_time_ms(value: str) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark import pictures, pulsar
-from tests.connector.client.clients import advance, shared, subscribe
+from pulsar_spark.testing import ManualClock
+from tests.connector.client.clients import shared, subscribe
 
 
 def published(client: pulsar.Client, count: int) -> pulsar.Producer:
@@ -63,14 +64,16 @@ def test_a_topics_partitions_and_subscriptions_are_listed(client: pulsar.Client)
     assert stats._repr_html_().count("Exclusive") == 2
 
 
-def test_what_was_acknowledged_and_trimmed_is_no_hole(client: pulsar.Client) -> None:
+def test_what_was_acknowledged_and_trimmed_is_no_hole(
+    client: pulsar.Client, pulsarlite_clock: ManualClock
+) -> None:
     consumer = shared(client, ack_receipt_enabled=True)
     producer = client.create_producer("t")
     for number in range(3):
         producer.send(b"%d" % number)
     before = client.topic_stats("t").subscription("s")
     consumer.acknowledge(consumer.receive(1000))
-    advance(client, 1000)
+    pulsarlite_clock.advance(1000)
     after = client.topic_stats("t").subscription("s")
     assert pictures.strip([("before", before), ("after", after)])._repr_png_()[0]
     assert sum(len(each) for each in after.states.values()) <= 3
