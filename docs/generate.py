@@ -15,6 +15,7 @@ from docs import command_line_page
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
+from pulsar_spark.connector.views.view_columns import VIEWS, View
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import markdown_table
 from pulsar_spark.options.policy_units import SWITCH
@@ -121,6 +122,9 @@ begins with `pulsar_spark.errors.`, near the end of the text.
 | --- | --- | --- |
 """
 
+VIEWS_BEGIN = MADE
+VIEWS_END = "<!-- /views -->"
+
 
 def options_page() -> str:
     """docs/options.md."""
@@ -177,6 +181,24 @@ def policies_page() -> str:
     return "".join((MADE, POLICIES_TEXT, *rows, POLICIES_END, *flags, POLICIES_MISSING, *missing))
 
 
+def views_page() -> str:
+    """docs/views.md, whose part between the marks is made."""
+    text = (FOLDER / "views.md").read_text(encoding="utf-8")
+    head, _, rest = text.partition(VIEWS_BEGIN)
+    return head + VIEWS_BEGIN + "".join(map(_view, VIEWS.values())) + rest[rest.index(VIEWS_END) :]
+
+
+def _view(view: View) -> str:
+    rows = "".join(
+        f"| `{each.name}` | {from_arrow_type(each.type).simpleString()} | {each.meaning} |\n"
+        for each in view.own
+    )
+    kind = "The columns of a message, and" if rows else "The columns of a message."
+    kind = f"{kind}\n\n" if view.of_messages else ""
+    table = f"| column | type | what it is |\n| --- | --- | --- |\n{rows}\n" if rows else ""
+    return f"### `{view.name}`\n{view.meaning}\n\n{kind}{table}"
+
+
 def all_errors() -> Iterator[type[PulsarliteError]]:
     """The classes in the order of their module, without the root."""
     for value in vars(errors).values():
@@ -206,6 +228,7 @@ PAGES = {
     "errors.md": errors_page,
     "policies.md": policies_page,
     "command-line.md": command_line,
+    "views.md": views_page,
 }
 
 

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.session import session
     from pulsar_spark.connector.topic_log.policies import Policies
+    from pulsar_spark.connector.views.queue_dataset import dataset
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
     "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
-    "acknowledge",
-    "acknowledge_cumulative", "deduplicate", "negative_acknowledge", "process",
+    "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
+    "process",
     "reconsume_later", "register", "session", "standalone", "transaction",
 ]  # fmt: skip
 
@@ -49,6 +50,7 @@ _HOME_OF = {
     "RetryLater": "pulsar_spark.connector.functions.processing",
     "acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "acknowledge_cumulative": "pulsar_spark.connector.functions.acknowledging",
+    "dataset": "pulsar_spark.connector.views.queue_dataset",
     "deduplicate": "pulsar_spark.state.deduplication_processor",
     "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "process": "pulsar_spark.connector.functions.processing",
