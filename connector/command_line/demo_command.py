@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pulsar_spark.connector.command_line.flights import flights
+from pulsar_spark.connector.notebooks.flights import flights
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.topic_name import TopicName

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.connector.command_line import demo_command as demo
-from pulsar_spark.connector.command_line import flights as flights_module
 from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.command_line.demo_command import Demo, run_demo
+from pulsar_spark.connector.notebooks import flights as flights_module
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, MissingPackageError
 from pulsar_spark.topic_name import TopicName
