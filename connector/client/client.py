@@ -157,13 +157,8 @@ class Client(AbstractContextManager["Client"], Shown):
         _refuse("Messages are not encrypted here", encryption_key, crypto_key_reader)
         if chunking_enabled and batching_enabled:
             raise ValueError("Batching and chunking of messages can't be enabled together.")
-        check_type(str, topic=topic)
-        check_type_or_none(str, producer_name=producer_name)
-        check_type_or_none(int, initial_sequence_id=initial_sequence_id)
-        check_type(ProducerAccessMode, access_mode=access_mode)
+        _check_producer(topic, producer_name, initial_sequence_id, access_mode)
         self.check_open()
-        with translated():
-            TopicName.parse(topic)
         schema = schema or BYTES
         info = schema.schema_info()
         given = self._given | _texts(
@@ -239,10 +234,7 @@ class Client(AbstractContextManager["Client"], Shown):
         further ones of a source, such as negativeAckRedeliveryBackoff (docs/options.md).
         """
         _refuse("Messages are not encrypted here", crypto_key_reader)
-        check_type(str, subscription_name=subscription_name)
-        check_type_or_none(str, consumer_name=consumer_name)
-        check_type(ConsumerType, consumer_type=consumer_type)
-        check_type(InitialPosition, initial_position=initial_position)
+        _check_consumer(subscription_name, consumer_type, consumer_name, initial_position)
         check_type_or_none(int, unacked_messages_timeout_ms=unacked_messages_timeout_ms)
         self.check_open()
         given = self._given | _texts(
@@ -468,6 +460,22 @@ class Client(AbstractContextManager["Client"], Shown):
     def _forget(self, closed: Producer | Consumer) -> None:
         with self._lock, suppress(ValueError):
             self._made.remove(closed)
+
+
+def _check_producer(topic: str, name: str | None, first: int | None, mode: object) -> None:
+    check_type(str, topic=topic)
+    check_type_or_none(str, producer_name=name)
+    check_type_or_none(int, initial_sequence_id=first)
+    check_type(ProducerAccessMode, access_mode=mode)
+    with translated():
+        TopicName.parse(topic)
+
+
+def _check_consumer(subscription: str, kind: object, name: str | None, begin: object) -> None:
+    check_type(str, subscription_name=subscription)
+    check_type(ConsumerType, consumer_type=kind)
+    check_type_or_none(str, consumer_name=name)
+    check_type(InitialPosition, initial_position=begin)
 
 
 def _refuse(text: str, *given: object) -> None:
