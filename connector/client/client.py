@@ -234,18 +234,14 @@ class Client(AbstractContextManager["Client"], Shown):
         further ones of a source, such as negativeAckRedeliveryBackoff (docs/options.md).
         """
         _refuse("Messages are not encrypted here", crypto_key_reader)
-        _check_consumer(subscription_name, consumer_type, consumer_name, initial_position)
-        check_type_or_none(int, unacked_messages_timeout_ms=unacked_messages_timeout_ms)
         self.check_open()
+        _check_consumer(subscription_name, consumer_type, consumer_name, initial_position)
         given = self._given | _texts(
             subscriptionName=subscription_name,
             subscriptionType=_TYPES[consumer_type],
             consumerName=consumer_name,
             subscriptionInitialPosition=initial_position.name,
             receiverQueueSize=max(1, receiver_queue_size),
-            maxTotalReceiverQueueSizeAcrossPartitions=(
-                max_total_receiver_queue_size_across_partitions
-            ),
             ackTimeout=unacked_messages_timeout_ms and f"{unacked_messages_timeout_ms}ms",
             negativeAckRedeliveryDelay=f"{negative_ack_redelivery_delay_ms}ms",
             readCompacted=is_read_compacted,
@@ -253,6 +249,8 @@ class Client(AbstractContextManager["Client"], Shown):
             autoAckOldestChunkedMessageOnQueueFull=auto_ack_oldest_chunked_message_on_queue_full,
             enableRetry=retry_enable,
         )
+        most = max_total_receiver_queue_size_across_partitions
+        given |= _texts(maxTotalReceiverQueueSizeAcrossPartitions=most)
         given |= self._topics(topic, pattern_auto_discovery_period, regex_subscription_mode)
         given |= _dead_letters(dead_letter_policy) | _key_shared(consumer_type, key_shared_policy)
         return self._consumer(
