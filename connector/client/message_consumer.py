@@ -221,7 +221,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def negative_acknowledge(self, *messages: ReceivedMessage, delay_ms: int | None = None) -> None:
         """Have these delivered again, after the consumer's delay or that one."""
         self._say("Negative", messages, delay_ms=delay_ms)
-        self.poll()
 
     def reconsume_later(
         self,
@@ -235,7 +234,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             "ReconsumeLater", [message], delay_ms=delay_ms, reconsume_times=times,
             properties=list((properties or {}).items()),
         )  # fmt: skip
-        self.poll()
 
     def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Say of messages what these rows say, as to a sink that acknowledges."""
