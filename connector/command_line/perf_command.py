@@ -178,7 +178,8 @@ def _produce(root: Root, arguments: Namespace) -> Iterator[str]:
 
 
 def _produced(root: Root, arguments: Namespace, measured: Measured) -> Iterator[str]:
-    payloads = _payloads(arguments, root.clock)
+    clock = root.clock
+    payloads = _payloads(arguments, clock)
     with Signals() as signals, connected(root, signals) as client:
         producers = [
             _producer(client, topic, number, arguments)
@@ -187,8 +188,8 @@ def _produced(root: Root, arguments: Namespace, measured: Measured) -> Iterator[
         ]
         note(f"Created {len(producers)} producers")
         measured.begin(arguments.warmup_time)
-        report = _Report(measured, root.clock, arguments.report_every, Measured.PRODUCED)
-        limiter = RateLimiter(arguments.rate, root.clock)
+        report = _Report(measured, clock, arguments.report_every, Measured.PRODUCED)
+        limiter = RateLimiter(arguments.rate, clock)
         duration_s, wanted = arguments.test_duration, arguments.num_messages
         for number, producer in zip(count(), cycle(producers), strict=False):
             if wanted and number >= wanted:
@@ -199,10 +200,10 @@ def _produced(root: Root, arguments: Namespace, measured: Measured) -> Iterator[
                 yield _reached(f"duration: [{duration_s} seconds] of production")
                 break
             payload = payloads(number)
-            answered = partial(_answered, measured, len(payload), root.clock.monotonic_s())
+            answered = partial(_answered, measured, len(payload), clock.monotonic_s())
             if producer.is_full():
                 producer.flush()
-            producer.send_with(payload, _said(arguments, number, root.clock), answered)
+            producer.send_with(payload, _said(arguments, number, clock), answered)
             if measured.failed and arguments.exit_on_failure:
                 raise measured.failure
             yield from report.due()
