@@ -114,14 +114,12 @@ class Producer(Twin[sync_producer.Producer]):
         def done(answer: core.MessageId | Exception) -> None:
             loop.call_soon_threadsafe(self._answer, answered, answer)
 
-        said = {
-            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
-            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
-            "deliver_at": deliver_at, "deliver_after": deliver_after,
-        }  # fmt: skip
         if self.sync.is_full():
             await self.flush()
-        self.sync.send_with(content, said, done)
+        self.sync.enqueue(
+            done, content, properties, partition_key, ordering_key, sequence_id, event_timestamp,
+            deliver_at, deliver_after,
+        )  # fmt: skip
         return await answered
 
     async def add(

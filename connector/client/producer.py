@@ -16,7 +16,7 @@ from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import ReceivedMessage
-from pulsar_spark.connector.client.message_producer import Done, MessageProducer
+from pulsar_spark.connector.client.message_producer import Done, MessageProducer, Row
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.errors import PulsarliteError, StorageError
@@ -86,13 +86,11 @@ class Producer:
         There is no replication: what is said of it has no effect. Timeout if the store refuses it
         for `send_timeout_millis`.
         """
-        said = {
-            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
-            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
-            "deliver_at": deliver_at, "deliver_after": deliver_after,
-        }  # fmt: skip
         answers: list[core.MessageId | Exception] = []
-        self.send_with(content, {**said, "at_once": True}, answers.append)
+        self.enqueue(
+            answers.append, content, properties, partition_key, ordering_key, sequence_id,
+            event_timestamp, deliver_at, deliver_after, at_once=True,
+        )  # fmt: skip
         clock, remote = self._engine.root.clock, self._engine.root.store.remote
         begun_s = clock.monotonic_s()
         while not answers:
@@ -125,11 +123,6 @@ class Producer:
         It may be called in another thread. With a full queue this waits, if the producer blocks;
         else the result is ProducerQueueIsFull.
         """
-        said = {
-            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
-            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
-            "deliver_at": deliver_at, "deliver_after": deliver_after,
-        }  # fmt: skip
         if self.is_full():
             if not self._blocks:
                 if callback is not None:
@@ -137,7 +130,11 @@ class Producer:
                 return
             self.flush()
         try:
-            self.send_with(content, said, None if callback is None else self._telling(callback))
+            self.enqueue(
+                None if callback is None else self._telling(callback), content, properties,
+                partition_key, ordering_key, sequence_id, event_timestamp, deliver_at,
+                deliver_after,
+            )  # fmt: skip
         except client_errors.PulsarException as error:
             if callback is None or self._is_closed:
                 raise
@@ -158,7 +155,8 @@ class Producer:
         if self._engine.options.has("accessMode"):
             text = "A transaction's messages come from producers with accessMode Shared."
             raise client_errors.OperationNotSupported(text)
-        row = self._engine.row(**self._arguments(content, {"key": partition_key, **said}))
+        with translated():
+            row = self._row(content, partition_key=partition_key, **said)
         transaction.publish(self._engine, row)
 
     def flush(self) -> None:
@@ -176,38 +174,51 @@ class Producer:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def send_with(self, content: Any, said: Mapping[str, Any], done: Done | None) -> None:
-        """Have a message published with others; `done` is told what became of it."""
+    def enqueue(self, done: Done | None, *message: Any, at_once: bool = False) -> None:
+        """Have a message, as `_row` takes it, published with others; `done` is told how it went."""
         with translated():
-            self._engine.send(**self._arguments(content, said), done=done)
+            self._engine.enqueue(self._row(*message), done, at_once=at_once)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
         self._check_client()
 
-    def _arguments(self, content: Any, said: Mapping[str, Any]) -> dict[str, Any]:
-        """What the engine is told of a message."""
+    def _row(
+        self,
+        content: Any,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> Row:
+        """What the engine is told of a message. A key that is empty is none."""
         self._check_open()
         value = None if content is None else self._schema.encode(content)
-        told = {name: each for name, each in said.items() if each is not None and each != ""}
-        if "ordering_key" in told:
-            told["ordering_key"] = str(told["ordering_key"]).encode()
-        if "event_timestamp" in told:
-            told["event_time"] = _time(told.pop("event_timestamp"))
-        if "deliver_at" in told:
-            told["deliver_at"] = _time(told["deliver_at"])
-        if self._router is not None:
-            about = {
-                name: told[name]
-                for name in ("key", "ordering_key", "properties", "event_time")
-                if name in told
-            }
-            message = ReceivedMessage(value, core.MessageId(-1, -1), self.topic(), **about)
-            told["partition"] = self._router(
-                Message(message, self._schema), self._engine.partitions
-            )
-        return {"value": value, **told}
+        about = (
+            partition_key or None,
+            str(ordering_key).encode() if ordering_key else None,
+            properties,
+            sequence_id,
+            None if event_timestamp is None else _time(event_timestamp),
+            None if deliver_at is None else _time(deliver_at),
+            deliver_after,
+        )
+        partition = None if self._router is None else self._routed(value, about)
+        return self._engine.row(value, *about, partition)
+
+    def _routed(self, value: bytes | None, about: tuple[Any, ...]) -> int:
+        """The partition that the user's router chooses."""
+        assert self._router is not None
+        key, ordering_key, properties, _, event_time, *_ = about
+        message = ReceivedMessage(
+            value, core.MessageId(-1, -1), self.topic(), key, ordering_key, properties or {},
+            event_time=event_time,
+        )  # fmt: skip
+        return self._router(Message(message, self._schema), self._engine.partitions)
 
     def id_of(self, message_id: core.MessageId) -> MessageId:
         """The id as Pulsar writes it."""
