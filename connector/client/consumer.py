@@ -66,7 +66,7 @@ class Consumer:
         self._is_closed = False
         self._listening = threading.Event()
         self._thread: threading.Thread | None = None
-        self._last: dict[TopicPartition, core.MessageId] = {}
+        self._last: dict[tuple[str, int], core.MessageId | ReceivedMessage] = {}
         """The last message of each partition that was handed out."""
         try:
             self._until(engine.is_connected)
@@ -158,7 +158,7 @@ class Consumer:
             if self._engine.has_received:
                 return True
             views = self._engine.partitions().items()
-            return any(_has_behind(view, self._last.get(about)) for about, view in views)
+            return any(_has_behind(view, _id(self._last.get(about))) for about, view in views)
 
     # -- acknowledging -------------------------------------------------------------------------
 
@@ -238,11 +238,13 @@ class Consumer:
     def begins_at(self, messageid: MessageId | int) -> None:
         """It reads on from there: what was handed out before does not count any more."""
         if messageid == MessageId.latest:
-            self._last = {about: each.core for about, each in self._last_messages().items()}
+            for about, each in self._last_messages().items():
+                self._last[about] = each.core
             return
         self._last = {}
         if isinstance(messageid, MessageId) and not self._inclusive:
-            self._last = dict.fromkeys(self._partitions_of(messageid.core), messageid.core)
+            for about in self._partitions_of(messageid.core):
+                self._last[about] = messageid.core
 
     def unsubscribe(self) -> None:
         """Delete the subscription, and close this consumer."""
@@ -306,7 +308,7 @@ class Consumer:
             self._until(self._engine.is_answered)
 
     def _handed_out(self, received: ReceivedMessage) -> Message:
-        self._last[received.partition] = received.message_id
+        self._last[received.topic, max(received.place[2], 0)] = received
         return Message(received, self._schema, self)
 
     def id_of(self, received: ReceivedMessage) -> MessageId:
@@ -339,7 +341,9 @@ class Consumer:
             topics &= {TopicName.parse(message.topic).partitioned_topic_name}
         if len(topics) != 1:
             raise ValueError(f"Of which topic is {message}? Give MessageId.deserialize its topic.")
-        return ReceivedMessage(None, message.core, topics.pop(), attempt=WHATEVER_ATTEMPT)
+        held = message.core
+        place = held.ledger_id, held.entry_id, held.partition, held.batch_index
+        return ReceivedMessage(None, place, topics.pop(), attempt=WHATEVER_ATTEMPT)
 
     def _last_messages(self) -> dict[TopicPartition, MessageId]:
         """The last message of each partition that has one."""
@@ -382,6 +386,10 @@ class Consumer:
                 listener(self, message)
             except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
                 _log.exception("The listener of consumer %s failed", self.consumer_name())
+
+
+def _id(last: core.MessageId | ReceivedMessage | None) -> core.MessageId | None:
+    return last.message_id if isinstance(last, ReceivedMessage) else last
 
 
 def _has_behind(view: PartitionView, last: core.MessageId | None) -> bool:

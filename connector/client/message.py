@@ -6,7 +6,6 @@ an id has a partition only if its topic has several, and a batch index only if i
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from functools import total_ordering
 from typing import Any, ClassVar, Protocol
 
@@ -93,6 +92,8 @@ class Origin(Protocol):
 class Message:
     """A message, received or on its way to a partition."""
 
+    __slots__ = ("_origin", "_schema", "received")
+
     def __init__(
         self,
         received: ReceivedMessage,
@@ -118,7 +119,7 @@ class Message:
         return self.received.value is None
 
     def properties(self) -> dict[str, str]:
-        return dict(self.received.properties)
+        return dict(self.received.properties or {})
 
     def partition_key(self) -> str:
         """The key; empty without one."""
@@ -130,11 +131,11 @@ class Message:
 
     def publish_timestamp(self) -> int:
         """Milliseconds since 1970."""
-        return _ms(self.received.publish_time)
+        return (self.received.publish_time_us or 0) // 1000
 
     def event_timestamp(self) -> int:
         """Milliseconds since 1970; 0 without one."""
-        return _ms(self.received.event_time)
+        return (self.received.event_time_us or 0) // 1000
 
     def message_id(self) -> MessageId:
         if self._origin is None:
@@ -163,10 +164,3 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.message_id()}, {self.partition_key()!r}, {self.data()[:60]!r})"
-
-
-def _ms(time: datetime | None) -> int:
-    if time is None:
-        return 0
-    aware = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
-    return round(aware.timestamp() * 1000)

@@ -214,9 +214,10 @@ class Producer:
         """The partition that the user's router chooses."""
         assert self._router is not None
         key, ordering_key, properties, _, event_time, *_ = about
+        event_time_us = None if event_time is None else round(event_time.timestamp() * 1_000_000)
         message = ReceivedMessage(
-            value, core.MessageId(-1, -1), self.topic(), key, ordering_key, properties or {},
-            event_time=event_time,
+            value, (-1, -1, -1, -1), self.topic(), key, ordering_key, properties,
+            event_time_us=event_time_us,
         )  # fmt: skip
         return self._router(Message(message, self._schema), self._engine.partitions)
 
