@@ -382,19 +382,13 @@ class Client(AbstractContextManager["Client"]):
             batch_policy,
             inclusive=inclusive,
             receipts=receipts,
-            turn=self._turn,
+            broker=self._broker,
             check_open=self.check_open,
             closed=self._forget,
         )
         if listener is not None:
             made.listen(listener)
         return self._kept(made)
-
-    def _turn(self) -> None:
-        """Make the embedded broker work."""
-        broker = self._broker
-        if broker is not None:
-            broker.turn()
 
     def _topics(
         self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode

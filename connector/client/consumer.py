@@ -20,8 +20,10 @@ from pulsar_spark.connector.client.client_settings import ConsumerBatchReceivePo
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
 from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
+from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.errors import BrokerRefusedError
 from pulsar_spark.positions import message_id as core
@@ -54,15 +56,16 @@ class Consumer:
         *,
         inclusive: bool = False,
         receipts: bool = False,
-        turn: Callable[[], None],
+        broker: SharedBroker | None,
         check_open: Callable[[], None],
         closed: Callable[[Consumer], None],
     ) -> None:
-        """Waits until the broker has let it in. `turn` makes an embedded broker work."""
+        """Waits until the broker has let it in; the embedded one, if there is any."""
         self._engine, self._topic, self._schema = engine, topic, schema
         self._batch_policy, self._inclusive, self._receipts = batch_policy, inclusive, receipts
-        self._turn, self._check_client, self._on_closed = turn, check_open, closed
+        self._broker, self._check_client, self._on_closed = broker, check_open, closed
         self._clock = engine.root.clock
+        self._watch = FolderWatch(engine.root.store)
         self._is_closed = False
         self._listening = threading.Event()
         self._thread: threading.Thread | None = None
@@ -99,10 +102,19 @@ class Consumer:
         """Look for messages; whether there is one now."""
         self._check_open()
         with translated():
-            if self._engine.fetch():
+            if self._engine.is_ready:
                 return True
-            self._turn()
-            return self._engine.fetch()
+            while not self._fetch_first():
+                if not self._turn():
+                    return False
+            return True
+
+    def has_news(self) -> bool:
+        """Whether it is time for another `fetch`; cheap, and may err."""
+        broker = self._broker
+        return (
+            self._is_closed or self._engine.has_news() or (broker is not None and broker.has_news())
+        )
 
     def pause_s(self, quiet_s: float) -> float:
         """How long to wait before the next look, when nothing has come for so long."""
@@ -281,14 +293,15 @@ class Consumer:
             if timeout_ms is not None and quiet_s >= timeout_ms / 1000:
                 raise client_errors.Timeout("Pulsar error: TimeOut")
             left_s = quiet_s + 1 if timeout_ms is None else timeout_ms / 1000 - quiet_s
-            self._clock.sleep(min(self.pause_s(quiet_s), left_s))
+            self._rest(min(self.pause_s(quiet_s), left_s))
 
     def _until(self, is_done: Callable[[], bool]) -> None:
         """Take in news until that holds; Timeout if it does not in `operation_timeout_seconds`."""
         begun_s = self._clock.monotonic_s()
         while True:
             with translated():
-                self._turn()
+                while self._turn():
+                    pass
                 self._engine.poll()
             if is_done():
                 return
@@ -300,7 +313,28 @@ class Consumer:
                     f"(pulsarlite standalone --service-url {url}), or make the client with "
                     'broker="embedded".'
                 )
-            self._clock.sleep(self.pause_s(quiet_s))
+            self._rest(self.pause_s(quiet_s))
+
+    def _fetch_first(self) -> bool:
+        """Look for messages before an embedded broker goes on."""
+        if self._broker is None:
+            return self._engine.fetch()
+        with self._broker.standing_back():
+            return self._engine.fetch()
+
+    def _turn(self) -> bool:
+        """Make an embedded broker work; whether it had something to do."""
+        return self._broker is not None and self._broker.turn()
+
+    def _rest(self, seconds: float) -> None:
+        """Wait so long for news. What can't be taken in yet is no news."""
+        if self.has_news():
+            self._clock.sleep(min(seconds, LEAST_PAUSE_S))
+            return
+        folders = self._engine.log_folders
+        if self._broker is not None:
+            folders += self._broker.log_folders
+        self._watch.wait(folders, seconds, self.has_news)
 
     def _await_receipt(self) -> None:
         if self._receipts:

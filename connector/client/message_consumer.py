@@ -194,6 +194,12 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             return self.take() if self.fetch() else None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether its queue has a message, and it has just heard the broker."""
+        self._check_open()
+        return bool(self._queue) and self._clock.monotonic_s() - self._heard_s < LEAST_PAUSE_S
+
     def take(self) -> ReceivedMessage | None:
         """The next message of its queue."""
         try:
@@ -203,8 +209,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def fetch(self) -> bool:
         """Fill its queue if that is empty; whether there is a message now. Errors as `receive`."""
-        self._check_open()
-        if self._queue and self._clock.monotonic_s() - self._heard_s < LEAST_PAUSE_S:
+        if self.is_ready:
             return True
         with self._lock:
             self._check_open()
@@ -217,6 +222,15 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                     return False
                 self._take(planned)
             return True
+
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._run.log_folders
+
+    def has_news(self) -> bool:
+        """Whether `fetch` may find something new; cheap, and may err."""
+        return self._run.has_news()
 
     def poll(self) -> None:
         """Take in the broker's news, and report; errors as of `receive`."""

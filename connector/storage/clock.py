@@ -18,6 +18,12 @@ from typing import Final
 
 from pulsar_spark.errors import PulsarliteError
 
+_LEAST_STEP_S: Final = 0.001
+_MOST_STEP_S: Final = 0.005
+"""How often `wait` asks: ten times, within these, ..."""
+_RESTS: Final = 100
+"""... and seldom enough that asking takes a hundredth of the time."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -36,12 +42,31 @@ class Clock(ABC):
     def sleep(self, seconds: float) -> None:
         """Return when that time has passed."""
 
+    def wait(
+        self,
+        seconds: float,
+        until: Callable[[], bool],  # noqa: ARG002
+        block: Callable[[float], None] | None = None,  # noqa: ARG002
+    ) -> None:
+        """Return when that time has passed, or a little after `until()` is true.
+
+        `block(seconds)` waits so long at most for something by which that may turn true.
+        """
+        self.sleep(seconds)
+
     @abstractmethod
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
+    def repeat(
+        self,
+        every_s: float,
+        action: Callable[[], None],
+        name: str,
+        rest: Callable[[], None] | None = None,
+    ) -> Callable[[], None]:
         """Call `action` each time that `every_s` has passed; returns what ends that.
 
         An action under way has ended when that end returns. What it raises is logged as of `name`,
-        and it is tried again the next time.
+        and it is tried again the next time. `rest`, if given, waits until the next time where time
+        passes by itself.
         """
 
 
@@ -57,17 +82,45 @@ class SystemClock(Clock):
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
+    def wait(
+        self,
+        seconds: float,
+        until: Callable[[], bool],
+        block: Callable[[float], None] | None = None,
+    ) -> None:
+        asked_s = time.monotonic()
+        end_s = asked_s + seconds
+        pause_s = min(max(_LEAST_STEP_S, seconds / 10), _MOST_STEP_S)
+        while not until() and (now_s := time.monotonic()) < end_s:
+            if block is not None:
+                block(end_s - now_s)
+            else:
+                time.sleep(min(max(pause_s, (now_s - asked_s) * _RESTS), end_s - now_s))
+            asked_s = time.monotonic()
+
+    def repeat(
+        self,
+        every_s: float,
+        action: Callable[[], None],
+        name: str,
+        rest: Callable[[], None] | None = None,
+    ) -> Callable[[], None]:
         stopped = threading.Event()
+        acting = threading.Lock()
 
         def run() -> None:
-            while not stopped.wait(every_s):
-                _try(action, name)
+            while not stopped.is_set():
+                if rest is None or not _try(rest, name):
+                    stopped.wait(every_s)
+                with acting:
+                    if not stopped.is_set():
+                        _try(action, name)
 
         def stop() -> None:
             stopped.set()
             if thread is not threading.current_thread():
-                thread.join()
+                with acting:  # who rests sees it later, and does nothing more
+                    pass
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
@@ -90,7 +143,13 @@ class ManualClock(Clock):
     def sleep(self, seconds: float) -> None:
         self.advance(seconds * 1000)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
+    def repeat(
+        self,
+        every_s: float,
+        action: Callable[[], None],
+        name: str,
+        rest: Callable[[], None] | None = None,  # noqa: ARG002
+    ) -> Callable[[], None]:
         due = _Due(self._now_ms + every_s * 1000, every_s * 1000, action, name)
         self._repeated.append(due)
 
@@ -127,13 +186,16 @@ class _Due:
     name: str
 
 
-def _try(action: Callable[[], None], name: str) -> None:
+def _try(action: Callable[[], None], name: str) -> bool:
     try:
         action()
     except (PulsarliteError, OSError) as error:
         _log.warning("The clock's next turn tries again: %s: %s", name, error)
     except Exception:  # noqa: BLE001
         _log.exception("The clock's next turn tries again: %s", name)
+    else:
+        return True
+    return False
 
 
 SYSTEM_CLOCK: Final = SystemClock()

@@ -36,6 +36,39 @@ def test_the_machines_clock_repeats_in_a_thread_until_it_is_stopped() -> None:
     end()
 
 
+def test_who_rests_his_own_way_is_not_waited_for_at_the_end_and_acts_no_more() -> None:
+    seen, resting, over = threading.Semaphore(0), threading.Event(), threading.Event()
+    acted: list[bool] = []
+
+    def rest() -> None:
+        if seen.acquire(timeout=30):
+            return
+        raise AssertionError("nobody let it act")
+
+    def act() -> None:
+        acted.append(over.is_set())
+        resting.set()
+
+    end = SystemClock().repeat(1.0, act, "test", rest)
+    seen.release()
+    assert resting.wait(30)
+    end()  # it rests
+    over.set()
+    seen.release()
+    assert not any(acted)
+
+
+def test_a_rest_that_fails_is_no_reason_to_act_without_any() -> None:
+    acted = threading.Event()
+
+    def rest() -> None:
+        raise StorageError("the disk is gone")
+
+    end = SystemClock().repeat(0.001, acted.set, "test", rest)
+    assert acted.wait(30)
+    end()
+
+
 def test_a_file_in_memory_is_as_old_as_the_stores_clock_says() -> None:
     clock = ManualClock(7_000)
     store = MemoryStore("memory://t", clock)
