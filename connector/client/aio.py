@@ -249,5 +249,5 @@ async def _first(
         looked_s = time()
         pause_s = source.pause_s(looked_s - begun_s)
         await asyncio.sleep(min(LOOKS_EVERY_S, pause_s))
-        while time() - looked_s < pause_s and not source.has_news():
+        while time() - looked_s < pause_s and not source.has_news():  # noqa: ASYNC110
             await asyncio.sleep(LOOKS_EVERY_S)

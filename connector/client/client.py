@@ -48,8 +48,10 @@ from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.client.transaction import Transaction
 from pulsar_spark.connector.schema.schema_registration import SinkSchema
 from pulsar_spark.connector.storage.memory_store import MEMORY
+from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.schema.schema_info import SchemaType
+from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
 from pulsar_spark.topic_name import TopicName
 
@@ -64,7 +66,7 @@ Topics = str | Sequence[str] | re.Pattern[str]
 Made = TypeVar("Made", Producer, Consumer)
 
 
-class Client(AbstractContextManager["Client"]):
+class Client(AbstractContextManager["Client"], Shown):
     """Makes producers, consumers and readers of one root. Safe for several threads."""
 
     def __init__(
@@ -316,6 +318,19 @@ class Client(AbstractContextManager["Client"]):
         self.check_open()
         return Transaction(self.root, timeout_millis)
 
+    def topic_stats(self, topic: str) -> TopicStats:
+        """What a topic has, and its subscriptions: backlog, cursor, consumers. Shows itself.
+
+        Subscriptions are as of the broker's last step; an embedded broker makes one now.
+        TopicNotFound if there is no such topic.
+        """
+        self.check_open()
+        with translated():
+            if self._broker is not None:
+                while self._broker.turn(waits=True):
+                    pass
+            return topic_stats(self.root, TopicName.parse(topic).partitioned_topic)
+
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The names of the topic's partitions; of one that is not partitioned its own."""
         self.check_open()
@@ -356,6 +371,17 @@ class Client(AbstractContextManager["Client"]):
             )
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _facts(self) -> dict[str, object]:
+        with self._lock:
+            made = [type(each) for each in self._made]
+        return {
+            "service_url": self.root.service_url,
+            "broker": "embedded" if self._broker else "elsewhere",
+            "producers": made.count(Producer),
+            "consumers": made.count(Consumer),
+            "is_closed": self._is_closed,
+        }
 
     def _consumer(
         self,

@@ -8,10 +8,10 @@ learns soon when the consumer is closed. Names and arguments as of Pulsar's Pyth
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
@@ -24,27 +24,29 @@ from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.errors import BrokerRefusedError
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.positions.position import EARLIEST, LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.schema.schema_info import SchemaInfo
+from pulsar_spark.shown import Shown
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
 
 Listener = Callable[["Consumer", Message], object]
+Messages = Message | MessageId | Iterable[Message | MessageId]
+"""One, or many."""
 WHATEVER_ATTEMPT: Final = -1
 """An id does not say which delivery of its message is meant."""
-LISTENS_EVERY_MS: Final = 100
-"""How often a listener's thread looks whether its consumer is closed."""
 
 _log = logging.getLogger(__name__)
 
 
-class Consumer:
+class Consumer(Shown):
     """One consumer of a subscription; `Client.subscribe` makes it. Safe for several threads."""
 
     def __init__(
@@ -64,11 +66,11 @@ class Consumer:
         self._engine, self._topic, self._schema = engine, topic, schema
         self._batch_policy, self._inclusive, self._receipts = batch_policy, inclusive, receipts
         self._broker, self._check_client, self._on_closed = broker, check_open, closed
-        self._clock = engine.root.clock
         self._watch = FolderWatch(engine.root.store)
+        self._clock, self._remote = engine.root.clock, engine.root.store.remote
         self._is_closed = False
-        self._listening = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._is_listening = True
+        self._end_listening: Callable[[], None] | None = None
         self._last: dict[tuple[str, int], core.MessageId | ReceivedMessage] = {}
         """The last message of each partition that was handed out."""
         try:
@@ -93,7 +95,7 @@ class Consumer:
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
-        if self._thread is not None:
+        if self._end_listening is not None:
             text = "This consumer has a message_listener, which gets its messages: leave it out."
             raise client_errors.InvalidConfiguration(text)
         return self._receive(timeout_millis)
@@ -118,7 +120,7 @@ class Consumer:
 
     def pause_s(self, quiet_s: float) -> float:
         """How long to wait before the next look, when nothing has come for so long."""
-        return pause_s(quiet_s, remote=self._engine.root.store.remote)
+        return pause_s(quiet_s, remote=self._remote)
 
     def receive_now(self) -> Message | None:
         """The next message of those that were fetched; None if there is none left."""
@@ -142,18 +144,19 @@ class Consumer:
 
     def listen(self, listener: Listener) -> None:
         """Hand each message to the listener from now on, in a thread of its own."""
-        self._listening.set()
-        self._thread = threading.Thread(
-            target=self._listen, args=(listener,), name="listener", daemon=True
-        )
-        self._thread.start()
+        name = f"listener of {self.consumer_name()}"
+        self._end_listening = self.follow(lambda: self._hand_to(listener), name)
+
+    def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
+        """Have that look for messages again and again; returns what ends it."""
+        return self._clock.follow(look, name, remote=self._remote, wait=self._rest)
 
     def pause_message_listener(self) -> None:
         """Hand the listener no more messages for now; one may be under way."""
-        self._listening.clear()
+        self._is_listening = False
 
     def resume_message_listener(self) -> None:
-        self._listening.set()
+        self._is_listening = True
 
     def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message, of its last partition that has any.
@@ -174,15 +177,15 @@ class Consumer:
 
     # -- acknowledging -------------------------------------------------------------------------
 
-    def acknowledge(self, message: Message | MessageId) -> None:
-        """Acknowledge this message: it is not delivered any more.
+    def acknowledge(self, message: Messages) -> None:
+        """Acknowledge this message, or these: they are not delivered any more.
 
         It reaches the broker with others, or at once if the consumer wants receipts, and then this
         waits for the broker's.
         """
         self._check_open()
         with translated():
-            self._engine.acknowledge(self._received(message))
+            self._engine.acknowledge(*self._received_all(message))
             self._await_receipt()
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
@@ -201,13 +204,12 @@ class Consumer:
         self._check_open()
         transaction.acknowledge(self._engine, [each.received for each in messages])
 
-    def negative_acknowledge(
-        self, message: Message | MessageId, *, delay_millis: int | None = None
-    ) -> None:
-        """Have this message delivered again after the consumer's delay, or that one."""
+    def negative_acknowledge(self, message: Messages, *, delay_millis: int | None = None) -> None:
+        """Have this message, or these, delivered again after the consumer's delay, or that one."""
         self._check_open()
         with translated():
-            self._engine.negative_acknowledge(self._received(message), delay_ms=delay_millis)
+            messages = self._received_all(message)
+            self._engine.negative_acknowledge(*messages, delay_ms=delay_millis)
 
     def reconsume_later(
         self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None
@@ -270,14 +272,36 @@ class Consumer:
         """Leave the subscription: what was not acknowledged goes to others."""
         self._check_open()
         self._is_closed = True
-        self._listening.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        if self._end_listening is not None:
+            self._end_listening()
         with translated():
             self._engine.close()
         self._on_closed(self)
 
+    def settle(self, outcomes: Iterable[Mapping[str, Any]]) -> None:
+        """Say of messages what the rows of `pulsar_spark.process` say."""
+        self._check_open()
+        with translated():
+            self._engine.say(outcomes)
+
+    def abandon(self) -> Lease | None:
+        """Say nothing any more, as if its process had been killed; the lease that will lapse."""
+        self._is_closed = True
+        if self._end_listening is not None:
+            self._end_listening()
+        self._on_closed(self)
+        return self._engine.abandon()
+
     # -- inside --------------------------------------------------------------------------------
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "topic": self.topic(),
+            "subscription_name": self.subscription_name(),
+            "subscription_type": str(self._engine.options["subscriptionType"]),
+            "consumer_name": self.consumer_name(),
+            "is_connected": self.is_connected(),
+        }
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -290,14 +314,13 @@ class Consumer:
             if self.fetch() and (message := self.receive_now()) is not None:
                 return message
             quiet_s = self._clock.monotonic_s() - begun_s
-            if timeout_ms is not None and quiet_s >= timeout_ms / 1000:
-                raise client_errors.Timeout("Pulsar error: TimeOut")
-            left_s = quiet_s + 1 if timeout_ms is None else timeout_ms / 1000 - quiet_s
-            self._rest(min(self.pause_s(quiet_s), left_s))
+            left_s = inf if timeout_ms is None else timeout_ms / 1000 - quiet_s
+            if left_s <= 0 or not self._pause(quiet_s, left_s):
+                raise client_errors.Timeout(f"Pulsar error: TimeOut.{self._clock.pending()}")
 
     def _until(self, is_done: Callable[[], bool]) -> None:
         """Take in news until that holds; Timeout if it does not in `operation_timeout_seconds`."""
-        begun_s = self._clock.monotonic_s()
+        begun_s, wait_s = self._clock.monotonic_s(), self._engine.options["drainTimeout"] / 1000
         while True:
             with translated():
                 while self._turn():
@@ -306,14 +329,14 @@ class Consumer:
             if is_done():
                 return
             quiet_s = self._clock.monotonic_s() - begun_s
-            if quiet_s > self._engine.options["drainTimeout"] / 1000:
+            left_s = wait_s - quiet_s
+            if left_s <= 0 or not self._pause(quiet_s, left_s):
                 url = self._engine.root.service_url
                 raise client_errors.Timeout(
                     f"Pulsar error: TimeOut. The broker of {url} did not answer. Start one "
                     f"(pulsarlite standalone --service-url {url}), or make the client with "
                     'broker="embedded".'
                 )
-            self._rest(self.pause_s(quiet_s))
 
     def _fetch_first(self) -> bool:
         """Look for messages before an embedded broker goes on."""
@@ -325,6 +348,9 @@ class Consumer:
     def _turn(self) -> bool:
         """Make an embedded broker work; whether it had something to do."""
         return self._broker is not None and self._broker.turn()
+
+    def _pause(self, quiet_s: float, most_s: float) -> bool:
+        return self._clock.pause(quiet_s, most_s, remote=self._remote, wait=self._rest)
 
     def _rest(self, seconds: float) -> None:
         """Wait so long for news. What can't be taken in yet is no news."""
@@ -367,6 +393,11 @@ class Consumer:
         schemas = self._engine.view(received.partition).ledger.state.schemas
         return schemas.get(received.schema_version)
 
+    def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
+        if isinstance(messages, (Message, MessageId)):
+            return [self._received(messages)]
+        return [self._received(each) for each in messages]
+
     def _received(self, message: Message | MessageId) -> ReceivedMessage:
         if isinstance(message, Message):
             return message.received
@@ -405,21 +436,27 @@ class Consumer:
                 return replace(held, batch_index=held.batch_index + 1)
         return core.MessageId(held.ledger_id, held.entry_id + 1, held.partition)
 
-    def _listen(self, listener: Listener) -> None:
-        while not self._is_closed:
-            self._listening.wait()
-            try:
-                message = self._receive(LISTENS_EVERY_MS)
-            except client_errors.Timeout:
-                continue
-            except client_errors.PulsarException as error:
-                if not self._is_closed:
-                    _log.error("Consumer %s stops: %s", self.consumer_name(), error)
-                return
-            try:
-                listener(self, message)
-            except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
-                _log.exception("The listener of consumer %s failed", self.consumer_name())
+    def _hand_to(self, listener: Listener) -> float:
+        """Hand over what there is; 0 if there was something."""
+        handed = 0
+        try:
+            while self._is_listening and not self._is_closed and self.fetch():
+                message = self.receive_now()
+                if message is None:
+                    break
+                handed += 1
+                self._tell(listener, message)
+        except client_errors.PulsarException as error:
+            if not self._is_closed and self._end_listening is not None:
+                _log.error("Consumer %s stops: %s", self.consumer_name(), error)
+                self._end_listening()
+        return 0.0 if handed else inf
+
+    def _tell(self, listener: Listener, message: Message) -> None:
+        try:
+            listener(self, message)
+        except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
+            _log.exception("The listener of consumer %s failed", self.consumer_name())
 
 
 def _id(last: core.MessageId | ReceivedMessage | None) -> core.MessageId | None:

@@ -6,6 +6,7 @@ an id has a partition only if its topic has several, and a batch index only if i
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from functools import total_ordering
 from typing import Any, ClassVar, Protocol
 
@@ -13,10 +14,11 @@ from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.schema.schema_info import SchemaInfo
+from pulsar_spark.shown import Shown
 
 
 @total_ordering
-class MessageId:
+class MessageId(Shown):
     """Where a message is: `MessageId.earliest` and `.latest` are the ends of a topic."""
 
     earliest: ClassVar[MessageId]
@@ -65,6 +67,15 @@ class MessageId:
     def __repr__(self) -> str:
         return f"MessageId{self}"
 
+    def _facts(self) -> dict[str, object]:
+        return {
+            "ledger": self.ledger_id(),
+            "entry": self.entry_id(),
+            "partition": None if self.partition() < 0 else self.partition(),
+            "batch_index": None if self.batch_index() < 0 else self.batch_index(),
+            "topic": self.topic,
+        }
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MessageId) and self.core == other.core
 
@@ -89,7 +100,7 @@ class Origin(Protocol):
         """The schema of its own version; None if it has none."""
 
 
-class Message:
+class Message(Shown):
     """A message, received or on its way to a partition."""
 
     __slots__ = ("_origin", "_schema", "received")
@@ -164,3 +175,21 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.message_id()}, {self.partition_key()!r}, {self.data()[:60]!r})"
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "message_id": self.message_id(),
+            "topic": self.topic_name(),
+            "key": self.partition_key(),
+            "data": None if self.has_null_value() else self.data(),
+            "properties": self.properties(),
+            "publish_time": _time(self.received.publish_time_us),
+            "redelivery_count": self.redelivery_count(),
+            "producer_name": self.producer_name(),
+        }
+
+
+def _time(since_1970_us: int | None) -> datetime | None:
+    if since_1970_us is None:
+        return None
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=since_1970_us)

@@ -28,6 +28,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.spark.message_columns import IDS, read_columns
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -57,7 +58,7 @@ _SAID: Final = {
     "ack_type": pa.string(), "topic": pa.string(), "ledger_id": pa.int64(),
     "entry_id": pa.int64(), "partition": pa.int64(), "batch_index": pa.int64(),
     "attempt": pa.int64(), "delay_ms": pa.int64(), "reconsume_times": pa.int64(),
-    "properties": pa.map_(pa.string(), pa.string()),
+    "properties": pa.map_(pa.string(), pa.string()), "delay": pa.string(), "error": pa.string(),
 }  # fmt: skip
 """The columns of what is said of messages, as for a sink that acknowledges."""
 _SaidRow = tuple[Any, ...]
@@ -82,6 +83,7 @@ class ReceivedMessage(NamedTuple):
     publish_time_us: int | None = None
     event_time_us: int | None = None
     producer_name: str | None = None
+    sequence_id: int | None = None
     schema_version: int | None = None
     redelivery_count: int = 0
     attempt: int = 0
@@ -271,6 +273,13 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._say("ReconsumeLater", [message], delay_ms, times, list((properties or {}).items()))
         self.poll()
 
+    def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Say of messages what these rows say, as to a sink that acknowledges."""
+        self._check_open()
+        with self._saying:
+            self._unsaid += [tuple(map(row.get, _SAID)) for row in rows]
+        self.poll()
+
     def flush(self) -> None:
         """Send the acknowledgements that wait for others to join them."""
         with self._lock:
@@ -353,6 +362,11 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             if not self._client.is_closed:
                 self._run.close(self._offset)
+
+    def abandon(self) -> Lease | None:
+        """Say nothing any more, as if its process had been killed; the lease that will lapse."""
+        self._flushing.stop()
+        return self._client.abandon()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -532,7 +546,7 @@ def _rows(
     return [
         (
             kind, each.topic, *each.place[:2], max(each.place[2], 0), each.place[3], each.attempt,
-            delay_ms, reconsume_times, properties,
+            delay_ms, reconsume_times, properties, None, None,
         )
         for each in messages
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.errors import PulsarliteError, StorageError
 from pulsar_spark.positions import message_id as core
+from pulsar_spark.shown import Shown
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
@@ -31,7 +32,7 @@ Router = Callable[[Message, int], int]
 _log = logging.getLogger(__name__)
 
 
-class Producer:
+class Producer(Shown):
     """One producer of a topic; `Client.create_producer` makes it. Safe for several threads."""
 
     def __init__(
@@ -121,12 +122,16 @@ class Producer:
         """Publish a message with others; `callback(result, id)` is called when it is durable.
 
         It may be called in another thread. With a full queue this waits, if the producer blocks;
-        else the result is ProducerQueueIsFull.
+        else the result is ProducerQueueIsFull, which is raised if there is no callback.
         """
         if self.is_full():
             if not self._blocks:
-                if callback is not None:
-                    callback(Result.ProducerQueueIsFull, None)
+                if callback is None:
+                    raise client_errors.ProducerQueueIsFull(
+                        f"Pulsar error: ProducerQueueIsFull. {self._max_pending} messages wait: "
+                        "make the producer with block_if_queue_full=True, or give a callback."
+                    )
+                callback(Result.ProducerQueueIsFull, None)
                 return
             self.flush()
         try:
@@ -174,10 +179,19 @@ class Producer:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def enqueue(self, done: Done | None, *message: Any, at_once: bool = False) -> None:
+    def _facts(self) -> dict[str, object]:
+        return {
+            "topic": self.topic(),
+            "producer_name": self.producer_name(),
+            "partitions": self._engine.partitions,
+            "last_sequence_id": self.last_sequence_id(),
+            "pending": self._engine.pending,
+        }
+
+    def enqueue(self, done: Done | None, *message: Any, at_once: bool = False, **said: Any) -> None:
         """Have a message, as `_row` takes it, published with others; `done` is told how it went."""
         with translated():
-            self._engine.enqueue(self._row(*message), done, at_once=at_once)
+            self._engine.enqueue(self._row(*message, **said), done, at_once=at_once)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -10,20 +10,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from math import inf
+from typing import Any
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message, MessageId
+from pulsar_spark.shown import Shown
 
 ReaderListener = Callable[["Reader", Message], object]
-LOOKS_EVERY_MS: Final = 50
-"""How often a table view looks whether it is closed."""
 
 _log = logging.getLogger(__name__)
 
 
-class Reader:
+class Reader(Shown):
     """One reader; `Client.create_reader` makes it."""
 
     def __init__(self, consumer: Consumer, listener: ReaderListener | None = None) -> None:
@@ -50,6 +50,10 @@ class Reader:
         """How long to wait before the next look, when nothing has come for so long."""
         return self._consumer.pause_s(quiet_s)
 
+    def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
+        """Have that look for messages again and again; returns what ends it."""
+        return self._consumer.follow(look, name)
+
     def read_now(self) -> Message | None:
         """The next message of those that were fetched; None if there is none left."""
         message = self._consumer.receive_now()
@@ -69,12 +73,15 @@ class Reader:
     def close(self) -> None:
         self._consumer.close()
 
+    def _facts(self) -> dict[str, object]:
+        return {"topic": self.topic(), "is_connected": self.is_connected()}
+
     def _read(self, message: Message) -> Message:
         self._consumer.acknowledge_cumulative(message)
         return message
 
 
-class TableView:
+class TableView(Shown):
     """The table of one topic, as of now and from then on; `Client.create_table_view` makes it."""
 
     def __init__(self, reader: Reader, topic: str, subscription: str | None = None) -> None:
@@ -84,9 +91,7 @@ class TableView:
         self._lock = threading.RLock()
         while reader.has_message_available():
             self._take(reader.read_next())
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._follow, name="table view", daemon=True)
-        self._thread.start()
+        self._end = reader.follow(self._look, f"table view of {topic}")
 
     def get(self, key: str) -> Any:
         """The value of the key; None if it has none."""
@@ -106,9 +111,7 @@ class TableView:
             self._listeners.append(callback)
 
     def close(self) -> None:
-        self._is_closed = True
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._end()
         self._reader.close()
 
     def __len__(self) -> int:
@@ -118,17 +121,21 @@ class TableView:
         named = "" if self._subscription is None else f", subscription={self._subscription}"
         return f"TableView(topic={self._topic}{named})"
 
-    def _follow(self) -> None:
-        while not self._is_closed:
-            try:
-                self._take(self._reader.read_next(LOOKS_EVERY_MS))
-            except client_errors.Timeout:  # noqa: PERF203 - it looks whether it is closed
-                continue
-            except client_errors.AlreadyClosed:
-                return
-            except client_errors.PulsarException:
-                _log.exception("The table view of %s follows its topic no more", self._topic)
-                return
+    def _facts(self) -> dict[str, object]:
+        with self._lock:
+            return {"topic": self._topic, "keys": len(self), "values": dict(self._values)}
+
+    def _look(self) -> float:
+        """Take in what there is; 0 if there was something."""
+        taken = 0
+        try:
+            while self._reader.fetch() and (message := self._reader.read_now()) is not None:
+                self._take(message)
+                taken += 1
+        except client_errors.PulsarException:
+            _log.exception("The table view of %s follows its topic no more", self._topic)
+            self._end()
+        return 0.0 if taken else inf
 
     def _take(self, message: Message) -> None:
         key = message.partition_key()

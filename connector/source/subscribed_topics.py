@@ -61,7 +61,7 @@ class SubscribedTopics:
 
     @property
     def log_folders(self) -> list[str]:
-        return [ledger.log_folder for ledger in self._ledgers.values()]
+        return [ledger.log_folder for ledger in list(self._ledgers.values())]
 
     def has_news(self) -> bool:
         """Whether a topic has a commit behind those of the last look; cheap, and may err."""

@@ -20,6 +20,11 @@ from typing import Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore
 
+LEAST_STEP_S: Final = 0.001
+MOST_STEP_S: Final = 0.005
+"""How often it is asked where the kernel can't tell: ten times, within these, ..."""
+RESTS: Final = 100
+"""... and seldom enough that asking takes a hundredth of the time."""
 _CREATED: Final = 0x100 | 0x80
 """IN_CREATE and IN_MOVED_TO."""
 
@@ -38,7 +43,16 @@ class FolderWatch(threading.local):
         That turns true by new names in these folders only, or by what this process does.
         """
         told = [self._add(folder) for folder in folders]
-        self._store.clock.wait(seconds, until, self._block if told and all(told) else None)
+        clock = self._store.clock
+        asked_s = clock.monotonic_s()
+        end_s = asked_s + seconds
+        step_s = min(max(LEAST_STEP_S, seconds / 10), MOST_STEP_S)
+        while not until() and (now_s := clock.monotonic_s()) < end_s:
+            if told and all(told):
+                self._block(end_s - now_s)
+            else:
+                clock.sleep(min(max(step_s, (now_s - asked_s) * RESTS), end_s - now_s))
+            asked_s = clock.monotonic_s()
 
     def _block(self, seconds: float) -> None:
         assert self._descriptor is not None

@@ -106,6 +106,11 @@ class SubscriptionClient:
         self._keeper.stop(remove=True)
         self.is_closed = True
 
+    def abandon(self) -> Lease | None:
+        """Send nothing more and show no life; the lease that will lapse, if it has one."""
+        self.is_closed = True
+        return self._keeper.stop()
+
     # -- hearing -----------------------------------------------------------------------------
 
     def hear(self) -> bool:

@@ -69,10 +69,13 @@ class ClusterOracle:
         """A micro-batch reaches its user, perhaps again."""
         before = query.checkpoint.batches.setdefault(number, rows)
         batch = query.batch(number)
-        if batch in self.late or query.was_given_up:
-            return  # it did not know yet that others have what it holds
+        is_late = batch in self.late or query.was_given_up
         if rows != before:
-            self._check_withheld(query, number, rows, before)
+            if not is_late:
+                self._check_withheld(query, number, rows, before)
+            self.suspects.update(before)
+        if is_late:
+            return  # it did not know yet that others have what it holds
         for message in rows:
             owner = self.owner.setdefault(message, batch)
             if owner != batch:
@@ -94,7 +97,6 @@ class ClusterOracle:
         if not withheld or (began <= allowed and not self.suspects.issuperset(before)):
             self.fail(f"batch {number} of {query.name}, begun {began} times, has {rows}, and had "
                       f"{before}")  # fmt: skip
-        self.suspects.update(before)
         for message in before:
             self.owner.pop(message, None)
 

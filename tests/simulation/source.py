@@ -148,8 +148,17 @@ class Source:
             self.world.oracle.deliveries.check_repeated(self, again)
 
     def restore(self) -> None:
-        """Its checkpoint is lost, and an old copy put in its place: what came since comes again."""
+        """Its checkpoint is lost, and an old copy put in its place: what came since comes again.
+
+        Its user settles what came since once it has come again.
+        """
         self.checkpoint = replace(self.copy)
+        known = {} if self.planned is None else self.planned.attempts
+        self.unsettled = {
+            attempt: held.difference(known[attempt].not_acknowledged(held))
+            for attempt, held in self.unsettled.items()
+            if attempt in known
+        }
         self.world.oracle.gone(self)
         self.finished = set()
         self.crash(keep_checkpoint=True)

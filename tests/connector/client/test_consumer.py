@@ -15,8 +15,8 @@ from pulsar_spark import pulsar
 from pulsar_spark.pulsar.schema import (
     StringSchema,
 )
+from pulsar_spark.testing import ManualClock
 from tests.connector.client.clients import (
-    advance,
     all_of,
     numbers,
     python,
@@ -70,6 +70,17 @@ def test_what_is_acknowledged_is_not_delivered_again(client: pulsar.Client) -> N
         assert received(third) == [b"d"]
 
 
+def test_many_are_acknowledged_or_rejected_at_once(client: pulsar.Client) -> None:
+    producer = client.create_producer("t")
+    for value in (b"a", b"b", b"c", b"d"):
+        producer.send(value)
+    consumer = shared(client, ack_receipt_enabled=True)
+    messages = all_of(consumer)
+    consumer.acknowledge([messages[0], messages[3].message_id()])
+    consumer.negative_acknowledge(messages[1:3], delay_millis=100)
+    assert received(consumer) == [b"b", b"c"]
+
+
 class subscribe_twice:  # noqa: N801 - reads as a call
     """A consumer, and how to close it and have the next."""
 
@@ -97,12 +108,13 @@ def test_shared_consumers_can_not_acknowledge_cumulatively(client: pulsar.Client
 
 def test_of_several_acknowledgements_one_that_can_not_be_harms_no_other(
     client: pulsar.Client,
+    pulsarlite_clock: ManualClock,
 ) -> None:
     client.create_producer("t").send(b"a")
     consumer = shared(client)
     consumer.acknowledge(consumer.receive(1000))
     consumer.acknowledge(pulsar.MessageId(-1, 77, 3, -1))
-    advance(client, 100)
+    pulsarlite_clock.advance(100)
     consumer.close()
     assert received(shared(client)) == []
 
@@ -254,13 +266,15 @@ def test_several_topics_and_all_of_a_pattern_are_read(client: pulsar.Client) -> 
         subscribe(client, [])
 
 
-def test_a_seek_goes_behind_a_message_or_to_it_or_to_a_time(client: pulsar.Client) -> None:
+def test_a_seek_goes_behind_a_message_or_to_it_or_to_a_time(
+    client: pulsar.Client, pulsarlite_clock: ManualClock
+) -> None:
     subscribe(client, name="keeps").close()  # what all subscriptions are done with is trimmed
     producer = client.create_producer("t", batching_enabled=True)
     times: list[int] = []
     ids: list[Any] = []
     for value in (b"a", b"b", b"c"):
-        advance(client, 1_000)
+        pulsarlite_clock.advance(1_000)
         times.append(client.root.clock.wall_ms())
         ids.append(producer.send(value))
     for value in (b"d", b"e"):

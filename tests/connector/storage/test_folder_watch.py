@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.connector.storage import folder_watch
-from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.storage.local_store import LocalStore
 from pulsar_spark.connector.storage.memory_store import MemoryStore
@@ -71,9 +70,3 @@ def test_where_the_kernel_does_not_tell_it_looks_itself(
     store.put_if_absent("a/new", b"")
     waiting.join(30)
     assert not waiting.is_alive()
-
-
-def test_where_time_stands_who_waits_lets_it_pass() -> None:
-    store = MemoryStore("memory://t", ManualClock(5_000))
-    FolderWatch(store).wait(["a"], 2.0, lambda: False)
-    assert store.clock.wall_ms() == 7_000

@@ -1,8 +1,4 @@
-"""The same with asyncio.
-
-Prints:
-    b'async-0' b'async-1' b'async-2'
-"""
+"""The same with asyncio."""
 
 import asyncio
 import os

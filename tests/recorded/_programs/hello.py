@@ -1,10 +1,4 @@
-"""The first example of the documentation: a producer and a consumer.
-
-Prints:
-    Received 'Hello-0'
-    Received 'Hello-1'
-    Received 'Hello-2'
-"""
+"""The first example of the documentation: a producer and a consumer."""
 
 import os
 

@@ -1,9 +1,4 @@
-"""A producer of the same name goes on behind the last sequence id.
-
-Prints:
-    -1
-    4 10
-"""
+"""A producer of the same name goes on behind the last sequence id."""
 
 import os
 
