@@ -1,19 +1,19 @@
 """The broker query's sink: the effects of a batch's steps, once for each batch.
 
 Invariants: letters are published before the batch's commit of `__dispatch`, and trims done after
-it; each of them takes effect once, however often Spark repeats the batch; a broker whose term is
-over writes nothing. The commit of `__dispatch` is the instant at which a batch has happened for
-everybody.
+it, as is the marking of exceeded backlog quotas; each of them takes effect once, however often
+Spark repeats the batch; a broker whose term is over writes nothing. The commit of `__dispatch` is
+the instant at which a batch has happened for everybody.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD
 from pulsar_spark.connector.broker.letters import write_letters
@@ -26,6 +26,8 @@ from pulsar_spark.connector.system.broker_offset import (
     stale_checkpoint,
 )
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log import backlog_quota
+from pulsar_spark.connector.topic_log.backlog_quota import Mark
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -36,6 +38,7 @@ from pulsar_spark.errors import (
     FutureVersionError,
     PulsarliteError,
     StorageError,
+    TopicNotFoundError,
 )
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
@@ -71,6 +74,8 @@ class SteppedTask:
     commands: list[Record] = field(default_factory=list)
     """Subscriptions of letter topics, and reports for the other chunks of copied messages."""
     trims: list[tuple[TopicPartition, list[int]]] = field(default_factory=list)
+    quotas: list[tuple[TopicPartition, Mark | None]] = field(default_factory=list)
+    """Of partitions that have a backlog quota, whether it is exceeded."""
     offset: bytes | None = None
 
 
@@ -106,6 +111,8 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
                 shards.append(Record(about, SHARD_PREFIX + row.text, row.data))
             elif row.kind == broker_rows.TRIM:
                 task.trims.append((about, parse_json(row.data)))
+            elif row.kind == broker_rows.QUOTA:
+                task.quotas.append((about, parse_json(row.data)))
             elif row.kind == broker_rows.OFFSET:
                 records.append(Record(TopicPartition(str(DISPATCH), 0), OFFSET_RECORD, row.data))
                 task.offset = row.data
@@ -173,6 +180,9 @@ def commit_batch(
     for about, ledger_ids in (trim for task in tasks for trim in task.trims):
         if about not in aside:
             _trim(root, about, ledger_ids)
+    quotas = (each for task in tasks for each in task.quotas if each[0] not in aside)
+    for topic, marks in groupby(sorted(quotas, key=itemgetter(0)), key=lambda each: each[0].topic):
+        _mark(root, topic, {about.partition: each for about, each in marks})
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
@@ -222,6 +232,14 @@ def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
         LedgerStore(topic, waits=False).trim({about.partition: before})
     except PulsarliteError as error:  # the next trim takes these along
         _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
+
+
+def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:
+    """Tell those who publish which backlog quotas are exceeded, and which are no more."""
+    try:
+        backlog_quota.mark(root.open(TopicName.parse(topic)), marks)
+    except (TopicNotFoundError, CorruptFileError, FutureVersionError) as error:
+        _log.warning("Producers of %s do not hear of its backlog quota: %s", topic, error)
 
 
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:

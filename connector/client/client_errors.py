@@ -162,6 +162,8 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.BrokerBusyError, ServiceUnitNotReady),
     (errors.FencedError, ServiceUnitNotReady),
     (errors.InvalidCursorPositionError, InvalidMessage),
+    (errors.ProducerHeldError, ProducerBlockedQuotaExceededError),
+    (errors.ProducerBlockedQuotaExceededError, ProducerBlockedQuotaExceededException),
     (errors.ProducerBusyError, ProducerBusy),
     (errors.ProducerFencedError, ProducerFenced),
     (errors.InvalidTxnStatusError, InvalidTxnStatusError),

@@ -19,7 +19,7 @@ from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.client.message_producer import Done, MessageProducer
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.errors import PulsarliteError, StorageError
+from pulsar_spark.errors import ProducerHeldError, PulsarliteError, StorageError
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.shown import Shown
 
@@ -245,7 +245,7 @@ class Producer(Shown):
 
 def refusal_of(error: Exception) -> client_errors.PulsarException:
     """Why a message was given up: of what might have passed, its time was up."""
-    if isinstance(error, (StorageError, OSError)):
+    if isinstance(error, (StorageError, ProducerHeldError, OSError)):
         return client_errors.Timeout(str(error))
     return exception_of(error)
 
