@@ -29,6 +29,7 @@ from pulsar_spark.connector.system.broker_offset import (
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import policies_now
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerFencedError,
@@ -45,7 +46,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import CreateSubscription, Report
-from pulsar_spark.protocol.policies import INFINITE, hosted_policies
+from pulsar_spark.protocol.policies import INFINITE
 from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
@@ -264,19 +265,18 @@ def _looked_back_to(dispatch: ManagedLedger, ended: BrokerOffset) -> _Snapshot:
 
     It is the last but one, or an earlier one that is older than the topic's retention time.
     """
-    settings = dispatch.state.settings
-    known = [_Snapshot(*each) for each in settings.get(SNAPSHOTS, ())]
+    known = [_Snapshot(*each) for each in dispatch.state.settings.get(SNAPSHOTS, ())]
     if not known and (ledgers := dispatch.ledgers(0)) and not ledgers[0].ledger_id:
         known = [_Snapshot(0, 0, 0)]  # what follows it is complete
     first = dispatch.state.next_ledger_id if ended.dispatched is None else ended.dispatched
     if not known or known[-1].ledger_id < first:
         known.append(_Snapshot(first, ended.commands, ended.now_ms))
-    keep_ms = hosted_policies(settings).retention_time_ms
+    keep_ms = policies_now(dispatch).retention_time_ms
     old = [each for each in known[:-1] if keep_ms != INFINITE]
     old = [each for each in old if each.now_ms <= ended.now_ms - keep_ms]
     since = old[-1] if old else known[0]
     kept = [list(each) for each in known if each >= since]
-    dispatch.change_settings({SNAPSHOTS: kept})
+    dispatch.change_settings(lambda settings: {**settings, SNAPSHOTS: kept})
     return since
 
 

@@ -16,7 +16,6 @@ from pulsar_spark.connector.broker import broker_sink, broker_source
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source import micro_batch
 from pulsar_spark.connector.storage.clock import ManualClock
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.views.view_columns import VIEWS
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
 from pulsar_spark.options.options import VIEWS as NAMES
@@ -355,8 +354,8 @@ def test_as_of_goes_back_to_the_last_snapshot_but_one_and_as_far_as_retention_sa
         assert rows(url, "subscriptions", "msg_backlog", as_of=batch) == backlogs[batch]
         (by,) = set(rows(url, "acknowledgements", "acknowledged_by", as_of=batch)) or {"consumer"}
         assert by == "consumer"
-    dispatch = SystemTopic(client.root, DISPATCH).open()
-    dispatch.change_settings({"policies": {"retention_time_ms": 10**9}})
+    system = pulsar_spark.Policies("pulsar/system", service_url=url)
+    system.set(retention_time="7d", retention_size=-1)
     before = rows(url, "batches", "batch")[0]
     work(8)
     assert rows(url, "batches", "batch")[0] == before
