@@ -59,6 +59,10 @@ class InvalidMessageError(PulsarliteError, ValueError):
     """A row can't become a message (Pulsar's InvalidMessageException)."""
 
 
+class MessageTooBigError(InvalidMessageError):
+    """A message is larger than `maxMessageSize`, and not to be cut into chunks."""
+
+
 class InvalidSchemaDataError(PulsarliteError, ValueError):
     """A schema's definition is no Avro schema, or not one for its type (InvalidSchemaData)."""
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter, itemgetter
+from typing import Final, NamedTuple
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD
 from pulsar_spark.connector.broker.letters import write_letters
@@ -30,6 +31,7 @@ from pulsar_spark.connector.topic_log import backlog_quota
 from pulsar_spark.connector.topic_log.backlog_quota import Mark
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import policies_now
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerFencedError,
@@ -47,6 +49,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import CreateSubscription, Report
+from pulsar_spark.protocol.policies import INFINITE
 from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
@@ -55,9 +58,11 @@ from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LEDGERS_KEPT = 500
-"""Ledgers of `__dispatch` that stay behind a snapshot, for consumers that lag."""
+"""Ledgers of `__dispatch` that stay at least, for consumers that lag."""
 COMMANDS_KEPT = 2_000
 """Ledgers of `__commands` that stay: at least a batch's, as the batch may set a partition aside."""
+SNAPSHOTS: Final = "snapshots"
+"""Setting of `__dispatch`: the snapshots that it begins with, and those since, as `_Snapshot`."""
 SYSTEM_GRACE_MS = 10 * 60 * 1000
 """How long trimmed files of the system topics stay."""
 
@@ -246,10 +251,11 @@ def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
     """Trim the system topics behind a snapshot, and delete files that were given up."""
     commands = SystemTopic(root, COMMANDS)
     try:
+        since = _looked_back_to(dispatch, ended)
         last = dispatch.state.next_ledger_id
-        LedgerStore(dispatch).trim({0: max(0, last - LEDGERS_KEPT)})
+        LedgerStore(dispatch).trim({0: max(0, min(last - LEDGERS_KEPT, since.ledger_id))})
         if commands.exists():
-            needed = min([ended.commands, *(each.commands for each in ended.aside.values())])
+            needed = min([since.commands, *(each.commands for each in ended.aside.values())])
             LedgerStore(commands.open()).trim({0: max(0, needed - COMMANDS_KEPT)})
             LedgerStore(commands.open(), grace_ms=SYSTEM_GRACE_MS).sweep()
         LedgerStore(dispatch, grace_ms=SYSTEM_GRACE_MS).sweep()
@@ -262,6 +268,34 @@ def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
                 LedgerStore(topic, waits=False).sweep()
         except PulsarliteError as error:  # noqa: PERF203 - one of them
             _log.warning("Files of %s were left for later: %s", name, error)
+
+
+class _Snapshot(NamedTuple):
+    """A batch that wrote all shards anew: its first ledger of `__dispatch`, and of its offset."""
+
+    ledger_id: int
+    commands: int
+    now_ms: int
+
+
+def _looked_back_to(dispatch: ManagedLedger, ended: BrokerOffset) -> _Snapshot:
+    """The snapshot from which on the brokers' states stay, for who wants to see what was.
+
+    It is the last but one, or an earlier one that is older than the topic's retention time.
+    """
+    known = [_Snapshot(*each) for each in dispatch.state.settings.get(SNAPSHOTS, ())]
+    if not known and (ledgers := dispatch.ledgers(0)) and not ledgers[0].ledger_id:
+        known = [_Snapshot(0, 0, 0)]  # what follows it is complete
+    first = dispatch.state.next_ledger_id if ended.dispatched is None else ended.dispatched
+    if not known or known[-1].ledger_id < first:
+        known.append(_Snapshot(first, ended.commands, ended.now_ms))
+    keep_ms = policies_now(dispatch).retention_time_ms
+    old = [each for each in known[:-1] if keep_ms != INFINITE]
+    old = [each for each in old if each.now_ms <= ended.now_ms - keep_ms]
+    since = old[-1] if old else known[0]
+    kept = [list(each) for each in known if each >= since]
+    dispatch.change_settings(lambda settings: {**settings, SNAPSHOTS: kept})
+    return since
 
 
 def _fenced(root: Root) -> BrokerFencedError:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
+from pulsar_spark.connector.client.client_settings import check_type
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.client.message_producer import Done, MessageProducer
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 Callback = Callable[[Result, "MessageId | None"], object]
 Router = Callable[[Message, int], int]
 """(message, partitions) -> its partition, from 0 on."""
+_KINDS: Final[Mapping[str, type]] = {
+    "properties": Mapping,
+    "key": str,
+    "ordering_key": str,
+    "sequence_id": int,
+    "event_timestamp": int,
+    "deliver_at": int,
+    "deliver_after": timedelta,
+    "at_once": bool,
+}
 _log = logging.getLogger(__name__)
 
 
@@ -204,6 +215,12 @@ class Producer(Shown):
         """What the engine is told of a message."""
         self._check_open()
         value = None if content is None else self._schema.encode(content)
+        for name, each in said.items():
+            if each is None:
+                continue
+            check_type(_KINDS[name], **{name: each})
+            if name == "properties":
+                _check_texts(each)
         told = {name: each for name, each in said.items() if each is not None and each != ""}
         if "ordering_key" in told:
             told["ordering_key"] = str(told["ordering_key"]).encode()
@@ -248,6 +265,12 @@ def refusal_of(error: Exception) -> client_errors.PulsarException:
     if isinstance(error, (StorageError, ProducerHeldError, OSError)):
         return client_errors.Timeout(str(error))
     return exception_of(error)
+
+
+def _check_texts(properties: Mapping[Any, Any]) -> None:
+    for name, value in properties.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"Property {name!r} is {value!r}: names and values are texts.")
 
 
 def _time(since_1970_ms: int) -> datetime:
