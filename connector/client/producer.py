@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
+from pulsar_spark.connector.client.client_settings import check_type_or_none
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.client.message_producer import Done, MessageProducer, Row
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.errors import PulsarliteError, StorageError
+from pulsar_spark.errors import ProducerHeldError, PulsarliteError, StorageError
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.shown import Shown
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 Callback = Callable[[Result, "MessageId | None"], object]
 Router = Callable[[Message, int], int]
 """(message, partitions) -> its partition, from 0 on."""
+_SAID: Final[Mapping[str, type]] = {
+    "properties": Mapping, "partition_key": str, "ordering_key": str, "sequence_id": int,
+    "event_timestamp": int, "deliver_at": int, "deliver_after": timedelta,
+}  # fmt: skip
+"""What may be said of a message beside its content, in the order of `_row`."""
 _log = logging.getLogger(__name__)
 
 
@@ -212,9 +218,15 @@ class Producer(Shown):
         """What the engine is told of a message. A key that is empty is none."""
         self._check_open()
         value = None if content is None else self._schema.encode(content)
+        said = (
+            properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at,
+            deliver_after,
+        )  # fmt: skip
+        if said.count(None) < len(said):
+            _check_said(said)
         about = (
             partition_key or None,
-            str(ordering_key).encode() if ordering_key else None,
+            ordering_key.encode() if ordering_key else None,
             properties,
             sequence_id,
             None if event_timestamp is None else _time(event_timestamp),
@@ -257,9 +269,18 @@ class Producer(Shown):
 
 def refusal_of(error: Exception) -> client_errors.PulsarException:
     """Why a message was given up: of what might have passed, its time was up."""
-    if isinstance(error, (StorageError, OSError)):
+    if isinstance(error, (StorageError, ProducerHeldError, OSError)):
         return client_errors.Timeout(str(error))
     return exception_of(error)
+
+
+def _check_said(said: tuple[Any, ...]) -> None:
+    """ValueError or TypeError names what is of a wrong type."""
+    for (name, kind), given in zip(_SAID.items(), said, strict=True):
+        check_type_or_none(kind, **{name: given})
+    for name, value in (said[0] or {}).items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"Property {name!r} is {value!r}: names and values are texts.")
 
 
 def _time(since_1970_ms: int) -> datetime:
