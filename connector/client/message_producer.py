@@ -31,7 +31,12 @@ from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messa
 from pulsar_spark.connector.sink.outgoing_messages import as_messages
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.topic_log.backlog_quota import await_room
-from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect, disconnect
+from pulsar_spark.connector.topic_log.producer_connection import (
+    claim_of,
+    connect,
+    disconnect,
+    is_registered,
+)
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     InvalidMessageError,
@@ -122,7 +127,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         with suppress(ProducerHeldError):  # messages wait
             await_room(self._ledger, range(self.partitions), patience_ms=0)
         self._claim = claim_of(self.options, self.name, uuid.uuid4().hex)
-        if self._claim is not None:
+        if is_registered(self._ledger, self._claim):
             connect(self._ledger, self._claim)
         known = (
             self._ledger.state.highest_sequence_id(number, self.name)
@@ -260,7 +265,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             with self._lock:
                 was_closed, self._is_closed = self._is_closed, True
             self.flush()
-            if not was_closed and self._claim is not None:
+            if not was_closed:
                 disconnect(self._ledger, self._claim)
 
     def __exit__(self, *_: object) -> None:
