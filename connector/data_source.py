@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from pulsar_spark.connector.source.stream_reader import PulsarliteReader, PulsarliteStreamReader
     from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
+    from pulsar_spark.connector.views.view_reader import ViewReader
 
 
 class PulsarliteDataSource(DataSource):
@@ -56,6 +57,10 @@ class PulsarliteDataSource(DataSource):
     def schema(self) -> StructType:
         """That of a source without a user schema. TopicNotFoundError if a topic is not there."""
         self.parsed.check_scope(Scope.READ)
+        if self.parsed["view"]:
+            from pulsar_spark.connector.views.view_reader import view_schema
+
+            return view_schema(self.parsed, self.root)
         topics = SubscribedTopics(self.parsed, self.root)
         topics.refresh()
         for position in (start_position(self.parsed, default="latest"), end_position(self.parsed)):
@@ -68,10 +73,13 @@ class PulsarliteDataSource(DataSource):
             schema_errors=typed and self.parsed["onSchemaMismatch"] == "null",
         )
 
-    def reader(self, schema: StructType) -> PulsarliteReader:
+    def reader(self, schema: StructType) -> PulsarliteReader | ViewReader:
         from pulsar_spark.connector.source.stream_reader import PulsarliteReader
+        from pulsar_spark.connector.views.view_reader import ViewReader
 
         self.parsed.check_scope(Scope.BATCH_READ)
+        if self.parsed["view"]:
+            return ViewReader(self.parsed, self.root, schema)
         return PulsarliteReader(self.parsed, self.root, schema)
 
     def streamReader(self, schema: StructType) -> PulsarliteStreamReader | SubscriptionStreamReader:  # noqa: N802

@@ -29,23 +29,28 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.functions.batch_transaction import transaction
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.session import session
+    from pulsar_spark.connector.topic_log.policies import Policies
+    from pulsar_spark.connector.views.queue_dataset import dataset
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Client", "Message", "PulsarliteError", "Reject", "RetryLater", "__version__", "acknowledge",
-    "acknowledge_cumulative", "deduplicate", "negative_acknowledge", "process",
+    "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
+    "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
+    "process",
     "reconsume_later", "register", "session", "standalone", "transaction",
 ]  # fmt: skip
 
 _HOME_OF = {
     "Client": "pulsar_spark.connector.client.client",
     "Message": "pulsar_spark.connector.functions.processing",
+    "Policies": "pulsar_spark.connector.topic_log.policies",
     "PulsarliteError": "pulsar_spark.errors",
     "Reject": "pulsar_spark.connector.functions.processing",
     "RetryLater": "pulsar_spark.connector.functions.processing",
     "acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "acknowledge_cumulative": "pulsar_spark.connector.functions.acknowledging",
+    "dataset": "pulsar_spark.connector.views.queue_dataset",
     "deduplicate": "pulsar_spark.state.deduplication_processor",
     "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "process": "pulsar_spark.connector.functions.processing",

@@ -11,10 +11,11 @@ its commands are kept, and it is tried again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil, inf
+from typing import Any
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
 from pulsar_spark.connector.spark.polling import pause_s
@@ -35,6 +36,7 @@ from pulsar_spark.connector.system.lease import (
 )
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.hosting.broker_format import from_shards
@@ -74,6 +76,7 @@ class BrokerSource:
         self._missing: dict[str, float] = {}
         self._leases: dict[str, Lease | None] = {}
         self._watch = LeaseWatch(self._clock)
+        self._namespaces = NamespaceWatch(root.store)
         self._look_at_leases_s = self._clock.monotonic_s()
         self._before = BrokerOffset()
         """The offset at which the last batch began."""
@@ -157,6 +160,7 @@ class BrokerSource:
         return BrokerOffset(
             start.commands, start.hosted, max(self._clock.wall_ms(), start.now_ms), due,
             restored=restored, dispatched=stop, partitions=start.partitions, aside=start.aside,
+            policies=start.policies,
         )  # fmt: skip
 
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
@@ -181,12 +185,13 @@ class BrokerSource:
         if unread_ms is not None:
             now_ms = max(min(now_ms, unread_ms), start.now_ms)
         again -= aside.keys()
+        policies = self._policies(logs, base)
         due = {each for each, at in self._due.items() if at <= now_ms and each in hosted}
         lapsed = self._lapsed(aside) if unread_ms is None else ()
         snapshot = self._snapshot_is_due()
         self._failed = {}
-        news = (commands, moved, aside, partitions)
-        before = (start.commands, start.hosted, start.aside, start.partitions)
+        news = (commands, moved, aside, partitions, policies)
+        before = (start.commands, start.hosted, start.aside, start.partitions, start.policies)
         if news == before and not (due or lapsed or snapshot):
             return None
         for each in moved if snapshot else due:
@@ -195,6 +200,7 @@ class BrokerSource:
         return BrokerOffset(
             commands, moved, now_ms, tuple(sorted(due | again)), lapsed, snapshot,
             dispatched=self._dispatch_read, partitions=partitions, created=created, aside=aside,
+            policies=policies,
         )  # fmt: skip
 
     def _as_stepped(self, start: BrokerOffset) -> BrokerOffset:
@@ -283,6 +289,14 @@ class BrokerSource:
             except Exception as error:  # noqa: BLE001, PERF203 - the other topics go on
                 errors[topic] = described(error)
         return numbers, errors
+
+    def _policies(self, topics: Iterable[str], base: BrokerOffset) -> dict[str, Mapping[str, Any]]:
+        """What the namespaces of these topics say, and those that the offset knows of."""
+        found = dict(base.policies)
+        for namespace in {TopicName.parse(topic).namespace for topic in topics}:
+            name = str(namespace)
+            found[name] = self._namespaces.policies(namespace, base.policies.get(name))
+        return {name: said for name, said in found.items() if said}
 
     def _log_of(self, topic: str) -> ManagedLedger | None:
         ledger = self._logs.get(topic)

@@ -321,10 +321,13 @@ class Client(AbstractContextManager["Client"], Shown):
     def topic_stats(self, topic: str) -> TopicStats:
         """What a topic has, and its subscriptions: backlog, cursor, consumers. Shows itself.
 
-        Subscriptions are as of the broker's last step. TopicNotFound if there is no such topic.
+        Subscriptions are as of the broker's last step; an embedded broker makes one now.
+        TopicNotFound if there is no such topic.
         """
         self.check_open()
         with translated():
+            if self._broker is not None:
+                self._broker.turn(waits=True)
             return topic_stats(self.root, TopicName.parse(topic).partitioned_topic)
 
     def get_topic_partitions(self, topic: str) -> list[str]:

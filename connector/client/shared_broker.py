@@ -50,14 +50,14 @@ class SharedBroker:
             broker._users += 1  # noqa: SLF001 - of its own class
         return broker
 
-    def turn(self) -> None:
-        """Do what there is to do, unless another thread is at it.
+    def turn(self, *, waits: bool = False) -> None:
+        """Do what there is to do, unless another thread is at it, or after that one.
 
         BrokerFencedError if another broker has taken over.
         """
         if self._fenced is not None:
             raise self._fenced
-        if self._turning.acquire(blocking=False):
+        if self._turning.acquire(blocking=waits):
             try:
                 self._batches += self._broker.until_quiet()
                 self._due_s = self._broker.next_due_s()

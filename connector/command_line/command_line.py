@@ -51,6 +51,10 @@ COMMANDS: Final = {
         "pulsar_spark.connector.command_line.subscriptions_command",
         "list, create, move and delete subscriptions",
     ),
+    "topicPolicies": (
+        "pulsar_spark.connector.command_line.topic_policies_command",
+        "what holds for a topic",
+    ),
     "namespaces": (
         "pulsar_spark.connector.command_line.namespaces_command",
         "what holds for all topics of a namespace",

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from math import ceil, inf
+from math import ceil, inf, nextafter
 from typing import Final
 
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
@@ -159,7 +159,9 @@ class ManualClock(Clock):
         return self._now_ms / 1000
 
     def sleep(self, seconds: float) -> None:
-        self.advance(seconds * 1000)
+        with self._moving:
+            self._look()
+            self._move(self._later(seconds))
 
     def pause(self, quiet_s: float, most_s: float, *, remote: bool) -> bool:
         """Move on to what happens next; stay if it happens now."""
@@ -170,7 +172,7 @@ class ManualClock(Clock):
             if self._look():
                 return True
             due_ms = min((each.at_ms for each in self._dues()), default=inf)
-            until_ms = min(due_ms, self._now_ms + most_s * 1000)
+            until_ms = min(due_ms, self._later(most_s))
             if until_ms < inf:
                 self._move(until_ms)
             return until_ms < inf
@@ -231,6 +233,11 @@ class ManualClock(Clock):
         )
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _later(self, seconds: float) -> float:
+        """That instant: however little is left to it, who waits for it gets there."""
+        least_ms = nextafter(self._now_ms, inf) if seconds > 0 else self._now_ms
+        return max(self._now_ms + seconds * 1000, least_ms)
 
     def _dues(self) -> Iterator[_Due]:
         """What makes the clock stop on its way."""

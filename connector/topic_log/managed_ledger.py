@@ -200,16 +200,21 @@ class ManagedLedger:
 
         return self.commit(build)
 
-    def change_settings(self, settings: Mapping[str, Any]) -> Commit | None:
-        """Change these settings and keep the others; None if they are so already."""
+    def change_settings(
+        self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]], *, waits: bool = True
+    ) -> Commit | None:
+        """Have what `change` makes of the settings; None if they are so already.
+
+        Without `waits` also None, and no change, behind an open transaction.
+        """
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-            wanted = {**state.settings, **settings}
+            wanted = dict(change(state.settings))
             if wanted == state.settings:
                 return None
             return Commit(state.number + 1, commit_id, now_ms, settings=wanted)
 
-        return self.commit(build)
+        return self.commit(build, waits=waits)
 
     def commit(
         self, build: Build[_Answer], *,

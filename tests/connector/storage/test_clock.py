@@ -18,6 +18,15 @@ def test_a_clock_that_stands_is_moved_by_its_owner_and_by_who_sleeps() -> None:
     assert (clock.wall_ms(), clock.monotonic_s()) == (1_750, 1.75)
 
 
+def test_who_waits_the_least_bit_gets_on() -> None:
+    for wait in (ManualClock.sleep, lambda clock, s: clock.pause(0.0, s, remote=False)):
+        clock = ManualClock(1_700_000_000_000)
+        before_s = clock.monotonic_s()
+        for _ in range(10):
+            wait(clock, 1e-14)
+        assert clock.monotonic_s() > before_s
+
+
 def test_what_is_repeated_happens_at_its_instants_and_in_their_order() -> None:
     clock, seen = ManualClock(), list[tuple[str, int]]()
     end_slow = clock.repeat(3.0, lambda: seen.append(("slow", clock.wall_ms())), "slow")
