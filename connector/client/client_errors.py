@@ -146,6 +146,7 @@ Interrupted: Final = _of(Result.Interrupted)
 _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.InvalidTopicNameError, InvalidTopicName),
     (errors.InvalidOptionError, InvalidConfiguration),
+    (errors.MessageTooBigError, MessageTooBig),
     (errors.InvalidMessageError, InvalidMessage),
     (errors.IncompatibleSchemaError, IncompatibleSchema),
     (errors.InvalidSchemaDataError, IncompatibleSchema),
@@ -162,21 +163,26 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.BrokerBusyError, ServiceUnitNotReady),
     (errors.FencedError, ServiceUnitNotReady),
     (errors.InvalidCursorPositionError, InvalidMessage),
+    (errors.ProducerHeldError, ProducerBlockedQuotaExceededError),
+    (errors.ProducerBlockedQuotaExceededError, ProducerBlockedQuotaExceededException),
     (errors.ProducerBusyError, ProducerBusy),
     (errors.ProducerFencedError, ProducerFenced),
     (errors.InvalidTxnStatusError, InvalidTxnStatusError),
-    (errors.BrokerRefusedError, NotAllowedError),
     (errors.DataLossError, ReadError),
     (errors.StorageUnavailableError, ConnectError),
     (errors.StorageError, ReadError),
 )
 """Pulsarlite's error -> the client's; the first that fits."""
 
+_BY_NAME: Final = {kind.__name__: kind for kind in PulsarException.__subclasses__()}
+
 
 def exception_of(error: Exception) -> PulsarException:
     """The client's exception for an error of Pulsarlite's."""
     if isinstance(error, PulsarException):
         return error
+    if isinstance(error, errors.BrokerRefusedError):
+        return _BY_NAME.get(error.error.value, NotAllowedError)(str(error))
     for kind, named in _BY_ERROR:
         if isinstance(error, kind):
             return named(str(error))

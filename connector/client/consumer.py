@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
-from pulsar_spark.connector.client.client_settings import ConsumerBatchReceivePolicy
+from pulsar_spark.connector.client.client_settings import (
+    ConsumerBatchReceivePolicy,
+    check_type_or_none,
+)
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
 from pulsar_spark.connector.client.records import Schema
@@ -92,6 +95,7 @@ class Consumer(Shown):
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
+        check_type_or_none(int, timeout_millis=timeout_millis)
         if self._end_listening is not None:
             text = "This consumer has a message_listener, which gets its messages: leave it out."
             raise client_errors.InvalidConfiguration(text)
@@ -355,13 +359,15 @@ class Consumer(Shown):
         return schemas.get(received.schema_version)
 
     def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
-        if isinstance(messages, (Message, MessageId)):
+        if isinstance(messages, (Message, MessageId, str, bytes)):
             return [self._received(messages)]
         return [self._received(each) for each in messages]
 
     def _received(self, message: Message | MessageId) -> ReceivedMessage:
         if isinstance(message, Message):
             return message.received
+        if not isinstance(message, MessageId):
+            raise TypeError(f"{message!r} is neither a Message nor a MessageId.")
         topics = {about.topic for about in self._engine.partitions()}
         if message.topic is not None:
             topics &= {TopicName.parse(message.topic).partitioned_topic_name}
@@ -399,7 +405,8 @@ class Consumer(Shown):
         """Hand over what there is; 0 if there was something."""
         handed = 0
         try:
-            while self._is_listening and not self._is_closed and self.fetch():
+            # A look takes a while, in which the listener may have been paused.
+            while self._may_tell() and self.fetch() and self._may_tell():
                 message = self.receive_now()
                 if message is None:
                     break
@@ -410,6 +417,9 @@ class Consumer(Shown):
                 _log.error("Consumer %s stops: %s", self.consumer_name(), error)
                 self._end_listening()
         return 0.0 if handed else inf
+
+    def _may_tell(self) -> bool:
+        return self._is_listening and not self._is_closed
 
     def _tell(self, listener: Listener, message: Message) -> None:
         try:

@@ -30,11 +30,13 @@ from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.sink.outgoing_messages import as_messages
 from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.topic_log.backlog_quota import await_room
 from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect, disconnect
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     InvalidMessageError,
     ProducerBusyError,
+    ProducerHeldError,
     PulsarliteError,
     StorageError,
 )
@@ -62,8 +64,8 @@ _COLUMNS: Final = pa.schema(
     ]
 )  # fmt: skip
 _SEQUENCE_ID: Final = _COLUMNS.get_field_index("sequence_id")
-_MAY_PASS: Final = (StorageError, OSError)
-"""Errors after which messages wait on: the store may answer the next time."""
+_MAY_PASS: Final = (StorageError, ProducerHeldError, OSError)
+"""Errors after which messages wait on: the store may answer the next time, and have room."""
 
 Row = tuple[Any, ...]
 """A message's values, in the order of _COLUMNS."""
@@ -101,6 +103,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         `memory_limit_bytes` of them do, so that others share their commit; what could not be
         published for `send_timeout_ms` is given up (0: never). Values are bytes of `schema`, which
         is registered now. ProducerFencedError or ProducerBusyError if the topic is another's,
+        ProducerBlockedQuotaExceededError if its backlog quota is exceeded (and says so by errors),
         IncompatibleSchemaError if it refuses the schema, InvalidOptionError if an option is wrong.
         """
         given = {"producerName": f"producer-{uuid.uuid4().hex[:10]}", **options}
@@ -116,6 +119,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             check_validation(self._ledger, self.topic)
         else:
             register(self._ledger, self.topic.partitioned_topic, schema)
+        with suppress(ProducerHeldError):  # messages wait
+            await_room(self._ledger, range(self.partitions), patience_ms=0)
         self._claim = claim_of(self.options, self.name, uuid.uuid4().hex)
         if self._claim is not None:
             connect(self._ledger, self._claim)
@@ -233,7 +238,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 return
             try:
                 written = self.written([each.row for each in chosen])
-                published = publish(self.root, written, None, self._claim)
+                published = publish(self.root, written, None, self._claim, patience_ms=0)
             except Exception as error:
                 self._give_up(chosen, error)
                 raise

@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
+from pulsar_spark.connector.client.client_settings import check_type
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.client.message_producer import Done, MessageProducer
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.errors import PulsarliteError, StorageError
+from pulsar_spark.errors import ProducerHeldError, PulsarliteError, StorageError
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.shown import Shown
 
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 Callback = Callable[[Result, "MessageId | None"], object]
 Router = Callable[[Message, int], int]
 """(message, partitions) -> its partition, from 0 on."""
+_KINDS: Final[Mapping[str, type]] = {
+    "properties": Mapping,
+    "key": str,
+    "ordering_key": str,
+    "sequence_id": int,
+    "event_timestamp": int,
+    "deliver_at": int,
+    "deliver_after": timedelta,
+    "at_once": bool,
+}
 _log = logging.getLogger(__name__)
 
 
@@ -204,6 +215,12 @@ class Producer(Shown):
         """What the engine is told of a message."""
         self._check_open()
         value = None if content is None else self._schema.encode(content)
+        for name, each in said.items():
+            if each is None:
+                continue
+            check_type(_KINDS[name], **{name: each})
+            if name == "properties":
+                _check_texts(each)
         told = {name: each for name, each in said.items() if each is not None and each != ""}
         if "ordering_key" in told:
             told["ordering_key"] = str(told["ordering_key"]).encode()
@@ -245,9 +262,15 @@ class Producer(Shown):
 
 def refusal_of(error: Exception) -> client_errors.PulsarException:
     """Why a message was given up: of what might have passed, its time was up."""
-    if isinstance(error, (StorageError, OSError)):
+    if isinstance(error, (StorageError, ProducerHeldError, OSError)):
         return client_errors.Timeout(str(error))
     return exception_of(error)
+
+
+def _check_texts(properties: Mapping[Any, Any]) -> None:
+    for name, value in properties.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"Property {name!r} is {value!r}: names and values are texts.")
 
 
 def _time(since_1970_ms: int) -> datetime:

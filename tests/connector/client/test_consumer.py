@@ -329,7 +329,7 @@ def test_an_id_says_of_which_topic_it_is_where_there_are_several(client: pulsar.
 def test_names_are_as_they_were_given(client: pulsar.Client) -> None:
     consumer = subscribe(client, consumer_name="c")
     assert (consumer.topic(), consumer.subscription_name(), consumer.consumer_name()) == (
-        "t", "s", "c",
+        "persistent://public/default/t", "s", "c",
     )  # fmt: skip
     assert consumer.is_connected()
     producer = client.create_producer("t", "p")
