@@ -156,14 +156,16 @@ class Source:
         known = {} if self.planned is None else self.planned.attempts
 
         def kept(attempt: int | None, held: PositionSet) -> PositionSet:
-            if attempt not in known:
+            if attempt is None or attempt not in known:
                 return PositionSet()
             return held.difference(known[attempt].not_acknowledged(held))
 
         unsettled = {attempt: kept(attempt, held) for attempt, held in self.unsettled.items()}
         self.unsettled = {attempt: held for attempt, held in unsettled.items() if held}
-        for said in (self.rejections, self.retries):
-            said[:] = [replace(each, messages=kept(each.attempt, each.messages)) for each in said]
+        self.rejections, self.retries = (
+            [replace(each, messages=kept(each.attempt, each.messages)) for each in self.rejections],
+            [replace(each, messages=kept(each.attempt, each.messages)) for each in self.retries],
+        )
         self.world.oracle.gone(self)
         self.finished = set()
         self.crash(keep_checkpoint=True)
