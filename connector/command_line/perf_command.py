@@ -202,7 +202,7 @@ def _produced(root: Root, arguments: Namespace, measured: Measured) -> Iterator[
             answered = partial(_answered, measured, len(payload), root.clock.monotonic_s())
             if producer.is_full():
                 producer.flush()
-            producer.send_with(payload, _said(arguments, number, root.clock), answered)
+            producer.enqueue(answered, payload, **_said(arguments, number, root.clock))
             if measured.failed and arguments.exit_on_failure:
                 raise measured.failure
             yield from report.due()
@@ -266,7 +266,7 @@ def _said(arguments: Namespace, number: int, clock: Clock) -> dict[str, Any]:
     """What is said of a message beside its payload."""
     said: dict[str, Any] = {}
     if arguments.message_key_generation_mode is not None:
-        said["key"] = str(
+        said["partition_key"] = str(
             number
             if arguments.message_key_generation_mode == "autoIncrement"
             else random.getrandbits(32)

@@ -104,6 +104,15 @@ class ConsumerRun:
         return news
 
     @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self.topics.log_folders + self._connection.log_folders
+
+    def has_news(self) -> bool:
+        """Whether `hear` may find something; cheap, and may err."""
+        return self.topics.has_news() or self._connection.has_news()
+
+    @property
     def _connection(self) -> SubscriptionClient:
         assert self._client is not None, "it is connected first"
         return self._client

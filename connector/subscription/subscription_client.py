@@ -150,6 +150,14 @@ class SubscriptionClient:
         self._look_at_refusals()
         return news
 
+    @property
+    def log_folders(self) -> list[str]:
+        return self._dispatch.log_folders
+
+    def has_news(self) -> bool:
+        """Whether the broker may have said something; cheap, and may err."""
+        return self._dispatch.has_news(self._heard)
+
     def backlog(self, about: TopicPartition) -> int | None:
         """The subscription's backlog on the partition, as the broker last reported it."""
         step = self.stepped.get(about)
