@@ -127,6 +127,17 @@ class ProducerFencedError(PulsarliteError):
     """Another producer owns the topic, and this one must stop (ProducerFencedException)."""
 
 
+class ProducerBlockedQuotaExceededError(PulsarliteError):
+    """A topic's backlog quota is exceeded (Pulsar's ProducerBlockedQuotaExceededException)."""
+
+
+class ProducerHeldError(ProducerBlockedQuotaExceededError):
+    """A topic's backlog quota is exceeded, and its policy is to wait: there may be room later.
+
+    Pulsar's ProducerBlockedQuotaExceededError.
+    """
+
+
 class InvalidTxnStatusError(PulsarliteError):
     """A transaction was aborted before it could be committed (InvalidTxnStatusException)."""
 

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,32 @@ from pulsar_spark.testing import ManualClock
 from tests.connector.client.clients import (
     all_of,
     numbers,
+    python,
     received,
     shared,
     subscribe,
 )
+
+
+def test_who_waits_sees_at_a_glance_that_another_process_has_sent_or_said_something(
+    tmp_path: Path,
+) -> None:
+    with pulsar.Client(str(tmp_path), broker="embedded") as client:
+        consumer = subscribe(client)
+        while consumer.has_news():
+            assert not consumer.fetch()
+        assert (
+            python(
+                f"""
+from pulsar_spark import pulsar
+with pulsar.Client({str(tmp_path)!r}) as client:
+    client.create_producer("t").send(b"a")
+"""
+            ).stderr
+            == ""
+        )
+        assert consumer.has_news()
+        assert consumer.receive(30_000).data() == b"a"
 
 
 def test_receive_gives_up_in_time(client: pulsar.Client) -> None:
@@ -66,11 +89,11 @@ def test_messages_rejected_one_by_one_share_a_report(client: pulsar.Client) -> N
     consumer = shared(client, negative_ack_redelivery_delay_ms=100)
     messages = all_of(consumer)
     said = client.root.open(COMMANDS)
-    before = said.state.version
+    before = said.state.number
     for message in messages:
         consumer.negative_acknowledge(message)
     said.refresh()
-    assert said.state.version - before <= 2
+    assert said.state.number - before <= 2
     assert len(received(consumer)) == 50
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark import pulsar
+from pulsar_spark.connector.broker import broker_sink, broker_source
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source import micro_batch
 from pulsar_spark.connector.storage.clock import ManualClock
@@ -325,6 +326,41 @@ def test_a_moment_that_is_not_kept_is_an_error_that_says_what_there_is(
         rows(url, "backlog", "topic", as_of="1970-01-01T00:00:01Z")
     with pytest.raises(InvalidOptionError, match="as they are now"):
         rows(url, "producers", "topic", as_of=last)
+
+
+def test_as_of_goes_back_to_the_last_snapshot_but_one_and_as_far_as_retention_says(
+    url: str, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 6)
+    monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
+    monkeypatch.setattr(broker_sink, "COMMANDS_KEPT", 2)
+    consumer = shared(client, negative_ack_redelivery_delay_ms=1000)
+    backlogs: dict[int, list[int]] = {}
+
+    def work(rounds: int) -> None:
+        for _ in range(rounds):
+            publish(client, "a", "b")
+            consumer.acknowledge(all_of(consumer, 100)[-1])
+            quiet(client, consumer)
+            newest = max(rows(url, "batches", "batch"))
+            backlogs[newest] = rows(url, "subscriptions", "msg_backlog")
+
+    work(8)
+    kept = rows(url, "batches", "batch", "is_snapshot")
+    assert kept[0][0] > 0
+    assert kept[0][1]
+    assert sum(snapshot for _, snapshot in kept) in (2, 3)
+    for batch in backlogs.keys() & {batch for batch, _ in kept}:
+        assert rows(url, "subscriptions", "msg_backlog", as_of=batch) == backlogs[batch]
+        (by,) = set(rows(url, "acknowledgements", "acknowledged_by", as_of=batch)) or {"consumer"}
+        assert by == "consumer"
+    system = pulsar_spark.Policies("pulsar/system", service_url=url)
+    system.set(retention_time="7d", retention_size=-1)
+    before = rows(url, "batches", "batch")[0]
+    work(8)
+    assert rows(url, "batches", "batch")[0] == before
+    for batch in (each for each in backlogs if each >= before):
+        assert rows(url, "subscriptions", "msg_backlog", as_of=batch) == backlogs[batch]
 
 
 @pytest.mark.parametrize(
