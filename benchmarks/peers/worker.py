@@ -59,9 +59,7 @@ class Round:
 
     def seconds(self) -> float:
         """How long it takes; all that it made is closed."""
-        threads = [
-            threading.Thread(target=self._consume, args=(each,)) for each in self._consumers
-        ]
+        threads = [threading.Thread(target=self._consume, args=(each,)) for each in self._consumers]
         for thread in threads:
             thread.start()
         begun_s = time.time()
