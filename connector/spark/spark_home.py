@@ -44,12 +44,12 @@ def _home() -> Path | None:
     import pyspark
 
     installed = Path(pyspark.__file__).resolve().parent
-    places = {
-        Path(each).resolve() for each in (*site.getsitepackages(), site.getusersitepackages())
-    }
-    if os.environ.get("PYSPARK_PYTHON") != sys.executable or installed.parent not in places:
+    places = (*site.getsitepackages(), site.getusersitepackages())
+    if installed.parent not in {Path(each).resolve() for each in places}:
         return None
-    if os.name != "posix" or not (installed / "python/lib/pyspark.zip").exists():
+    if os.environ.get("PYSPARK_PYTHON") != sys.executable or os.name != "posix":
+        return None
+    if not (installed / _WITHOUT / "lib/pyspark.zip").exists():
         return None
     about = hashlib.sha256(f"{installed} {pyspark.__version__}".encode()).hexdigest()
     try:

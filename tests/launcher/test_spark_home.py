@@ -31,13 +31,15 @@ def _as_in_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_java_gets_all_of_the_installed_spark_but_the_archive() -> None:
+    homes = []
     for _ in range(2):
         with compiled_pyspark():
-            home = Path(os.environ[SPARK_HOME])
-            assert (home / "bin" / "spark-submit").exists()
-            assert (home / "jars").is_dir()
-            assert not (home / "python").exists()
+            homes.append(Path(os.environ[SPARK_HOME]))
         assert SPARK_HOME not in os.environ
+    home, again = homes
+    assert home == again
+    assert (home / "bin" / "spark-submit").exists()
+    assert (home / "jars").is_dir()
     installed = Path(pyspark.__file__).parent
     assert {each.name for each in home.iterdir()} == {
         each.name for each in installed.iterdir() if each.name != "python"
