@@ -334,7 +334,8 @@ class Client(AbstractContextManager["Client"], Shown):
         self.check_open()
         with translated():
             if self._broker is not None:
-                self._broker.turn(waits=True)
+                while self._broker.turn(waits=True):
+                    pass
             return topic_stats(self.root, TopicName.parse(topic).partitioned_topic)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
@@ -414,19 +415,13 @@ class Client(AbstractContextManager["Client"], Shown):
             batch_policy,
             inclusive=inclusive,
             receipts=receipts,
-            turn=self._turn,
+            broker=self._broker,
             check_open=self.check_open,
             closed=self._forget,
         )
         if listener is not None:
             made.listen(listener)
         return self._kept(made)
-
-    def _turn(self) -> None:
-        """Make the embedded broker work."""
-        broker = self._broker
-        if broker is not None:
-            broker.turn()
 
     def _topics(
         self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode

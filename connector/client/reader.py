@@ -43,6 +43,10 @@ class Reader(Shown):
         """Look for messages; whether there is one now."""
         return self._consumer.fetch()
 
+    def has_news(self) -> bool:
+        """Whether it is time for another `fetch`; cheap, and may err."""
+        return self._consumer.has_news()
+
     def pause_s(self, quiet_s: float) -> float:
         """How long to wait before the next look, when nothing has come for so long."""
         return self._consumer.pause_s(quiet_s)

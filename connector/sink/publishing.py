@@ -18,7 +18,12 @@ from pulsar_spark.connector.system.system_topics import COMMANDS, Record, System
 from pulsar_spark.connector.topic_log.backlog_quota import await_room
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import delete_old
-from pulsar_spark.connector.topic_log.producer_connection import connect, disconnect, told
+from pulsar_spark.connector.topic_log.producer_connection import (
+    connect,
+    disconnect,
+    is_registered,
+    told,
+)
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_commit import Prepare, begin, commit_together
 from pulsar_spark.topic_log.ledger_commit import Commit
@@ -50,7 +55,8 @@ def publish(
     parts = list(_parts(root, written, application, producer, leaves=leaves))
     for part in parts:
         part.await_room(patience_ms)
-    if transaction is None and (producer is None or len(parts) == 1):
+    claims = any(part.producer is not None and part.producer.is_asked for part in parts)
+    if transaction is None and (not claims or len(parts) == 1):
         published = []
         for part in parts:
             with part.connected():
@@ -152,4 +158,5 @@ def _parts(
         ledger = root.open(TopicName.parse(name))
         new = [each for task in tasks for each in task.ledgers]
         deduplicate = any(task.deduplicate for task in tasks)
-        yield _TopicPart(ledger, new, deduplicate, application, producer, leaves)
+        claim = producer if producer and is_registered(ledger, producer) else None
+        yield _TopicPart(ledger, new, deduplicate, application, claim, leaves)

@@ -9,6 +9,7 @@ comes before its topic's word, and that before its namespace's. Follows Pulsar's
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -191,6 +192,14 @@ def policies_now(ledger: ManagedLedger) -> TopicPolicies:
     return hosted_policies(ledger.state.settings, read_policies(ledger.store, namespace))
 
 
+def max_producers(ledger: ManagedLedger) -> int:
+    """How many producers the topic lets in; 0 is no limit. What its namespace said a moment ago."""
+    key = (os.getpid(), ledger.store)
+    watch = _watches.setdefault(key, NamespaceWatch(ledger.store))
+    said = watch.policies(TopicName.parse(ledger.topic).namespace)
+    return hosted_policies(ledger.state.settings, said).max_producers_per_topic
+
+
 def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
     """Whether the topic deduplicates: the sink's option says, else topic, else namespace."""
     return bool(_applied(ledger, topic, "deduplication")[0] if option is None else option)
@@ -232,3 +241,6 @@ def _applied(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:
 def _path(namespace: NamespaceName) -> str:
     folder, _, _ = TopicName(PERSISTENT, namespace, "any").storage_path.rpartition("/")
     return join(folder, POLICIES_FILE)
+
+
+_watches: dict[tuple[int, ObjectStore], NamespaceWatch] = {}
