@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pulsar_spark.connector.command_line.command_line import COMMANDS, parser_of
+from pulsar_spark.options.topic_policies import POLICIES
 
 HEAD: Final = """\
 # The command line
@@ -24,7 +25,11 @@ pulsarlite consume orders -s billing -p Earliest -n 0
 `produce`, `consume` and `read` are those of Pulsar's `pulsar-client`, and `perf` is `pulsar-perf`:
 options, defaults and output are those of version 4.0, which tests compare with
 [recordings](../tests/recorded/pulsar-client-tools.txt) of them. The other commands have the names
-of `pulsar-admin`'s.
+of `pulsar-admin`'s. Those for policies of topics and namespaces are in [policies](policies.md).
+
+When something does not work, `pulsarlite doctor --service-url ...` says what is not well and what
+to do: Python and packages here and in Spark's workers, Java, the state store's provider, what the
+file system or bucket promises, the broker's sign of life, each topic's log and checksums.
 
 ## Which broker serves
 Whoever receives needs a broker; who sends does not. `--broker auto`, the default, uses the one that
@@ -101,9 +106,16 @@ def page() -> str:
     return "".join(
         (
             HEAD, missing, "\n## All commands\n| command | |\n| --- | --- |\n", commands,
-            *(_section(name, parser) for name, parser in parsers()),
+            *(_section(name, parser) for name, parser in parsers() if not _is_policys(name)),
         )
     )  # fmt: skip
+
+
+def _is_policys(name: str) -> bool:
+    """Whether the command is for one policy: docs/policies.md tells of those."""
+    names = [each for policy in POLICIES for each in (policy.name, *policy.also)]
+    verb, _, policy = name.rsplit(" ", maxsplit=1)[-1].partition("-")
+    return verb in ("set", "get", "remove") and policy in names
 
 
 def parsers() -> Iterator[tuple[str, ArgumentParser]]:

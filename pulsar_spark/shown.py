@@ -43,7 +43,7 @@ class Grid:
     rows: Sequence[Sequence[object]]
 
     def __repr__(self) -> str:
-        return f"{len(self.rows)}"
+        return f"[{len(self.rows)}]"
 
     def __str__(self) -> str:
         return _table(self.rows, self.heads)
@@ -54,6 +54,9 @@ class Cells:
     """Characters that stand side by side, such as one for each message."""
 
     text: str
+
+    def __repr__(self) -> str:
+        return repr(self.text)
 
     def __str__(self) -> str:
         return f'<span style="font-family:monospace;white-space:nowrap">{_text(self.text)}</span>'

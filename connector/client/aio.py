@@ -15,7 +15,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from pulsar_spark.connector.client import client as sync_client
 from pulsar_spark.connector.client import consumer as sync_consumer
@@ -27,6 +27,8 @@ from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
 
+LOOKS_EVERY_S: Final = 0.01
+"""How often who awaits a message looks at a glance: a thread that waits would cost more."""
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,14 +116,12 @@ class Producer(Twin[sync_producer.Producer]):
         def done(answer: core.MessageId | Exception) -> None:
             loop.call_soon_threadsafe(self._answer, answered, answer)
 
-        said = {
-            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
-            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
-            "deliver_at": deliver_at, "deliver_after": deliver_after,
-        }  # fmt: skip
         if self.sync.is_full():
             await self.flush()
-        self.sync.send_with(content, said, done)
+        self.sync.enqueue(
+            done, content, properties, partition_key, ordering_key, sequence_id, event_timestamp,
+            deliver_at, deliver_after,
+        )  # fmt: skip
         return await answered
 
     async def add(
@@ -241,9 +241,13 @@ async def _first(
     source: sync_consumer.Consumer | sync_reader.Reader, take: Callable[[], Message | None]
 ) -> Message:
     """The next message. It is taken in the event loop's thread, where nobody can cancel that."""
-    begun_s = asyncio.get_running_loop().time()
+    time = asyncio.get_running_loop().time
+    begun_s = time()
     while True:
         if await asyncio.to_thread(source.fetch) and (message := take()) is not None:
             return message
-        quiet_s = asyncio.get_running_loop().time() - begun_s
-        await asyncio.sleep(source.pause_s(quiet_s))
+        looked_s = time()
+        pause_s = source.pause_s(looked_s - begun_s)
+        await asyncio.sleep(min(LOOKS_EVERY_S, pause_s))
+        while time() - looked_s < pause_s and not source.has_news():  # noqa: ASYNC110
+            await asyncio.sleep(LOOKS_EVERY_S)

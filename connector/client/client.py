@@ -36,6 +36,8 @@ from pulsar_spark.connector.client.client_settings import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
+    check_type,
+    check_type_or_none,
 )
 from pulsar_spark.connector.client.consumer import Consumer, Listener
 from pulsar_spark.connector.client.message import MessageId
@@ -155,6 +157,7 @@ class Client(AbstractContextManager["Client"], Shown):
         _refuse("Messages are not encrypted here", encryption_key, crypto_key_reader)
         if chunking_enabled and batching_enabled:
             raise ValueError("Batching and chunking of messages can't be enabled together.")
+        _check_producer(topic, producer_name, initial_sequence_id, access_mode)
         self.check_open()
         schema = schema or BYTES
         info = schema.schema_info()
@@ -232,15 +235,13 @@ class Client(AbstractContextManager["Client"], Shown):
         """
         _refuse("Messages are not encrypted here", crypto_key_reader)
         self.check_open()
+        _check_consumer(subscription_name, consumer_type, consumer_name, initial_position)
         given = self._given | _texts(
             subscriptionName=subscription_name,
             subscriptionType=_TYPES[consumer_type],
             consumerName=consumer_name,
             subscriptionInitialPosition=initial_position.name,
             receiverQueueSize=max(1, receiver_queue_size),
-            maxTotalReceiverQueueSizeAcrossPartitions=(
-                max_total_receiver_queue_size_across_partitions
-            ),
             ackTimeout=unacked_messages_timeout_ms and f"{unacked_messages_timeout_ms}ms",
             negativeAckRedeliveryDelay=f"{negative_ack_redelivery_delay_ms}ms",
             readCompacted=is_read_compacted,
@@ -248,11 +249,13 @@ class Client(AbstractContextManager["Client"], Shown):
             autoAckOldestChunkedMessageOnQueueFull=auto_ack_oldest_chunked_message_on_queue_full,
             enableRetry=retry_enable,
         )
+        most = max_total_receiver_queue_size_across_partitions
+        given |= _texts(maxTotalReceiverQueueSizeAcrossPartitions=most)
         given |= self._topics(topic, pattern_auto_discovery_period, regex_subscription_mode)
         given |= _dead_letters(dead_letter_policy) | _key_shared(consumer_type, key_shared_policy)
         return self._consumer(
             given | dict(options or {}),
-            topic if isinstance(topic, str) else subscription_name,
+            str(TopicName.parse(topic)) if isinstance(topic, str) else subscription_name,
             schema,
             batch_receive_policy or DEFAULT_BATCH_RECEIVE,
             inclusive=start_message_id_inclusive,
@@ -295,12 +298,16 @@ class Client(AbstractContextManager["Client"], Shown):
             given["startMessageIdInclusive"] = str(start_message_id_inclusive)
         consumer = self._consumer(
             given,
-            topic,
+            str(TopicName.parse(topic)),
             schema,
             DEFAULT_BATCH_RECEIVE,
             inclusive=start_message_id_inclusive,
         )
-        consumer.begins_at(start_message_id)
+        last = consumer.get_last_message_id()
+        if start_message_id_inclusive and MessageId.latest == start_message_id != last:
+            consumer.seek(last)
+        else:
+            consumer.begins_at(start_message_id)
         return Reader(consumer, reader_listener)
 
     def create_table_view(
@@ -321,10 +328,14 @@ class Client(AbstractContextManager["Client"], Shown):
     def topic_stats(self, topic: str) -> TopicStats:
         """What a topic has, and its subscriptions: backlog, cursor, consumers. Shows itself.
 
-        Subscriptions are as of the broker's last step. TopicNotFound if there is no such topic.
+        Subscriptions are as of the broker's last step; an embedded broker makes one now.
+        TopicNotFound if there is no such topic.
         """
         self.check_open()
         with translated():
+            if self._broker is not None:
+                while self._broker.turn(waits=True):
+                    pass
             return topic_stats(self.root, TopicName.parse(topic).partitioned_topic)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
@@ -404,19 +415,13 @@ class Client(AbstractContextManager["Client"], Shown):
             batch_policy,
             inclusive=inclusive,
             receipts=receipts,
-            turn=self._turn,
+            broker=self._broker,
             check_open=self.check_open,
             closed=self._forget,
         )
         if listener is not None:
             made.listen(listener)
         return self._kept(made)
-
-    def _turn(self) -> None:
-        """Make the embedded broker work."""
-        broker = self._broker
-        if broker is not None:
-            broker.turn()
 
     def _topics(
         self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode
@@ -448,6 +453,22 @@ class Client(AbstractContextManager["Client"], Shown):
     def _forget(self, closed: Producer | Consumer) -> None:
         with self._lock, suppress(ValueError):
             self._made.remove(closed)
+
+
+def _check_producer(topic: str, name: str | None, first: int | None, mode: object) -> None:
+    check_type(str, topic=topic)
+    check_type_or_none(str, producer_name=name)
+    check_type_or_none(int, initial_sequence_id=first)
+    check_type(ProducerAccessMode, access_mode=mode)
+    with translated():
+        TopicName.parse(topic)
+
+
+def _check_consumer(subscription: str, kind: object, name: str | None, begin: object) -> None:
+    check_type(str, subscription_name=subscription)
+    check_type(ConsumerType, consumer_type=kind)
+    check_type_or_none(str, consumer_name=name)
+    check_type(InitialPosition, initial_position=begin)
 
 
 def _refuse(text: str, *given: object) -> None:

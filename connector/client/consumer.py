@@ -16,12 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
-from pulsar_spark.connector.client.client_settings import ConsumerBatchReceivePolicy
+from pulsar_spark.connector.client.client_settings import (
+    ConsumerBatchReceivePolicy,
+    check_type_or_none,
+)
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
 from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
+from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.errors import BrokerRefusedError
@@ -56,19 +61,20 @@ class Consumer(Shown):
         *,
         inclusive: bool = False,
         receipts: bool = False,
-        turn: Callable[[], None],
+        broker: SharedBroker | None,
         check_open: Callable[[], None],
         closed: Callable[[Consumer], None],
     ) -> None:
-        """Waits until the broker has let it in. `turn` makes an embedded broker work."""
+        """Waits until the broker has let it in; the embedded one, if there is any."""
         self._engine, self._topic, self._schema = engine, topic, schema
         self._batch_policy, self._inclusive, self._receipts = batch_policy, inclusive, receipts
-        self._turn, self._check_client, self._on_closed = turn, check_open, closed
+        self._broker, self._check_client, self._on_closed = broker, check_open, closed
+        self._watch = FolderWatch(engine.root.store)
         self._clock, self._remote = engine.root.clock, engine.root.store.remote
         self._is_closed = False
         self._is_listening = True
         self._end_listening: Callable[[], None] | None = None
-        self._last: dict[TopicPartition, core.MessageId] = {}
+        self._last: dict[tuple[str, int], core.MessageId | ReceivedMessage] = {}
         """The last message of each partition that was handed out."""
         try:
             self._until(engine.is_connected)
@@ -92,6 +98,7 @@ class Consumer(Shown):
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
+        check_type_or_none(int, timeout_millis=timeout_millis)
         if self._end_listening is not None:
             text = "This consumer has a message_listener, which gets its messages: leave it out."
             raise client_errors.InvalidConfiguration(text)
@@ -101,10 +108,19 @@ class Consumer(Shown):
         """Look for messages; whether there is one now."""
         self._check_open()
         with translated():
-            if self._engine.fetch():
+            if self._engine.is_ready:
                 return True
-            self._turn()
-            return self._engine.fetch()
+            while not self._fetch_first():
+                if not self._turn():
+                    return False
+            return True
+
+    def has_news(self) -> bool:
+        """Whether it is time for another `fetch`; cheap, and may err."""
+        broker = self._broker
+        return (
+            self._is_closed or self._engine.has_news() or (broker is not None and broker.has_news())
+        )
 
     def pause_s(self, quiet_s: float) -> float:
         """How long to wait before the next look, when nothing has come for so long."""
@@ -137,7 +153,7 @@ class Consumer(Shown):
 
     def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
         """Have that look for messages again and again; returns what ends it."""
-        return self._clock.follow(look, name, remote=self._remote)
+        return self._clock.follow(look, name, remote=self._remote, wait=self._rest)
 
     def pause_message_listener(self) -> None:
         """Hand the listener no more messages for now; one may be under way."""
@@ -161,7 +177,7 @@ class Consumer(Shown):
             if self._engine.has_received:
                 return True
             views = self._engine.partitions().items()
-            return any(_has_behind(view, self._last.get(about)) for about, view in views)
+            return any(_has_behind(view, _id(self._last.get(about))) for about, view in views)
 
     # -- acknowledging -------------------------------------------------------------------------
 
@@ -240,11 +256,13 @@ class Consumer(Shown):
     def begins_at(self, messageid: MessageId | int) -> None:
         """It reads on from there: what was handed out before does not count any more."""
         if messageid == MessageId.latest:
-            self._last = {about: each.core for about, each in self._last_messages().items()}
+            for about, each in self._last_messages().items():
+                self._last[about] = each.core
             return
         self._last = {}
         if isinstance(messageid, MessageId) and not self._inclusive:
-            self._last = dict.fromkeys(self._partitions_of(messageid.core), messageid.core)
+            for about in self._partitions_of(messageid.core):
+                self._last[about] = messageid.core
 
     def unsubscribe(self) -> None:
         """Delete the subscription, and close this consumer."""
@@ -301,7 +319,7 @@ class Consumer(Shown):
                 return message
             quiet_s = self._clock.monotonic_s() - begun_s
             left_s = inf if timeout_ms is None else timeout_ms / 1000 - quiet_s
-            if left_s <= 0 or not self._clock.pause(quiet_s, left_s, remote=self._remote):
+            if left_s <= 0 or not self._pause(quiet_s, left_s):
                 raise client_errors.Timeout(f"Pulsar error: TimeOut.{self._clock.pending()}")
 
     def _until(self, is_done: Callable[[], bool]) -> None:
@@ -309,13 +327,14 @@ class Consumer(Shown):
         begun_s, wait_s = self._clock.monotonic_s(), self._engine.options["drainTimeout"] / 1000
         while True:
             with translated():
-                self._turn()
+                while self._turn():
+                    pass
                 self._engine.poll()
             if is_done():
                 return
             quiet_s = self._clock.monotonic_s() - begun_s
             left_s = wait_s - quiet_s
-            if left_s <= 0 or not self._clock.pause(quiet_s, left_s, remote=self._remote):
+            if left_s <= 0 or not self._pause(quiet_s, left_s):
                 url = self._engine.root.service_url
                 raise client_errors.Timeout(
                     f"Pulsar error: TimeOut. The broker of {url} did not answer. Start one "
@@ -323,13 +342,37 @@ class Consumer(Shown):
                     'broker="embedded".'
                 )
 
+    def _fetch_first(self) -> bool:
+        """Look for messages before an embedded broker goes on."""
+        if self._broker is None:
+            return self._engine.fetch()
+        with self._broker.standing_back():
+            return self._engine.fetch()
+
+    def _turn(self) -> bool:
+        """Make an embedded broker work; whether it had something to do."""
+        return self._broker is not None and self._broker.turn()
+
+    def _pause(self, quiet_s: float, most_s: float) -> bool:
+        return self._clock.pause(quiet_s, most_s, remote=self._remote, wait=self._rest)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait so long for news. What can't be taken in yet is no news."""
+        if self.has_news():
+            self._clock.sleep(min(seconds, LEAST_PAUSE_S))
+            return
+        folders = self._engine.log_folders
+        if self._broker is not None:
+            folders += self._broker.log_folders
+        self._watch.wait(folders, seconds, self.has_news)
+
     def _await_receipt(self) -> None:
         if self._receipts:
             self._engine.ask_for_receipt()
             self._until(self._engine.is_answered)
 
     def _handed_out(self, received: ReceivedMessage) -> Message:
-        self._last[received.partition] = received.message_id
+        self._last[received.topic, max(received.place[2], 0)] = received
         return Message(received, self._schema, self)
 
     def id_of(self, received: ReceivedMessage) -> MessageId:
@@ -355,19 +398,23 @@ class Consumer(Shown):
         return schemas.get(received.schema_version)
 
     def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
-        if isinstance(messages, (Message, MessageId)):
+        if isinstance(messages, (Message, MessageId, str, bytes)):
             return [self._received(messages)]
         return [self._received(each) for each in messages]
 
     def _received(self, message: Message | MessageId) -> ReceivedMessage:
         if isinstance(message, Message):
             return message.received
+        if not isinstance(message, MessageId):
+            raise TypeError(f"{message!r} is neither a Message nor a MessageId.")
         topics = {about.topic for about in self._engine.partitions()}
         if message.topic is not None:
             topics &= {TopicName.parse(message.topic).partitioned_topic_name}
         if len(topics) != 1:
             raise ValueError(f"Of which topic is {message}? Give MessageId.deserialize its topic.")
-        return ReceivedMessage(None, message.core, topics.pop(), attempt=WHATEVER_ATTEMPT)
+        held = message.core
+        place = held.ledger_id, held.entry_id, held.partition, held.batch_index
+        return ReceivedMessage(None, place, topics.pop(), attempt=WHATEVER_ATTEMPT)
 
     def _last_messages(self) -> dict[TopicPartition, MessageId]:
         """The last message of each partition that has one."""
@@ -399,7 +446,8 @@ class Consumer(Shown):
         """Hand over what there is; 0 if there was something."""
         handed = 0
         try:
-            while self._is_listening and not self._is_closed and self.fetch():
+            # A look takes a while, in which the listener may have been paused.
+            while self._may_tell() and self.fetch() and self._may_tell():
                 message = self.receive_now()
                 if message is None:
                     break
@@ -411,11 +459,18 @@ class Consumer(Shown):
                 self._end_listening()
         return 0.0 if handed else inf
 
+    def _may_tell(self) -> bool:
+        return self._is_listening and not self._is_closed
+
     def _tell(self, listener: Listener, message: Message) -> None:
         try:
             listener(self, message)
         except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
             _log.exception("The listener of consumer %s failed", self.consumer_name())
+
+
+def _id(last: core.MessageId | ReceivedMessage | None) -> core.MessageId | None:
+    return last.message_id if isinstance(last, ReceivedMessage) else last
 
 
 def _has_behind(view: PartitionView, last: core.MessageId | None) -> bool:

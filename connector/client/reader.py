@@ -1,8 +1,9 @@
 """A reader and a table view of the client: they read a topic from a place of their own choice.
 
 Invariants: a reader is the one consumer of a subscription that nobody else sees and that ends with
-it; a table view's value of a key is that of the key's last message, and a tombstone takes the key
-away. Methods as of Pulsar's Python client 3.13. Follows Pulsar's `ReaderImpl` and `TableViewImpl`.
+it; a table view's value of a key is that of the key's last message, and one without content takes
+the key away. Methods as of Pulsar's Python client 3.13. Follows Pulsar's `ReaderImpl` and
+`TableViewImpl`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class Reader(Shown):
     def fetch(self) -> bool:
         """Look for messages; whether there is one now."""
         return self._consumer.fetch()
+
+    def has_news(self) -> bool:
+        """Whether it is time for another `fetch`; cheap, and may err."""
+        return self._consumer.has_news()
 
     def pause_s(self, quiet_s: float) -> float:
         """How long to wait before the next look, when nothing has come for so long."""
@@ -135,11 +140,14 @@ class TableView(Shown):
 
     def _take(self, message: Message) -> None:
         key = message.partition_key()
+        if not key:
+            return
         with self._lock:
-            if message.has_null_value():
+            value = message.value()
+            if message.data():
+                self._values[key] = value
+            else:
                 self._values.pop(key, None)
-                return
-            value = self._values[key] = message.value()
             for listener in self._listeners:
                 try:
                     listener(key, value)

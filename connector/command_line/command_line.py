@@ -39,6 +39,10 @@ COMMANDS: Final = {
         "pulsar_spark.connector.command_line.perf_command",
         "measure how fast messages are published and consumed",
     ),
+    "doctor": (
+        "pulsar_spark.connector.command_line.doctor_command",
+        "look for what is not well on this machine and with a root",
+    ),
     "standalone": (
         "pulsar_spark.connector.command_line.standalone_command",
         "run the broker, which subscriptions need",
@@ -50,6 +54,10 @@ COMMANDS: Final = {
     "subscriptions": (
         "pulsar_spark.connector.command_line.subscriptions_command",
         "list, create, move and delete subscriptions",
+    ),
+    "topicPolicies": (
+        "pulsar_spark.connector.command_line.topic_policies_command",
+        "what holds for a topic",
     ),
     "namespaces": (
         "pulsar_spark.connector.command_line.namespaces_command",

@@ -51,17 +51,13 @@ def at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def one_of(*choices: Argument, **unsaid: Any) -> Argument:
-    """Arguments of which exactly one has to be given.
-
-    `unsaid` has what stands for «not given» where None is a choice.
-    """
+def one_of(*choices: Argument, required: bool = True) -> Argument:
+    """Arguments of which exactly one has to be given, or, if none is required, at most one."""
 
     def add_to(parser: ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group(required=True)
+        group = parser.add_mutually_exclusive_group(required=required)
         for each in choices:
             each(group)
-        parser.set_defaults(**unsaid)
 
     return add_to
 
@@ -89,6 +85,11 @@ class Command(NamedTuple):
     text: str
     arguments: tuple[Argument, ...]
     done: Done
+    is_listed: bool = True
+
+    @property
+    def summary(self) -> str:
+        return self.text.split(". ", maxsplit=1)[0].rstrip(".")
 
     def add_to(self, parser: ArgumentParser) -> None:
         parser.description = self.text
@@ -104,11 +105,13 @@ class Noun:
         self._description = description
         self._commands: dict[str, Command] = {}
 
-    def command(self, name: str, text: str, *arguments: Argument) -> Callable[[Done], Done]:
-        """Register the function below as `pulsarlite NOUN name`."""
+    def command(
+        self, name: str, text: str, *arguments: Argument, is_listed: bool = True
+    ) -> Callable[[Done], Done]:
+        """Register the function below as `pulsarlite NOUN name`, in the noun's list or not."""
 
         def register(done: Done) -> Done:
-            self._commands[name] = Command(text, arguments, done)
+            self._commands[name] = Command(text, arguments, done, is_listed)
             return done
 
         return register
@@ -118,8 +121,8 @@ class Noun:
         parser.set_defaults(group=parser)
         commands = parser.add_subparsers(title="commands", metavar="COMMAND")
         for name, each in self._commands.items():
-            summary = each.text.split(". ", maxsplit=1)[0].rstrip(".")
-            each.add_to(commands.add_parser(name, help=summary))
+            summary: dict[str, Any] = {"help": each.summary} if each.is_listed else {}
+            each.add_to(commands.add_parser(name, **summary))
 
 
 def _run(done: Done, arguments: Namespace) -> int:

@@ -25,8 +25,8 @@ from pulsar_spark.connector.sink.message_batching import in_entries
 from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE, as_messages, check_rows
-from pulsar_spark.connector.topic_log.namespace_policies import deduplicates
 from pulsar_spark.connector.topic_log.non_persistent import check_publishing
+from pulsar_spark.connector.topic_log.policies import deduplicates
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.options.options import Options

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pulsar_spark.connector.pictures.drawing import ACKNOWLEDGED, HELD, UNREAD, WAITING, strip_text
+from pulsar_spark.connector.notebooks.drawing import ACKNOWLEDGED, HELD, UNREAD, WAITING, strip_text
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
@@ -47,7 +47,7 @@ class ConsumerStats:
     """Its slots, in Key_Shared."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SubscriptionStats(Shown):
     """One subscription of one partition, as of the broker's last step on it."""
 
@@ -62,7 +62,7 @@ class SubscriptionStats(Shown):
     delayed: int
     consumers: tuple[ConsumerStats, ...]
     individually_deleted_messages: str
-    _state: BrokerState = field(repr=False, compare=False)
+    _state: BrokerState = field(compare=False)
 
     @property
     def states(self) -> dict[int, NDArray[np.int8]]:
@@ -98,7 +98,7 @@ class PartitionStats:
     ledgers: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TopicStats(Shown):
     """A topic as of now, with its subscriptions as of their brokers' last steps."""
 

@@ -175,7 +175,8 @@ def _batch(received: list[ReceivedMessage]) -> pa.RecordBatch:
         "value": pa.array([each.value for each in received], pa.binary()),
         "key": pa.array([each.key for each in received], pa.string()),
         "properties": pa.array(
-            [list(each.properties.items()) for each in received], pa.map_(pa.string(), pa.string())
+            [list((each.properties or {}).items()) for each in received],
+            pa.map_(pa.string(), pa.string()),
         ),
         "topic": [each.topic for each in received],
         "ledger_id": [each.ledger_id for each in ids],

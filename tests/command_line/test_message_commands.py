@@ -24,7 +24,9 @@ from pulsar_spark.connector.command_line.received_messages import printable
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.topic_name import TopicName
 from tests.recorded.record_pulsar_client_tools import PAYLOAD
+from tests.waiting import eventually
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 MEMORY = "command-line"
@@ -324,6 +326,27 @@ def test_a_process_that_is_read_no_more_ends_quietly_and_has_loaded_no_spark(roo
         told = process.stderr.read().decode().splitlines()
         assert process.wait() == 0
     assert told == [f"pulsarlite: No broker of {root} runs: this process serves it until it ends."]
+
+
+def test_a_signal_ends_a_producer_that_waits_for_input_and_what_it_read_is_published(
+    root: Path,
+) -> None:
+    command = [sys.executable, "-m", "pulsar_spark", "produce", "t", "-f", "-", "--lines"]
+    arguments = [*command, "--service-url", str(root)]
+    topics = Root(str(root), {})
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        name = TopicName.parse("t")
+        eventually(
+            lambda: (t := topics.open_found(name)) and t.state.partition(0).messages == 2,
+            what="both lines are published",
+        )
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == b"2 messages successfully produced\n"
+        assert process.wait() == 143
 
 
 def turning(broker: EmbeddedBroker) -> Callable[[], None]:

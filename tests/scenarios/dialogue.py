@@ -109,7 +109,7 @@ class Dialogue:
     def do_topic(self, name: str, **options: str) -> list[str]:
         """topic NAME retention-time=.. retention-bytes=.. ttl=.. quota-bytes=.. ..."""
         self.name = name
-        self.open().change_settings({"policies": _policies(options)})
+        self.open().change_settings(lambda known: {**known, "policies": _policies(options)})
         self.host.run()
         return []
 

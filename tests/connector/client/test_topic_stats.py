@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,30 @@ def test_a_topics_partitions_and_subscriptions_are_listed(client: pulsar.Client)
     with pytest.raises(KeyError, match="it has: s"):
         stats.subscription("z")
     assert stats._repr_html_().count("Exclusive") == 2
+
+
+def test_an_embedded_broker_knows_of_all_that_was_sent_before(client: pulsar.Client) -> None:
+    shared(client)
+    published(client, 3)
+    assert client.topic_stats("t").subscription("s").backlog == 3
+
+
+def test_stats_wait_for_an_embedded_broker_that_another_thread_has_at_work(
+    client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(contextlib.nullcontext[None]):
+        """A lock that is another thread's just now."""
+
+        def acquire(self, *, blocking: bool = True) -> bool:
+            return blocking
+
+        def release(self) -> None:
+            pass
+
+    shared(client)
+    published(client, 3)
+    monkeypatch.setattr(client._broker, "_turning", Busy())
+    assert client.topic_stats("t").subscription("s").backlog == 3
 
 
 def test_what_was_acknowledged_and_trimmed_is_no_hole(

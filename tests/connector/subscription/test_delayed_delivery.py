@@ -95,7 +95,9 @@ def test_a_topic_without_delayed_delivery_delays_nothing(
     root: str, clock: ManualClock, loop: EmbeddedBroker
 ) -> None:
     publish(root, ("a", 5_000))
-    ledger_of(root, "t").change_settings({"policies": {"delayed_delivery": False}})
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "policies": {"delayed_delivery": False}}
+    )
     assert delivered(run_of(root), loop) == ["a"]
 
 

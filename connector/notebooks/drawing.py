@@ -7,6 +7,7 @@ a picture shows in any notebook, whatever its settings; same input, same picture
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -46,8 +47,8 @@ MOST_CHARACTERS: Final = 80
 
 UNREAD, HELD, WAITING, ACKNOWLEDGED, GONE = range(5)
 STATES: Final = {
-    UNREAD: ("not delivered yet", "#88889055"),
-    HELD: ("delivered, not acknowledged", COLOURS[1]),
+    UNREAD: ("with nobody yet", "#88889055"),
+    HELD: ("with a consumer", COLOURS[1]),
     WAITING: ("to come again later", COLOURS[4]),
     ACKNOWLEDGED: ("acknowledged", COLOURS[0]),
 }
@@ -117,27 +118,37 @@ def canvas(title: str, width: float = 8.0, height: float = 3.0) -> Iterator[tupl
 
 
 def strip(
-    rows: Cursor | Sequence[tuple[str, Cursor]], title: str = "", *, width: float = 8.0
+    rows: Cursor | Sequence[tuple[str, Cursor]],
+    title: str = "The messages of a subscription",
+    *,
+    width: float = 8.0,
+    a_line: int | None = None,
 ) -> Picture:
     """A cursor as a strip with a cell a message: holes are where it is not acknowledged.
 
-    Several are drawn below each other, each with what was done before: the cursor as it moves.
+    Several are drawn below each other, each with what was done before: the cursor as it moves. A
+    long one goes on below itself after `a_line` messages.
     """
     if isinstance(rows, Sequence):
-        labels, cursors = [each[0] for each in rows], [each[1].states for each in rows]
+        labels, grid = [each[0] for each in rows], _aligned([each[1].states for each in rows])
+    elif a_line is None:
+        labels, grid = [""], _aligned([rows.states])
     else:
-        labels, cursors = [""], [rows.states]
-    grid = _aligned(cursors)
-    height = 0.85 + 0.34 * len(labels)
-    with canvas(title or "The messages of a subscription", width, height) as (picture, axes):
-        gap = 0.14 if grid.shape[1] <= 160 else 0.0
+        (whole,) = _aligned([rows.states], sys.maxsize)
+        grid = np.full((-(-len(whole) // a_line), a_line), GONE, np.int8)
+        grid.flat[: len(whole)] = whole
+        labels = [f"{first + 1:,}" for first in range(0, len(whole), a_line)]
+    thick = 0.34 if len(labels) <= 12 else 0.15
+    with canvas(title, width, 0.85 + thick * len(labels)) as (picture, axes):
+        apart = grid.shape[1] <= 160
+        gap = 0.14 if apart else 0.0
         used = [state for state in STATES if (grid == state).any()]
         for line, states in enumerate(grid):
             for state in used:
-                runs = _runs(states == state, apart=bool(gap))
+                runs = _runs(states == state, apart=apart)
                 bars = [(first + gap / 2, count - gap) for first, count in runs]
                 axes.broken_barh(bars, (line - 0.36, 0.72), facecolors=STATES[state][1])
-        axes.set_yticks(range(len(labels)), labels)
+        axes.set_yticks(range(len(labels)), labels, fontsize=9 if thick > 0.2 else 6)
         axes.set_xlim(0, max(1, grid.shape[1]))
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.tick_params(length=0)
@@ -148,7 +159,7 @@ def strip(
 
 
 def strip_text(states: Mapping[int, NDArray[np.int8]]) -> str:
-    """The same in characters: `█` acknowledged, `▒` delivered, `○` to come again, `·` unread."""
+    """The same in characters: `█` acknowledged, `▒` with a consumer, `○` to come later."""
     (line,) = _aligned([states], MOST_CHARACTERS)
     return "".join(CHARACTERS[state] for state in line.tolist())
 

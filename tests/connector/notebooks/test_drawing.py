@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from pulsar_spark import pictures
-from pulsar_spark.connector.pictures import drawing
+from pulsar_spark.connector.notebooks import drawing
 from pulsar_spark.errors import MissingPackageError
 
 DARK, LIGHT = "#111111", "#ffffff"

@@ -1,1 +1,0 @@
-"""Pictures of cursors, hash rings and times."""
