@@ -41,7 +41,7 @@ class Place:
 
     def received(self) -> list[str]:
         """All that there is, acknowledged."""
-        found = []
+        found: list[str] = []
         while self.broker.until_quiet() or not found:
             while (message := self.consumer.receive()) is not None:
                 self.consumer.acknowledge(message)
