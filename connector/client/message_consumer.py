@@ -316,7 +316,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self.flush()
         with self._lock:
             if not self._client.is_closed:
-                self._run.close(self._offset)
+                self._run.close()
 
     def abandon(self) -> Lease | None:
         """Say nothing any more, as if its process had been killed; the lease that will lapse."""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -25,6 +25,11 @@ from pulsar_spark.protocol.policies import TopicPolicies
 from pulsar_spark.records.stored_record import StoredFormat, readable
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, SchemaCompatibilityStrategy
 from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName, check_user_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pulsar_spark.options.topic_policies import PolicyValues
 
 POLICIES_FILE = "~policies.json"
 """The file beside the namespace's topics, whose folders' names have no `~`."""
@@ -78,7 +83,7 @@ class Policies:
             self._namespace, self._ledger = topic.namespace, root.open(topic)
             self.name = self._ledger.topic
 
-    def set(self, **policies: Any) -> None:
+    def set(self, **policies: Unpack[PolicyValues]) -> None:
         """Say these. InvalidOptionError if a name or a value is wrong: then nothing is changed."""
         self._change(topic_policies.checked(policies))
 
