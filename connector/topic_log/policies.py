@@ -220,8 +220,9 @@ def open_or_create(
             f"has auto_topic_creation off. Create it: pulsarlite topics create {name} --partitions "
             f"4 --service-url {root.service_url}"
         )
-    is_said = options is not None and options.has("numPartitions")
-    partitions = options["numPartitions"] if is_said else counts["auto_topic_partitions"].value
+    partitions = counts["auto_topic_partitions"].value
+    if options is not None and options.has("numPartitions"):
+        partitions = options["numPartitions"]
     return root.open_or_create(topic, partitions, settings)
 
 
