@@ -27,6 +27,10 @@ options, defaults and output are those of version 4.0, which tests compare with
 [recordings](../tests/recorded/pulsar-client-tools.txt) of them. The other commands have the names
 of `pulsar-admin`'s. Those for policies of topics and namespaces are in [policies](policies.md).
 
+When something does not work, `pulsarlite doctor --service-url ...` says what is not well and what
+to do: Python and packages here and in Spark's workers, Java, the state store's provider, what the
+file system or bucket promises, the broker's sign of life, each topic's log and checksums.
+
 ## Which broker serves
 Whoever receives needs a broker; who sends does not. `--broker auto`, the default, uses the one that
 runs (`pulsarlite standalone`, or a process with an embedded one). If none does, the command serves

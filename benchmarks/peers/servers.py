@@ -152,9 +152,9 @@ def _running(
         )
     try:
         deadline_s = time.monotonic() + START_S
-        while not is_ready(text := log.read_text(encoding="utf-8", errors="replace")):
+        while not is_ready(_text(log)):
             if process.poll() is not None or time.monotonic() > deadline_s:
-                last = "\n".join(text.splitlines()[-30:])
+                last = "\n".join(_text(log).splitlines()[-30:])
                 sys.exit(f"{name} did not start. The end of its log:\n{last}")
             time.sleep(POLL_S)
         yield
@@ -165,6 +165,10 @@ def _running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
 
 
 def _answers(url: str) -> bool:

@@ -73,6 +73,9 @@ class BrokerSource:
         self._durable: dict[TopicPartition, tuple[str, ...]] = {}
         self._consumers: dict[TopicPartition, tuple[Lease, ...]] = {}
         self._logs: dict[str, ManagedLedger] = {}
+        self._commands_read = 0
+        self._seen: dict[str, int] = {}
+        """The last commit of each topic at the last look."""
         self._missing: dict[str, float] = {}
         self._leases: dict[str, Lease | None] = {}
         self._watch = LeaseWatch(self._clock)
@@ -100,6 +103,21 @@ class BrokerSource:
         if (end := end or self._look(begun)) is not None:
             self._news_s = self._clock.monotonic_s()
         return end
+
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._commands.log_folders + [each.log_folder for each in list(self._logs.values())]
+
+    def has_news(self) -> bool:
+        """Whether `look` may find that somebody spoke or published; cheap, and may err.
+
+        For any thread.
+        """
+        return self._commands.has_news(self._commands_read) or any(
+            ledger.is_behind(self._seen.get(topic, NO_COMMIT))
+            for topic, ledger in list(self._logs.items())
+        )
 
     def input_of(self, begun: BrokerOffset, ended: BrokerOffset) -> BatchInput:
         """The batch's input. One that restores begins at the offset that `__dispatch` has."""
@@ -272,6 +290,7 @@ class BrokerSource:
                 count = _partitions_seen(stored.record) if about.partition == 0 else None
                 if count is not None:
                     seen[about.topic] = min(count, seen.get(about.topic, count))
+        self._commands_read = stop
         unread_ms = None
         if stop < there:
             unread_ms = next(self._commands.read(stop, stop + 1)).publish_time_ms
@@ -285,7 +304,7 @@ class BrokerSource:
             try:
                 ledger = self._log_of(topic)
                 if ledger is not None:
-                    numbers[topic] = ledger.state.number
+                    numbers[topic] = self._seen[topic] = ledger.state.number
             except Exception as error:  # noqa: BLE001, PERF203 - the other topics go on
                 errors[topic] = described(error)
         return numbers, errors

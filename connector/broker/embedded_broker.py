@@ -96,6 +96,15 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         """Take turns until there is nothing to do; the number of batches."""
         return sum(1 for _ in iter(self.turn, False))
 
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._source.log_folders
+
+    def has_news(self) -> bool:
+        """Whether the next turn may find something new in the logs; cheap, and may err."""
+        return self._source.has_news()
+
     def next_due_ms(self) -> int | None:
         """The instant of the next possible work, if nobody says or publishes anything before."""
         return self._source.rests_until_ms()

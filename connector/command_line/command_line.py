@@ -39,6 +39,10 @@ COMMANDS: Final = {
         "pulsar_spark.connector.command_line.perf_command",
         "measure how fast messages are published and consumed",
     ),
+    "doctor": (
+        "pulsar_spark.connector.command_line.doctor_command",
+        "look for what is not well on this machine and with a root",
+    ),
     "standalone": (
         "pulsar_spark.connector.command_line.standalone_command",
         "run the broker, which subscriptions need",

@@ -106,7 +106,7 @@ class _Sent:
 def _produce(root: Root, arguments: Namespace) -> Iterator[Printed]:
     schema = _schema_of(arguments.value_schema)
     properties = dict(_property(pair) for each in arguments.properties for pair in each.split(","))
-    said = {"properties": properties or None, "key": arguments.key}
+    said = {"properties": properties or None, "partition_key": arguments.key}
     _check(arguments)
     count = 0
     failure: BaseException | None = None
@@ -125,7 +125,7 @@ def _produce(root: Root, arguments: Namespace) -> Iterator[Printed]:
                     limiter.acquire(signals)
                     if producer.is_full():
                         producer.flush()
-                    producer.send_with(body, said, sent.answered)
+                    producer.enqueue(sent.answered, body, **said)
                     sent.check()
                     if arguments.json:
                         yield from sent.ids()

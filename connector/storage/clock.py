@@ -25,6 +25,8 @@ Look = Callable[[], float]
 """Returns 0 after news, else the seconds until something falls due; inf if nothing does."""
 Pending = Callable[[], Iterable[tuple[float, str]]]
 Action = Callable[[], float | None]
+Wait = Callable[[float], None]
+"""Waits so many seconds at most, and less if there is news; where time passes by itself."""
 MOST_LOOKS: Final = 1_000
 """How often a manual clock has all look at one instant, if there is news each time."""
 STANDS_S: Final = 5.0
@@ -48,12 +50,14 @@ class Clock(ABC):
     def sleep(self, seconds: float) -> None:
         """Return when that time has passed."""
 
-    def pause(self, quiet_s: float, most_s: float, *, remote: bool) -> bool:
+    def pause(
+        self, quiet_s: float, most_s: float, *, remote: bool, wait: Wait | None = None
+    ) -> bool:
         """Wait before the next look for news, if there was none for so long; at most `most_s`.
 
         False if no news can come, however long one waits.
         """
-        self.sleep(min(pause_s(quiet_s, remote=remote), most_s))
+        (wait or self.sleep)(min(pause_s(quiet_s, remote=remote), most_s))
         return True
 
     @abstractmethod
@@ -69,8 +73,9 @@ class Clock(ABC):
 
     @abstractmethod
     def follow(
-        self, look: Look, name: str, *, remote: bool, pending: Pending = tuple
-    ) -> Callable[[], None]:
+        self, look: Look, name: str, *,
+        remote: bool, pending: Pending = tuple, wait: Wait | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
         """Look for news again and again, as often as who waits for it; returns what ends that.
 
         As for `repeat`. `pending` says of what will fall due (in how many seconds, what).
@@ -97,40 +102,61 @@ class SystemClock(Clock):
         self, every_s: float, action: Callable[[], None], name: str, *, coalesce: bool = False
     ) -> Callable[[], None]:
         del coalesce  # a thread misses none
-        return _threaded(lambda wait: _repeat(wait, every_s, action, name), name)
+        return _threaded(lambda over: _repeat(over, every_s, action, name), name)
 
     def follow(
-        self, look: Look, name: str, *, remote: bool, pending: Pending = tuple
-    ) -> Callable[[], None]:
+        self, look: Look, name: str, *,
+        remote: bool, pending: Pending = tuple, wait: Wait | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
         del pending
-        return _threaded(lambda wait: _follow(wait, look, name, remote=remote), name)
+        return _threaded(lambda over: _follow(over, look, name, remote=remote), name, wait)
 
 
-def _repeat(
-    wait: Callable[[float], bool], every_s: float, action: Callable[[], None], name: str
-) -> None:
-    while not wait(every_s):
+Over = Callable[[float], bool]
+"""Waits so many seconds, and says whether it is over."""
+
+
+def _repeat(over: Over, every_s: float, action: Callable[[], None], name: str) -> None:
+    while not over(every_s):
         _try(action, name)
 
 
-def _follow(wait: Callable[[float], bool], look: Look, name: str, *, remote: bool) -> None:
+def _follow(over: Over, look: Look, name: str, *, remote: bool) -> None:
     news_s, due_s = time.monotonic(), inf
-    while not wait(min(pause_s(time.monotonic() - news_s, remote=remote), due_s)):
+    while not over(min(pause_s(time.monotonic() - news_s, remote=remote), due_s)):
         due_s = _look(look, name)
         if due_s <= 0:
             news_s, due_s = time.monotonic(), inf
 
 
-def _threaded(run: Callable[[Callable[[float], bool]], None], name: str) -> Callable[[], None]:
-    """Run it in a thread, with what waits and says whether it is over; returns what ends it."""
-    stopped = threading.Event()
+def _threaded(
+    run: Callable[[Over], None], name: str, wait: Wait | None = None
+) -> Callable[[], None]:
+    """Run it in a thread; returns what ends it. Who waits by `wait` may see that later."""
+    stopped, acting = threading.Event(), threading.Lock()
+
+    def waited(seconds: float) -> float:
+        (wait or stopped.wait)(seconds)
+        return seconds
+
+    def over(seconds: float) -> bool:
+        acting.release()
+        if _try(lambda: waited(seconds), name) is None:
+            stopped.wait(seconds)
+        acting.acquire()
+        return stopped.is_set()
+
+    def act() -> None:
+        with acting:
+            run(over)
 
     def stop() -> None:
         stopped.set()
         if thread is not threading.current_thread():
-            thread.join()
+            with acting:  # an action under way has ended
+                pass
 
-    thread = threading.Thread(target=run, args=(stopped.wait,), name=name, daemon=True)
+    thread = threading.Thread(target=act, name=name, daemon=True)
     thread.start()
     return stop
 
@@ -163,8 +189,11 @@ class ManualClock(Clock):
             self._look()
             self._move(self._later(seconds))
 
-    def pause(self, quiet_s: float, most_s: float, *, remote: bool) -> bool:
+    def pause(
+        self, quiet_s: float, most_s: float, *, remote: bool, wait: Wait | None = None
+    ) -> bool:
         """Move on to what happens next; stay if it happens now."""
+        del wait
         if threading.get_ident() != self._owner:
             time.sleep(pause_s(quiet_s, remote=remote))
             return time.monotonic() - self._moved_s < STANDS_S
@@ -189,9 +218,10 @@ class ManualClock(Clock):
         return stop
 
     def follow(
-        self, look: Look, name: str, *, remote: bool, pending: Pending = tuple
-    ) -> Callable[[], None]:
-        del remote  # here nobody asks in vain
+        self, look: Look, name: str, *,
+        remote: bool, pending: Pending = tuple, wait: Wait | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
+        del remote, wait  # here nobody asks in vain
         followed = _Due(inf, name, look, pending=pending)
         self._followed.append(followed)
 

@@ -83,7 +83,7 @@ class ConsumerRun:
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker; the first call makes it."""
         if self._client is None:
-            self._client = SubscriptionClient(self.topics, begun)
+            self._client = SubscriptionClient(self.topics, begun, self._last_reports)
             self._client.subscribe()
         self._client.committed = begun
         return self._client
@@ -102,6 +102,15 @@ class ConsumerRun:
         if news:
             self.news_s = self._clock.monotonic_s()
         return news
+
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self.topics.log_folders + self._connection.log_folders
+
+    def has_news(self) -> bool:
+        """Whether `hear` may find something; cheap, and may err."""
+        return self.topics.has_news() or self._connection.has_news()
 
     @property
     def _connection(self) -> SubscriptionClient:
@@ -197,9 +206,13 @@ class ConsumerRun:
         """Send the reports that say something new; the broker answers to `requests`."""
         self._say(self._news_of(self._reports(begun, planned, requests)))
 
-    def close(self, begun: StreamOffset) -> None:
+    def close(self) -> None:
         """Report and leave: messages that were granted but not delivered go to others at once."""
-        self._connection.close(self._news_of(self._reports(begun, begun)))
+        self._connection.close()
+
+    def _last_reports(self) -> dict[TopicPartition, Report]:
+        committed = self._connection.committed
+        return self._news_of(self._reports(committed, committed))
 
     def _say(self, reports: Mapping[TopicPartition, Report]) -> None:
         if reports:

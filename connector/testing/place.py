@@ -24,8 +24,8 @@ import pyarrow as pa
 from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message, MessageId
-from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.functions import processing
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MEMORY, MemoryStore
 from pulsar_spark.connector.system.lease import RENEWALS
@@ -175,7 +175,8 @@ def _batch(received: list[ReceivedMessage]) -> pa.RecordBatch:
         "value": pa.array([each.value for each in received], pa.binary()),
         "key": pa.array([each.key for each in received], pa.string()),
         "properties": pa.array(
-            [list(each.properties.items()) for each in received], pa.map_(pa.string(), pa.string())
+            [list((each.properties or {}).items()) for each in received],
+            pa.map_(pa.string(), pa.string()),
         ),
         "topic": [each.topic for each in received],
         "ledger_id": [each.ledger_id for each in ids],

@@ -41,7 +41,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.records.stored_record import readable
-from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
+from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER, Application, Commit, log_file
 from pulsar_spark.topic_log.ledger_log import CheckedCommit, TopicState
 from pulsar_spark.topic_log.producer_registry import ProducerClaim
 from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication
@@ -143,6 +143,17 @@ class ManagedLedger:
             before = self.state.number
             self._follow()
             return self.state.number != before
+
+    @property
+    def log_folder(self) -> str:
+        """Where its commits appear."""
+        return join(self.folder, LOG_FOLDER)
+
+    def is_behind(self, number: int) -> bool:
+        """Whether there is a commit behind that number: one look at a local disk, no request."""
+        if self.state.number > number:
+            return True
+        return not self.store.remote and self.store.size(self._path(number + 1)) is not None
 
     def catch_up(self) -> bool:
         """Refresh; False if the topic is not the one it was (deleted, and made again)."""

@@ -9,10 +9,11 @@ comes before its topic's word, and that before its namespace's. Follows Pulsar's
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -24,6 +25,11 @@ from pulsar_spark.protocol.policies import TopicPolicies
 from pulsar_spark.records.stored_record import StoredFormat, readable
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, SchemaCompatibilityStrategy
 from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName, check_user_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pulsar_spark.options.topic_policies import PolicyValues
 
 POLICIES_FILE = "~policies.json"
 """The file beside the namespace's topics, whose folders' names have no `~`."""
@@ -77,7 +83,7 @@ class Policies:
             self._namespace, self._ledger = topic.namespace, root.open(topic)
             self.name = self._ledger.topic
 
-    def set(self, **policies: Any) -> None:
+    def set(self, **policies: Unpack[PolicyValues]) -> None:
         """Say these. InvalidOptionError if a name or a value is wrong: then nothing is changed."""
         self._change(topic_policies.checked(policies))
 
@@ -191,6 +197,14 @@ def policies_now(ledger: ManagedLedger) -> TopicPolicies:
     return hosted_policies(ledger.state.settings, read_policies(ledger.store, namespace))
 
 
+def max_producers(ledger: ManagedLedger) -> int:
+    """How many producers the topic lets in; 0 is no limit. What its namespace said a moment ago."""
+    key = (os.getpid(), ledger.store)
+    watch = _watches.setdefault(key, NamespaceWatch(ledger.store))
+    said = watch.policies(TopicName.parse(ledger.topic).namespace)
+    return hosted_policies(ledger.state.settings, said).max_producers_per_topic
+
+
 def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
     """Whether the topic deduplicates: the sink's option says, else topic, else namespace."""
     return bool(_applied(ledger, topic, "deduplication")[0] if option is None else option)
@@ -232,3 +246,6 @@ def _applied(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:
 def _path(namespace: NamespaceName) -> str:
     folder, _, _ = TopicName(PERSISTENT, namespace, "any").storage_path.rpartition("/")
     return join(folder, POLICIES_FILE)
+
+
+_watches: dict[tuple[int, ObjectStore], NamespaceWatch] = {}

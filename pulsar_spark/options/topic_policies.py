@@ -12,7 +12,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Final, NamedTuple
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypedDict
 
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import policy_units as units
@@ -22,6 +23,41 @@ from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
 
 NESTED: Final = "policies"
 """The setting of a topic that has most of its policies; the others are settings themselves."""
+
+
+Time = float | str | timedelta
+"""Seconds, or a text such as `3d`."""
+Size = int | str
+"""Bytes, or a text such as `10G`."""
+
+
+class PolicyValues(TypedDict, total=False):
+    """What `Policies.set` takes, for those who check types; a test compares with the table."""
+
+    retention_time: Time
+    retention_size: Size
+    message_ttl: Time
+    backlog_quota_limit: Size
+    backlog_quota_limit_time: Time
+    backlog_quota_policy: str
+    max_unacked_messages_per_consumer: int
+    max_unacked_messages_per_subscription: int
+    max_producers: int
+    max_consumers: int
+    max_consumers_per_subscription: int
+    max_subscriptions_per_topic: int
+    delayed_delivery: bool
+    delayed_delivery_tick: Time
+    deduplication: bool
+    schema_compatibility_strategy: str
+    is_allow_auto_update_schema: bool
+    schema_validation_enforced: bool
+    batch_index_acknowledgment: bool
+    dispatcher_max_round_robin_batch_size: int
+    key_shared_consistent_hashing: bool
+    key_shared_look_ahead_per_consumer: int
+    key_shared_look_ahead: int
+    failover_consistent_hashing: bool
 
 
 class Setting(NamedTuple):

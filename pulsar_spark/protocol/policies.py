@@ -139,3 +139,7 @@ class TopicPolicies:
     failover_consistent_hashing: bool = False
     keep_without_subscription: bool = False
     """For a dead-letter topic: it keeps its messages until somebody subscribes durably."""
+
+    @property
+    def has_backlog_quota(self) -> bool:
+        return max(self.backlog_quota_bytes, self.backlog_quota_time_ms) != INFINITE

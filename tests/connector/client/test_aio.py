@@ -63,7 +63,7 @@ def test_who_is_cancelled_loses_no_message() -> None:
 def test_a_refusal_is_raised_where_it_is_awaited() -> None:
     async def work(client: aio.Client) -> None:
         producer = await client.create_producer("t")
-        with pytest.raises(pulsar.InvalidMessage, match="maxMessageSize"):
+        with pytest.raises(pulsar.MessageTooBig, match="maxMessageSize"):
             await producer.send(b"x" * (6 << 20))
         await client.subscribe("t", "s")
         with pytest.raises(pulsar.ConsumerBusy):

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,32 @@ from pulsar_spark.testing import ManualClock
 from tests.connector.client.clients import (
     all_of,
     numbers,
+    python,
     received,
     shared,
     subscribe,
 )
+
+
+def test_who_waits_sees_at_a_glance_that_another_process_has_sent_or_said_something(
+    tmp_path: Path,
+) -> None:
+    with pulsar.Client(str(tmp_path), broker="embedded") as client:
+        consumer = subscribe(client)
+        while consumer.has_news():
+            assert not consumer.fetch()
+        assert (
+            python(
+                f"""
+from pulsar_spark import pulsar
+with pulsar.Client({str(tmp_path)!r}) as client:
+    client.create_producer("t").send(b"a")
+"""
+            ).stderr
+            == ""
+        )
+        assert consumer.has_news()
+        assert consumer.receive(30_000).data() == b"a"
 
 
 def test_receive_gives_up_in_time(client: pulsar.Client) -> None:
@@ -329,7 +352,7 @@ def test_an_id_says_of_which_topic_it_is_where_there_are_several(client: pulsar.
 def test_names_are_as_they_were_given(client: pulsar.Client) -> None:
     consumer = subscribe(client, consumer_name="c")
     assert (consumer.topic(), consumer.subscription_name(), consumer.consumer_name()) == (
-        "t", "s", "c",
+        "persistent://public/default/t", "s", "c",
     )  # fmt: skip
     assert consumer.is_connected()
     producer = client.create_producer("t", "p")

@@ -130,8 +130,8 @@ def test_a_callback_learns_why_a_message_was_refused(client: pulsar.Client) -> N
     producer = client.create_producer("t")
     told: list[Any] = []
     producer.send_async(b"x" * (6 << 20), lambda *each: told.append(each))
-    assert told == [(pulsar.Result.InvalidMessage, None)]
-    with pytest.raises(pulsar.InvalidMessage, match="maxMessageSize is 5242880"):
+    assert told == [(pulsar.Result.MessageTooBig, None)]
+    with pytest.raises(pulsar.MessageTooBig, match="maxMessageSize is 5242880"):
         producer.send(b"x" * (6 << 20))
     with pytest.raises(TypeError, match="bytes"):
         producer.send("text")

@@ -45,6 +45,44 @@ def test_the_machines_clock_repeats_in_a_thread_until_it_is_stopped() -> None:
     end()
 
 
+def test_who_waits_his_own_way_is_not_waited_for_at_the_end_and_looks_no_more() -> None:
+    news, looked, over = threading.Semaphore(0), threading.Event(), threading.Event()
+    late: list[bool] = []
+
+    def wait(_: float) -> None:
+        assert news.acquire(timeout=30)
+
+    def look() -> float:
+        late.append(over.is_set())
+        looked.set()
+        return 0.0
+
+    end = SystemClock().follow(look, "test", remote=False, wait=wait)
+    news.release()
+    assert looked.wait(30)
+    end()  # it waits
+    over.set()
+    news.release()
+    assert not any(late)
+
+
+def test_a_wait_that_fails_is_no_reason_to_look_all_the_time() -> None:
+    looked, waited = threading.Event(), list[float]()
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        raise StorageError("the disk is gone")
+
+    def look() -> float:
+        looked.set()
+        return 0.0
+
+    end = SystemClock().follow(look, "test", remote=False, wait=wait)
+    assert looked.wait(30)
+    end()
+    assert min(waited) > 0
+
+
 def test_a_file_in_memory_is_as_old_as_the_stores_clock_says() -> None:
     clock = ManualClock(7_000)
     store = MemoryStore("memory://t", clock)

@@ -52,7 +52,7 @@ def fresh(root: Path | str, topic: str, clock: Clock | None = None) -> ManagedLe
     store = open_store(str(root))
     if clock is not None:
         store.clock = clock
-    return ManagedLedger.open_anew(store, name.storage_path)
+    return ManagedLedger.open_anew(store, name.storage_path, str(name))
 
 
 def seen(root: Path | str) -> dict[str, list[str]]:
@@ -354,7 +354,6 @@ def test_a_producer_of_an_access_mode_has_its_topics_until_the_decision(
     publish_all(1)
     assert seen(tmp_path) == {"a": ["a1"], "b": ["b1"]}
     other = claim_of(options, "other", "run")
-    assert other is not None
     for topic in TOPICS:
         connect(fresh(tmp_path, topic), other)  # the first has left
 

@@ -12,9 +12,11 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark import pulsar
+from pulsar_spark.connector.broker import broker_sink, broker_source
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source import micro_batch
 from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.views import topic_stats
 from pulsar_spark.connector.views.view_columns import VIEWS
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
 from pulsar_spark.options.options import VIEWS as NAMES
@@ -327,6 +329,41 @@ def test_a_moment_that_is_not_kept_is_an_error_that_says_what_there_is(
         rows(url, "producers", "topic", as_of=last)
 
 
+def test_as_of_goes_back_to_the_last_snapshot_but_one_and_as_far_as_retention_says(
+    url: str, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 6)
+    monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 2)
+    monkeypatch.setattr(broker_sink, "COMMANDS_KEPT", 2)
+    consumer = shared(client, negative_ack_redelivery_delay_ms=1000)
+    backlogs: dict[int, list[int]] = {}
+
+    def work(rounds: int) -> None:
+        for _ in range(rounds):
+            publish(client, "a", "b")
+            consumer.acknowledge(all_of(consumer, 100)[-1])
+            quiet(client, consumer)
+            newest = max(rows(url, "batches", "batch"))
+            backlogs[newest] = rows(url, "subscriptions", "msg_backlog")
+
+    work(8)
+    kept = rows(url, "batches", "batch", "is_snapshot")
+    assert kept[0][0] > 0
+    assert kept[0][1]
+    assert sum(snapshot for _, snapshot in kept) in (2, 3)
+    for batch in backlogs.keys() & {batch for batch, _ in kept}:
+        assert rows(url, "subscriptions", "msg_backlog", as_of=batch) == backlogs[batch]
+        (by,) = set(rows(url, "acknowledgements", "acknowledged_by", as_of=batch)) or {"consumer"}
+        assert by == "consumer"
+    system = pulsar_spark.Policies("pulsar/system", service_url=url)
+    system.set(retention_time="7d", retention_size=-1)
+    before = rows(url, "batches", "batch")[0]
+    work(8)
+    assert rows(url, "batches", "batch")[0] == before
+    for batch in (each for each in backlogs if each >= before):
+        assert rows(url, "subscriptions", "msg_backlog", as_of=batch) == backlogs[batch]
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -367,6 +404,49 @@ def test_producers_are_those_with_sequence_ids_or_an_access_mode(url: str) -> No
     assert rows(url, "producers", "topic", "partition", "producer_name", "last_sequence_id") == [
         (TOPIC, 0, "p", 7)
     ]
+
+
+def test_statistics_have_pulsars_names(url: str, client: pulsar.Client) -> None:
+    consumer = subscribe(
+        client, consumer_type=pulsar.ConsumerType.KeyShared, consumer_name="c",
+        negative_ack_redelivery_delay_ms=60_000,
+    )  # fmt: skip
+    publish(client, "aa", "bb", "cc", "dd", partition_key="k")
+    publish(client, "later", deliver_after=timedelta(hours=1))
+    consumer.acknowledge(all_of(consumer)[1])
+    quiet(client, consumer)
+    publish(client, "unread", topic="other")
+    advance(client, 9000)
+    quiet(client, consumer)
+    one_, other = pulsar_spark.dataset(url, view="stats").to_table().to_pylist()[::-1]
+    assert (one_["topic"], one_["partition"], one_["msgInCounter"]) == (TOPIC, 0, 5)
+    assert one_["storageSize"] == 13
+    assert one_["averageMsgSize"] == pytest.approx(2.6)
+    assert one_["oldestBacklogMessageSubscriptionName"] == "s"
+    assert one_["oldestBacklogMessageAgeSeconds"] >= 9
+    assert one_["deduplicationStatus"] == "Disabled"
+    ((name, said),) = one_["subscriptions"]
+    assert (name, said["type"], said["keySharedMode"]) == ("s", "Key_Shared", "AUTO_SPLIT")
+    assert (said["msgBacklog"], said["msgDelayed"], said["msgBacklogNoDelayed"]) == (4, 1, 3)
+    assert (said["unackedMessages"], said["backlogSize"]) == (3, 11)
+    assert said["nonContiguousDeletedMessagesRanges"] == 1
+    (held,) = said["consumers"]
+    assert (held["consumerName"], held["unackedMessages"]) == ("c", 3)
+    assert held["keyHashRanges"]
+    assert rows(url, "consumers", "key_hash_ranges") == [held["keyHashRanges"]]
+    assert other["subscriptions"] == []
+    assert other["earliestMsgPublishTimeInBacklogs"] is None
+    batch = max(rows(url, "batches", "batch"))
+    assert rows(url, "stats", "msgInCounter", topic="t", as_of=batch) == [None]
+    assert rows(url, "stats", "storageSize", topic="t", as_of=batch) == [13]
+
+
+def test_no_field_of_statistics_is_named_twice_or_without_a_reason() -> None:
+    tables = (topic_stats.TOPIC, topic_stats.SUBSCRIPTION, topic_stats.CONSUMER)
+    for fields in (*tables, topic_stats.PUBLISHER):
+        names = [each.name for each in fields]
+        assert len(set(names)) == len(names)
+        assert all(each.meaning for each in fields)
 
 
 def test_ledgers_are_ranges_of_rows_of_files(url: str) -> None:
