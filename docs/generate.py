@@ -9,12 +9,14 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
 from docs import command_line_page
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
+from pulsar_spark.connector.views import topic_stats
 from pulsar_spark.connector.views.view_columns import VIEWS, View
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import markdown_table
@@ -123,6 +125,12 @@ begins with `pulsar_spark.errors.`, near the end of the text.
 """
 
 VIEWS_BEGIN = MADE
+STATS = {
+    "": topic_stats.TOPIC,
+    "subscriptions": topic_stats.SUBSCRIPTION,
+    "consumers": topic_stats.CONSUMER,
+    "publishers": topic_stats.PUBLISHER,
+}
 VIEWS_END = "<!-- /views -->"
 
 
@@ -164,7 +172,8 @@ def policies_page() -> str:
     rows, flags = [], []
     for policy in POLICIES:
         for number, each in enumerate(policy.settings):
-            name = f"`{policy.name}`" if not number else ""
+            only = " (namespaces only)" if policy.is_namespaces else ""
+            name = f"`{policy.name}`{only}" if not number else ""
             default = each.unit.text(each.default)
             option = f" Option: `{each.option}`." if each.option else ""
             rows.append(
@@ -190,13 +199,35 @@ def views_page() -> str:
 
 def _view(view: View) -> str:
     rows = "".join(
-        f"| `{each.name}` | {from_arrow_type(each.type).simpleString()} | {each.meaning} |\n"
-        for each in view.own
+        f"| `{each.name}` | {_type_text(each.type)} | {each.meaning} |\n" for each in view.own
     )
     kind = "The columns of a message, and" if rows else "The columns of a message."
     kind = f"{kind}\n\n" if view.of_messages else ""
     table = f"| column | type | what it is |\n| --- | --- | --- |\n{rows}\n" if rows else ""
-    return f"### `{view.name}`\n{view.meaning}\n\n{kind}{table}"
+    more = "".join(map(_stats, STATS)) if view.name == "stats" else ""
+    return f"### `{view.name}`\n{view.meaning}\n\n{kind}{table}{more}"
+
+
+def _stats(what: str) -> str:
+    """Fields of a struct in the view `stats`, and those of Pulsar's that are not there."""
+    fields = STATS[what]
+    there = "".join(
+        f"| `{each.name}` | {_type_text(each.type)} | {each.meaning} |\n"
+        for each in fields
+        if each.type is not None and what
+    )
+    table = f"Of `{what}`:\n\n| field | type | what it is |\n| --- | --- | --- |\n{there}\n"
+    why: dict[str, list[str]] = {}
+    for each in fields:
+        if each.type is None:
+            why.setdefault(each.meaning, []).append(f"`{each.name}`")
+    missing = "".join(f"- {', '.join(names)}: {reason}.\n" for reason, names in why.items())
+    return f"{table if what else ''}Of Pulsar's these are missing:\n\n{missing}\n"
+
+
+def _type_text(kind: pa.DataType) -> str:
+    spark = from_arrow_type(kind)
+    return spark.typeName() if "struct" in spark.simpleString() else spark.simpleString()
 
 
 def all_errors() -> Iterator[type[PulsarliteError]]:

@@ -19,7 +19,7 @@ from pulsar_spark.version import __version__
 if TYPE_CHECKING:
     from pulsar_spark.connector.broker.broker_query import standalone
     from pulsar_spark.connector.client.client import Client
-    from pulsar_spark.connector.data_source import register
+    from pulsar_spark.connector.data_source import register, stats
     from pulsar_spark.connector.functions.acknowledging import (
         acknowledge,
         acknowledge_cumulative,
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
     "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
-    "process",
-    "reconsume_later", "register", "session", "standalone", "transaction",
+    "process", "reconsume_later", "register", "session", "standalone", "stats", "transaction",
 ]  # fmt: skip
 
 _HOME_OF = {
@@ -58,6 +57,7 @@ _HOME_OF = {
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker.broker_query",
+    "stats": "pulsar_spark.connector.data_source",
     "transaction": "pulsar_spark.connector.functions.batch_transaction",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""

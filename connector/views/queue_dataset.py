@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.connector.views.queue_view import QueueView, ViewTask, read
+from pulsar_spark.connector.views.queue_view import QueueView, ViewTask, read, view_options
 from pulsar_spark.options.options import Scope
 
 
@@ -111,14 +111,7 @@ def dataset(
     object store. InvalidOptionError or TopicNotFoundError if there is no such view, moment or
     topic.
     """
-    moment = as_of.isoformat() if isinstance(as_of, dt.datetime) else as_of
-    given = {
-        "serviceUrl": service_url, "view": view, "topic": topic, "topicsPattern": topics_pattern,
-        "topics": None if topics is None else ",".join(topics),
-        "asOf": None if moment is None else str(moment),
-    }  # fmt: skip
-    texts = {name: text for name, text in given.items() if text is not None}
-    texts |= {f"storage.{name}": text for name, text in (storage or {}).items()}
+    texts = view_options(view, service_url, topic, topics, topics_pattern, as_of, storage)
     options = options_of(texts, Scope.BATCH_READ)
     made = QueueView(options, Root.of(options))
     return QueueDataset(made, made.tasks())

@@ -11,7 +11,8 @@ ledger was trimmed keeps its row, without what lay in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -31,7 +32,7 @@ from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.system.lease import Lease, leases, read_lease
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.views import state_rows
+from pulsar_spark.connector.views import state_rows, topic_stats
 from pulsar_spark.connector.views.acknowledgements import acknowledgements
 from pulsar_spark.connector.views.dead_letters import NEEDED, letters_of, may_have_letters
 from pulsar_spark.connector.views.dispatch_history import DispatchHistory
@@ -67,6 +68,26 @@ class ViewTask:
     groups: pa.RecordBatch | None = None
     trimmed: bool = False
     topics: frozenset[str] | None = None
+
+
+def view_options(
+    view: str,
+    service_url: str | None,
+    topic: str | None,
+    topics: Iterable[str] | None,
+    topics_pattern: str | None,
+    as_of: str | int | dt.datetime | None,
+    storage: Mapping[str, str] | None,
+) -> dict[str, str]:
+    """The options that name a view, from what a function of Python is given."""
+    moment = as_of.isoformat() if isinstance(as_of, dt.datetime) else as_of
+    given = {
+        "serviceUrl": service_url, "view": view, "topic": topic, "topicsPattern": topics_pattern,
+        "topics": None if topics is None else ",".join(topics),
+        "asOf": None if moment is None else str(moment),
+    }  # fmt: skip
+    texts = {name: text for name, text in given.items() if text is not None}
+    return texts | {f"storage.{name}": text for name, text in (storage or {}).items()}
 
 
 class QueueView:
@@ -175,10 +196,19 @@ class _Plan:
         elif view == "ledgers":
             for about in self._partitions:
                 yield from state_rows.ledgers(about, self._published(about)[0])
+        elif view == "stats":
+            yield from map(self._stats, self._partitions)
         else:
             newest = self._batch.number if self._batch else -1
             known = (each for each in self._history.batches if each.number <= newest)
             yield from state_rows.batches(known)
+
+    def _stats(self, about: TopicPartition) -> state_rows.Row:
+        ledgers, state = self._published(about)[0], self._states.get(about)
+        if self._options["asOf"] is not None and self._batch is not None:
+            return topic_stats.topic_row(about, ledgers, state, self._batch.offset.now_ms)
+        row = topic_stats.topic_row(about, ledgers, state, self._root.clock.wall_ms())
+        return row | topic_stats.log_row(self._topics.view(about).ledger, about.partition)
 
     # -- messages ----------------------------------------------------------------------------
 

@@ -70,11 +70,13 @@ def cursors(state: BrokerState, held: Subscription, _ends: LeaseEnds) -> Iterato
 
 def consumers(state: BrokerState, held: Subscription, ends: LeaseEnds) -> Iterator[Row]:
     rest = unread(state, held)
+    slots = {} if held.selector is None else held.selector.ranges_of_all()
     for each in held.consumers.values():
         delivered = each.delivered.intersection(rest).count(state.ledgers)
         yield _consumer(each, ends(Lease(held.name, each.name, each.incarnation))) | {
             "unacked_messages": held.unacked_messages_of(each, state.ledgers),
             "delivered_messages": delivered if each.says_delivered else None,
+            "key_hash_ranges": [f"{low}-{high}" for low, high in slots.get(each.name, ())],
         }
 
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS
+from pulsar_spark.connector.views.topic_stats import TOPIC
 from pulsar_spark.errors import InvalidOptionError
 
 TEXT: Final = pa.string()
@@ -229,6 +230,8 @@ _OF_STATES: Final = (
             ViewColumn("available_permits", LONG, "how many messages it may hold at most"),
             ViewColumn("blocked_consumer_on_unacked_msgs", FLAG, "whether it is granted nothing "
                        "until it holds half of what it may"),
+            ViewColumn("key_hash_ranges", pa.list_(TEXT), "its slots in Key_Shared, both ends "
+                       "included, as `0-32767`"),
             ViewColumn("ack_timeout_ms", LONG, "milliseconds; 0 for none"),
             ViewColumn("negative_ack_redelivery_delay_ms", LONG, "milliseconds"),
             ViewColumn("max_redeliver_count", INT, "null without a dead letter topic"),
@@ -270,6 +273,13 @@ _OF_STATES: Final = (
             ViewColumn("file", TEXT, "the data file, below the topic's folder"),
             ViewColumn("first_row", LONG, "its first row in that file"),
         ),
+    ),
+    View(
+        "stats",
+        "A row a topic partition: Pulsar's `topics stats`, by its names and nested as it is. "
+        "`pulsar_spark.stats(spark, ...)` reads it.",
+        False,
+        (*_PLACE, *(ViewColumn(*each) for each in TOPIC if each.type is not None)),
     ),
     View(
         "batches",

@@ -32,7 +32,7 @@ SERVICE_URL_VARIABLE: Final = "PULSARLITE_SERVICE_URL"
 
 VIEWS: Final = (
     "messages", "backlog", "unacknowledged", "delayed", "dead-letters", "acknowledgements",
-    "subscriptions", "cursors", "consumers", "producers", "ledgers", "batches",
+    "subscriptions", "cursors", "consumers", "producers", "ledgers", "stats", "batches",
 )  # fmt: skip
 """The states of a queue that can be read as tables: docs/views.md."""
 

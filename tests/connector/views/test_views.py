@@ -16,6 +16,7 @@ from pulsar_spark.connector.broker import broker_sink, broker_source
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.source import micro_batch
 from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.views import topic_stats
 from pulsar_spark.connector.views.view_columns import VIEWS
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
 from pulsar_spark.options.options import VIEWS as NAMES
@@ -403,6 +404,49 @@ def test_producers_are_those_with_sequence_ids_or_an_access_mode(url: str) -> No
     assert rows(url, "producers", "topic", "partition", "producer_name", "last_sequence_id") == [
         (TOPIC, 0, "p", 7)
     ]
+
+
+def test_statistics_have_pulsars_names(url: str, client: pulsar.Client) -> None:
+    consumer = subscribe(
+        client, consumer_type=pulsar.ConsumerType.KeyShared, consumer_name="c",
+        negative_ack_redelivery_delay_ms=60_000,
+    )  # fmt: skip
+    publish(client, "aa", "bb", "cc", "dd", partition_key="k")
+    publish(client, "later", deliver_after=timedelta(hours=1))
+    consumer.acknowledge(all_of(consumer)[1])
+    quiet(client, consumer)
+    publish(client, "unread", topic="other")
+    advance(client, 9000)
+    quiet(client, consumer)
+    one_, other = pulsar_spark.dataset(url, view="stats").to_table().to_pylist()[::-1]
+    assert (one_["topic"], one_["partition"], one_["msgInCounter"]) == (TOPIC, 0, 5)
+    assert one_["storageSize"] == 13
+    assert one_["averageMsgSize"] == pytest.approx(2.6)
+    assert one_["oldestBacklogMessageSubscriptionName"] == "s"
+    assert one_["oldestBacklogMessageAgeSeconds"] >= 9
+    assert one_["deduplicationStatus"] == "Disabled"
+    ((name, said),) = one_["subscriptions"]
+    assert (name, said["type"], said["keySharedMode"]) == ("s", "Key_Shared", "AUTO_SPLIT")
+    assert (said["msgBacklog"], said["msgDelayed"], said["msgBacklogNoDelayed"]) == (4, 1, 3)
+    assert (said["unackedMessages"], said["backlogSize"]) == (3, 11)
+    assert said["nonContiguousDeletedMessagesRanges"] == 1
+    (held,) = said["consumers"]
+    assert (held["consumerName"], held["unackedMessages"]) == ("c", 3)
+    assert held["keyHashRanges"]
+    assert rows(url, "consumers", "key_hash_ranges") == [held["keyHashRanges"]]
+    assert other["subscriptions"] == []
+    assert other["earliestMsgPublishTimeInBacklogs"] is None
+    batch = max(rows(url, "batches", "batch"))
+    assert rows(url, "stats", "msgInCounter", topic="t", as_of=batch) == [None]
+    assert rows(url, "stats", "storageSize", topic="t", as_of=batch) == [13]
+
+
+def test_no_field_of_statistics_is_named_twice_or_without_a_reason() -> None:
+    tables = (topic_stats.TOPIC, topic_stats.SUBSCRIPTION, topic_stats.CONSUMER)
+    for fields in (*tables, topic_stats.PUBLISHER):
+        names = [each.name for each in fields]
+        assert len(set(names)) == len(names)
+        assert all(each.meaning for each in fields)
 
 
 def test_ledgers_are_ranges_of_rows_of_files(url: str) -> None:

@@ -5,11 +5,13 @@ The rows are those of `test_views`; here they come through Spark's tasks.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql.functions import struct, to_json
 
 import pulsar_spark
 from pulsar_spark import pulsar
@@ -96,6 +98,17 @@ def test_spark_and_a_dataset_have_the_same_rows(spark: SparkSession, queue: Path
         table = pulsar_spark.dataset(str(queue), view=name).to_table(frame.columns)
         assert table.num_rows > 0, name
         assert frame.toArrow().cast(table.schema).to_pylist() == table.to_pylist(), name
+
+
+def test_statistics_are_a_dataframe_and_json(spark: SparkSession, queue: Path) -> None:
+    frame = pulsar_spark.stats(spark, str(queue), "t")
+    (told,) = frame.select(
+        "msgInCounter", "subscriptions.s.msgBacklog", "subscriptions.s.consumers.consumerName"
+    ).collect()
+    assert told == (6, 4, ["dies"])
+    (text,) = frame.select(to_json(struct("*"))).first() or ("",)
+    said = json.loads(text)
+    assert said["subscriptions"]["s"]["consumers"][0]["unackedMessages"] == 4
 
 
 def test_sql_makes_views_without_python(spark: SparkSession, queue: Path) -> None:
