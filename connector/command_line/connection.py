@@ -25,6 +25,8 @@ from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
 
+ANSWERED_WITHIN_S: Final = 120
+"""A broker that shows life may have begun just now, and Spark's first micro-batch is slow."""
 BURST_S: Final = 1.0
 """What a rate left unused for so long may be made up for."""
 LEAST_SLEEP_S: Final = 0.001
@@ -102,7 +104,12 @@ def connected(root: Root, signals: Signals, broker: str | None = None) -> Iterat
 
 def _client(root: Root, broker: str | None) -> Client:
     def made(broker: Literal["embedded"] | None) -> Client:
-        return Client(root.service_url, storage=root.storage, broker=broker)
+        return Client(
+            root.service_url,
+            operation_timeout_seconds=ANSWERED_WITHIN_S,
+            storage=root.storage,
+            broker=broker,
+        )
 
     if broker is None or root.service_url.startswith(MEMORY):
         return made(None)

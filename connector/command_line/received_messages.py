@@ -31,7 +31,7 @@ from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
-BOUNDARY: Final = "----- got message -----"
+BOUNDARY: Final = b"----- got message -----"
 TOLD_EVERY: Final = 1000
 """Messages, where their content is hidden."""
 RECEIVER_QUEUE_SIZE: Final = 1000
@@ -155,14 +155,16 @@ class Received:
         if self._arguments.json:
             yield json.dumps(_as_json(message), ensure_ascii=False)
             return
-        yield BOUNDARY
-        yield _line(message, hex_dump=self._arguments.hex, all_of_it=self._arguments.print_metadata)
+        line = _line(
+            message, hex_dump=self._arguments.hex, all_of_it=self._arguments.print_metadata
+        )
+        yield b"\n".join((BOUNDARY, line))
 
 
 # -- one message -------------------------------------------------------------------------------
 
 
-def _line(message: Message, *, hex_dump: bool, all_of_it: bool) -> Printed:
+def _line(message: Message, *, hex_dump: bool, all_of_it: bool) -> bytes:
     pairs = ", ".join(f"{name}={value}" for name, value in message.properties().items())
     key = message.received.key
     text = (
@@ -177,7 +179,7 @@ def _line(message: Message, *, hex_dump: bool, all_of_it: bool) -> Printed:
     if all_of_it:
         more = "".join(f", {name}:{each}" for name, each in _metadata(message).items())
     line = text.encode(errors="surrogateescape") + content + more.encode(errors="surrogateescape")
-    return printable(line) if sys.stdout.isatty() else line
+    return printable(line).encode() if sys.stdout.isatty() else line
 
 
 def _metadata(message: Message) -> dict[str, Any]:
