@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.schema.schema_registration import (
     SinkSchema,
     check_validation,
@@ -30,6 +29,7 @@ from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.sink.outgoing_messages import as_messages
 from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.topic_log.backlog_quota import await_room
 from pulsar_spark.connector.topic_log.producer_connection import (
     claim_of,
