@@ -1,7 +1,7 @@
 """What commands that send and receive have in common: a client and its broker, a rate, an end.
 
-Invariants: neither Spark nor Java; who receives is served by the broker that runs, or by this
-process if none does and nobody said otherwise. Ctrl-C and SIGTERM are raised as `Stopped` where
+Invariants: neither Spark nor Java; a consumer is served by the broker that runs, or by this process
+if none does and nobody said otherwise. Ctrl-C and SIGTERM are raised as `Stopped` where
 a command says that it waits, and only noted elsewhere, so that nothing is broken off half done; a
 second one is raised wherever it comes.
 """
@@ -88,7 +88,7 @@ class Signals(AbstractContextManager["Signals"]):
 
 @contextmanager
 def connected(root: Root, signals: Signals, broker: str | None = None) -> Iterator[Client]:
-    """A client of that root, closed at the end; with `broker`, as BROKER has it, it may receive.
+    """A client of that root, closed at the end; with `broker`, as BROKER has it, it may subscribe.
 
     BrokerAbsentError if one has to run and none does; ServiceUnitNotReady if another process
     serves the root that this one was to serve.

@@ -12,7 +12,7 @@ import json
 import struct
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -91,7 +91,6 @@ class Received:
     def shown(
         self,
         source: Consumer | Reader,
-        take: Callable[[], Message | None],
         signals: Signals,
         *,
         until_ms: int = MOST_COUNT,
@@ -101,7 +100,7 @@ class Received:
         wanted: int = self._arguments.num_messages
         while not wanted or self.count < wanted:
             limiter.acquire(signals)
-            message = self._next(source, take, signals)
+            message = self._next(source, signals)
             if message.publish_timestamp() > until_ms:
                 return
             if not self._arguments.hide_content:
@@ -127,16 +126,14 @@ class Received:
         if failure is not None:
             raise failure
 
-    def _next(
-        self, source: Consumer | Reader, take: Callable[[], Message | None], signals: Signals
-    ) -> Message:
+    def _next(self, source: Consumer | Reader, signals: Signals) -> Message:
         clock = self._root.clock
         begun_s = looked_s = clock.monotonic_s()
         while True:
-            if source.fetch() and (message := take()) is not None:
+            if source.fetch() and (message := source.receive_now()) is not None:
                 return message
             now_s = clock.monotonic_s()
-            if now_s - looked_s > DEAD_AFTER_MS / 1000:
+            if isinstance(source, Consumer) and now_s - looked_s > DEAD_AFTER_MS / 1000:
                 looked_s = now_s
                 self._look_for_broker()
             with signals.waiting():
