@@ -56,6 +56,7 @@ from pulsar_spark.connector.client.transaction import Transaction
 from pulsar_spark.connector.schema.schema_registration import SinkSchema
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
+from pulsar_spark.connector.topic_log.policies import open_or_create
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.schema.schema_info import SchemaType
 from pulsar_spark.shown import Shown
@@ -342,7 +343,7 @@ class Client(AbstractContextManager["Client"], Shown):
         self.check_open()
         with translated():
             name = TopicName.parse(topic)
-            count = self.root.open_or_create(name, 1, KEPT).state.partitions
+            count = open_or_create(self.root, name, None, KEPT).state.partitions
         return [str(name)] if count == 1 else [str(name.partition(each)) for each in range(count)]
 
     # -- its end -------------------------------------------------------------------------------
@@ -442,7 +443,7 @@ class Client(AbstractContextManager["Client"], Shown):
             )
         with translated():
             for name in names:
-                self.root.open_or_create(TopicName.parse(name).partitioned_topic, 1, KEPT)
+                open_or_create(self.root, TopicName.parse(name).partitioned_topic, None, KEPT)
         return {"topic": names[0]} if len(names) == 1 else {"topics": ",".join(names)}
 
     def _kept(self, made: Made) -> Made:
