@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture mutants models benchmark docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture mutants models benchmark notebooks docs wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ models: ## Check the models of docs/models within their large bounds
 
 benchmark: ## Measure source and sink against Spark's own Parquet
 	./run python -m benchmarks
+
+notebooks: ## Run the notebooks and store their outputs: make notebooks NAMES="01 04"
+	./run python -m tests.notebooks $(NAMES)
 
 docs: ## Write the docs that are made from the code
 	./run python -m docs.generate

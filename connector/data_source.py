@@ -7,7 +7,8 @@ Follows Spark's `KafkaSourceProvider`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -25,7 +26,7 @@ from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from pulsar_spark.connector.sink.stream_writer import (
         PulsarliteStreamWriter,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     )
     from pulsar_spark.connector.source.stream_reader import PulsarliteReader, PulsarliteStreamReader
     from pulsar_spark.connector.subscription.subscription_reader import SubscriptionStreamReader
+    from pulsar_spark.connector.views.view_reader import ViewReader
 
 
 class PulsarliteDataSource(DataSource):
@@ -56,6 +58,10 @@ class PulsarliteDataSource(DataSource):
     def schema(self) -> StructType:
         """That of a source without a user schema. TopicNotFoundError if a topic is not there."""
         self.parsed.check_scope(Scope.READ)
+        if self.parsed["view"]:
+            from pulsar_spark.connector.views.view_reader import view_schema
+
+            return view_schema(self.parsed, self.root)
         topics = SubscribedTopics(self.parsed, self.root)
         topics.refresh()
         for position in (start_position(self.parsed, default="latest"), end_position(self.parsed)):
@@ -68,10 +74,13 @@ class PulsarliteDataSource(DataSource):
             schema_errors=typed and self.parsed["onSchemaMismatch"] == "null",
         )
 
-    def reader(self, schema: StructType) -> PulsarliteReader:
+    def reader(self, schema: StructType) -> PulsarliteReader | ViewReader:
         from pulsar_spark.connector.source.stream_reader import PulsarliteReader
+        from pulsar_spark.connector.views.view_reader import ViewReader
 
         self.parsed.check_scope(Scope.BATCH_READ)
+        if self.parsed["view"]:
+            return ViewReader(self.parsed, self.root, schema)
         return PulsarliteReader(self.parsed, self.root, schema)
 
     def streamReader(self, schema: StructType) -> PulsarliteStreamReader | SubscriptionStreamReader:  # noqa: N802
@@ -120,3 +129,24 @@ def register(spark: SparkSession) -> None:
     except PySparkException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def stats(
+    spark: SparkSession,
+    service_url: str | None = None,
+    topic: str | None = None,
+    *,
+    topics: Iterable[str] | None = None,
+    topics_pattern: str | None = None,
+    as_of: str | int | dt.datetime | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Statistics by the names that Pulsar's `topics stats` has for them: a row a topic partition.
+
+    The view `stats` of docs/views.md, with the arguments of `pulsar_spark.dataset`.
+    """
+    from pulsar_spark.connector.views.queue_view import view_options
+
+    register(spark)
+    given = view_options("stats", service_url, topic, topics, topics_pattern, as_of, storage)
+    return spark.read.format("pulsarlite").options(**given).load()

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pulsar_spark.connector.spark.java_home import ensure_java
+from pulsar_spark.connector.spark.spark_home import compiled_pyspark
 from pulsar_spark.errors import InvalidOptionError, ShellNotFoundError
 
 if TYPE_CHECKING:
@@ -46,8 +48,10 @@ LOCAL: dict[str, str] = {
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"
     ),
+    # Workers are forked from a process that has loaded what they need (decision 0124).
+    "spark.python.daemon.module": "pulsar_spark.connector.worker_daemon",
 }
-"""With a local master, whose checkpoints mostly lie on a local disk."""
+"""With a local master: checkpoints mostly lie on a local disk, workers run the driver's Python."""
 
 
 def session(
@@ -79,7 +83,8 @@ def session(
         chosen = configuration(settings, message_bytes=message_bytes, master=master)
         for name, value in chosen.items():
             builder = builder.config(name, value)
-        spark = builder.getOrCreate()
+        with compiled_pyspark() if _is_local(master) else nullcontext():
+            spark = builder.getOrCreate()
     register(spark)
     return spark
 
@@ -88,7 +93,7 @@ def configuration(
     settings: dict[str, object], *, message_bytes: int | None = None, master: str = "local[*]"
 ) -> dict[str, str]:
     """Spark's settings: the defaults, overridden by `settings`."""
-    merged: dict[str, object] = {**DEFAULTS, **(LOCAL if master.startswith("local") else {})}
+    merged: dict[str, object] = {**DEFAULTS, **(LOCAL if _is_local(master) else {})}
     if message_bytes is not None:
         if message_bytes < 1:
             raise InvalidOptionError(f"message_bytes is {message_bytes}: it has to be 1 or more.")
@@ -103,6 +108,10 @@ def configuration(
     }
 
 
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
 def _prepare_environment(master: str) -> None:
     if os.name == "posix" and shutil.which("bash") is None:
         message = "Spark's own start scripts need bash, and there is none on PATH: install it"
@@ -111,6 +120,6 @@ def _prepare_environment(master: str) -> None:
     # Spark would run the first `python3` on PATH, which may be another one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if master.startswith("local"):
+    if _is_local(master):
         # Such a session talks to itself: no name look-up, no port open to the network.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

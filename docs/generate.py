@@ -1,6 +1,6 @@
-"""Writes docs/options.md and docs/errors.md from the code: `python -m docs.generate`, `make docs`.
+"""Writes the pages that are made from the code: `python -m docs.generate`, `make docs`.
 
-A test compares, so that neither is changed by hand.
+A test compares, so that none is changed by hand.
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
+from docs import command_line_page
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
+from pulsar_spark.connector.views import topic_stats
+from pulsar_spark.connector.views.view_columns import VIEWS, View
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import markdown_table
+from pulsar_spark.options.policy_units import SWITCH
+from pulsar_spark.options.topic_policies import DISABLE, MISSING, POLICIES
 
 FOLDER = Path(__file__).resolve().parent
 MADE = "<!-- Made by `make docs` from the code: change it there. -->\n"
@@ -62,6 +68,50 @@ interval, or milliseconds, as is `delay_ms`. `process` makes such rows, and `ack
 relatives write them: [subscriptions](subscriptions.md).
 
 """
+POLICIES_TEXT = """\
+# Policies
+
+What is said of a topic, or of all topics of a namespace: what stays, how far behind a subscription
+may be, how many may take part. Each has three commands, with the names and flags of `pulsar-admin`,
+for `topics` and for `namespaces`, and three methods:
+
+```
+pulsarlite topics set-retention orders --time 3d --size 10G
+pulsarlite topics get-retention orders --applied
+pulsarlite topics remove-retention orders
+pulsarlite namespaces set-backlog-quota acme/eu --limit 10G --policy producer_request_hold
+```
+```python
+orders = pulsar_spark.Policies("orders", service_url="s3://bucket/prefix")  # or "acme/eu"
+orders.set(retention_time="3d", retention_size="10G")
+orders.get()  # {'retention_time': 259200, 'retention_size': 10737418240}
+orders.applied()["retention_time"]  # what counts, and who says so
+orders.remove("retention_time", "retention_size")
+```
+
+**Which one counts**, for each setting by itself: an option of the sink or source, where there is
+one; else the topic's word; else its namespace's; else the default. `get-... --applied` says which,
+and why. `policies` prints all; `--json` prints times in seconds and sizes in bytes.
+
+**When**: nothing has to be started anew. The broker hears a topic's word with its next step, and a
+namespace's within five seconds; a sink and a producer with what they publish next.
+
+| policy | setting | takes | default | what it does |
+| --- | --- | --- | --- | --- |
+"""
+POLICIES_END = """
+`set-NAME` takes the flags below. Names of Pulsar that differ between its `topics`, `topicPolicies`
+and `namespaces` are all known to both. Where `pulsar-admin` has no such command, Pulsar has a
+setting of its broker, for all topics.
+
+| policy | flags | also called |
+| --- | --- | --- |
+"""
+POLICIES_MISSING = """
+## Not here
+| in pulsar-admin | here |
+| --- | --- |
+"""
 ERRORS = """\
 # Errors
 
@@ -73,6 +123,15 @@ begins with `pulsar_spark.errors.`, near the end of the text.
 | condition | class | when |
 | --- | --- | --- |
 """
+
+VIEWS_BEGIN = MADE
+STATS = {
+    "": topic_stats.TOPIC,
+    "subscriptions": topic_stats.SUBSCRIPTION,
+    "consumers": topic_stats.CONSUMER,
+    "publishers": topic_stats.PUBLISHER,
+}
+VIEWS_END = "<!-- /views -->"
 
 
 def options_page() -> str:
@@ -108,6 +167,69 @@ def errors_page() -> str:
     return MADE + ERRORS + rows
 
 
+def policies_page() -> str:
+    """docs/policies.md."""
+    rows, flags = [], []
+    for policy in POLICIES:
+        for number, each in enumerate(policy.settings):
+            only = " (namespaces only)" if policy.is_namespaces else ""
+            name = f"`{policy.name}`{only}" if not number else ""
+            default = each.unit.text(each.default)
+            option = f" Option: `{each.option}`." if each.option else ""
+            rows.append(
+                f"| {name} | `{each.name}` | {each.unit.expects} | {default} "
+                f"| {each.meaning}{option} |\n"
+            )
+        shown = (DISABLE if each.unit is SWITCH else () for each in policy.settings)
+        pairs = zip(policy.settings, shown, strict=True)
+        taken = ", ".join(f"`{flag}`" for each, off in pairs for flag in (*each.flags, *off))
+        also = ", ".join(f"`{each}`" for each in policy.also)
+        broker = policy.pulsar and f"of the broker: `{policy.pulsar}`"
+        flags.append(f"| `{policy.name}` | {taken} | {also or broker} |\n")
+    missing = (f"| `{name}` | {why} |\n" for name, why in MISSING.items())
+    return "".join((MADE, POLICIES_TEXT, *rows, POLICIES_END, *flags, POLICIES_MISSING, *missing))
+
+
+def views_page() -> str:
+    """docs/views.md, whose part between the marks is made."""
+    text = (FOLDER / "views.md").read_text(encoding="utf-8")
+    head, _, rest = text.partition(VIEWS_BEGIN)
+    return head + VIEWS_BEGIN + "".join(map(_view, VIEWS.values())) + rest[rest.index(VIEWS_END) :]
+
+
+def _view(view: View) -> str:
+    rows = "".join(
+        f"| `{each.name}` | {_type_text(each.type)} | {each.meaning} |\n" for each in view.own
+    )
+    kind = "The columns of a message, and" if rows else "The columns of a message."
+    kind = f"{kind}\n\n" if view.of_messages else ""
+    table = f"| column | type | what it is |\n| --- | --- | --- |\n{rows}\n" if rows else ""
+    more = "".join(map(_stats, STATS)) if view.name == "stats" else ""
+    return f"### `{view.name}`\n{view.meaning}\n\n{kind}{table}{more}"
+
+
+def _stats(what: str) -> str:
+    """Fields of a struct in the view `stats`, and those of Pulsar's that are not there."""
+    fields = STATS[what]
+    there = "".join(
+        f"| `{each.name}` | {_type_text(each.type)} | {each.meaning} |\n"
+        for each in fields
+        if each.type is not None and what
+    )
+    table = f"Of `{what}`:\n\n| field | type | what it is |\n| --- | --- | --- |\n{there}\n"
+    why: dict[str, list[str]] = {}
+    for each in fields:
+        if each.type is None:
+            why.setdefault(each.meaning, []).append(f"`{each.name}`")
+    missing = "".join(f"- {', '.join(names)}: {reason}.\n" for reason, names in why.items())
+    return f"{table if what else ''}Of Pulsar's these are missing:\n\n{missing}\n"
+
+
+def _type_text(kind: pa.DataType) -> str:
+    spark = from_arrow_type(kind)
+    return spark.typeName() if "struct" in spark.simpleString() else spark.simpleString()
+
+
 def all_errors() -> Iterator[type[PulsarliteError]]:
     """The classes in the order of their module, without the root."""
     for value in vars(errors).values():
@@ -127,7 +249,18 @@ def _summary(error: type[PulsarliteError]) -> str:
     return (inspect.getdoc(error) or "").split("\n\n")[0].replace("\n", " ")
 
 
-PAGES = {"options.md": options_page, "errors.md": errors_page}
+def command_line() -> str:
+    """docs/command-line.md."""
+    return MADE + command_line_page.page()
+
+
+PAGES = {
+    "options.md": options_page,
+    "errors.md": errors_page,
+    "policies.md": policies_page,
+    "command-line.md": command_line,
+    "views.md": views_page,
+}
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pulsar_spark.version import __version__
 if TYPE_CHECKING:
     from pulsar_spark.connector.broker.broker_query import standalone
     from pulsar_spark.connector.client.client import Client
-    from pulsar_spark.connector.data_source import register
+    from pulsar_spark.connector.data_source import register, stats
     from pulsar_spark.connector.functions.acknowledging import (
         acknowledge,
         acknowledge_cumulative,
@@ -29,23 +29,27 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.functions.batch_transaction import transaction
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.session import session
+    from pulsar_spark.connector.topic_log.policies import Policies
+    from pulsar_spark.connector.views.queue_dataset import dataset
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Client", "Message", "PulsarliteError", "Reject", "RetryLater", "__version__", "acknowledge",
-    "acknowledge_cumulative", "deduplicate", "negative_acknowledge", "process",
-    "reconsume_later", "register", "session", "standalone", "transaction",
+    "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
+    "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
+    "process", "reconsume_later", "register", "session", "standalone", "stats", "transaction",
 ]  # fmt: skip
 
 _HOME_OF = {
     "Client": "pulsar_spark.connector.client.client",
     "Message": "pulsar_spark.connector.functions.processing",
+    "Policies": "pulsar_spark.connector.topic_log.policies",
     "PulsarliteError": "pulsar_spark.errors",
     "Reject": "pulsar_spark.connector.functions.processing",
     "RetryLater": "pulsar_spark.connector.functions.processing",
     "acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "acknowledge_cumulative": "pulsar_spark.connector.functions.acknowledging",
+    "dataset": "pulsar_spark.connector.views.queue_dataset",
     "deduplicate": "pulsar_spark.state.deduplication_processor",
     "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "process": "pulsar_spark.connector.functions.processing",
@@ -53,6 +57,7 @@ _HOME_OF = {
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker.broker_query",
+    "stats": "pulsar_spark.connector.data_source",
     "transaction": "pulsar_spark.connector.functions.batch_transaction",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""

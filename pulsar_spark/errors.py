@@ -59,6 +59,10 @@ class InvalidMessageError(PulsarliteError, ValueError):
     """A row can't become a message (Pulsar's InvalidMessageException)."""
 
 
+class MessageTooBigError(InvalidMessageError):
+    """A message is larger than `maxMessageSize`, and not to be cut into chunks."""
+
+
 class InvalidSchemaDataError(PulsarliteError, ValueError):
     """A schema's definition is no Avro schema, or not one for its type (InvalidSchemaData)."""
 
@@ -121,6 +125,17 @@ class ProducerBusyError(PulsarliteError):
 
 class ProducerFencedError(PulsarliteError):
     """Another producer owns the topic, and this one must stop (ProducerFencedException)."""
+
+
+class ProducerBlockedQuotaExceededError(PulsarliteError):
+    """A topic's backlog quota is exceeded (Pulsar's ProducerBlockedQuotaExceededException)."""
+
+
+class ProducerHeldError(ProducerBlockedQuotaExceededError):
+    """A topic's backlog quota is exceeded, and its policy is to wait: there may be room later.
+
+    Pulsar's ProducerBlockedQuotaExceededError.
+    """
 
 
 class InvalidTxnStatusError(PulsarliteError):

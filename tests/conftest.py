@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pulsar_spark.connector.testing.pytest_plugin import pulsarlite, pulsarlite_clock
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["pulsarlite", "pulsarlite_clock"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Final
@@ -28,6 +28,7 @@ from pulsar_spark.errors import TopicNotFoundError
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import InputRow, Phase
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, described
+from pulsar_spark.options.topic_policies import hosted_policies
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import (
@@ -38,7 +39,6 @@ from pulsar_spark.protocol.commands import (
     LedgersTrimmed,
     SetPolicies,
 )
-from pulsar_spark.protocol.policies import hosted_policies
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
@@ -81,10 +81,15 @@ class BatchInput:
         elif end.dispatched and (aside := {*start.aside, *end.aside} & {*ticked}):
             # The store may hold a step of theirs that did not count, for want of its letters.
             yield from self._restored(end.dispatched, aside)
+        again = start.aside.keys() - end.aside.keys()
         for about, number in end.hosted.items():
             before = start.hosted.get(about, NO_COMMIT)
-            if number > before:
-                yield from _log_rows(self._root, about, before, number)
+            namespace = str(TopicName.parse(about.topic).namespace)
+            said = end.policies.get(namespace, {})
+            is_said = said != start.policies.get(namespace, {}) and about not in end.aside
+            if number > before or is_said or about in again:
+                is_said |= about in again
+                yield from _log_rows(self._root, about, before, number, said, is_said=is_said)
         for about, names in end.created.items():
             for row, name in enumerate(names):
                 command = CreateSubscription(name, InitialPosition.EARLIEST)
@@ -92,8 +97,7 @@ class BatchInput:
         yield from self._commands()
         yield from self._lapsed()
         for about in ticked:
-            again = about in start.aside and about not in end.aside
-            kind = broker_rows.SNAPSHOT if end.snapshot or again else broker_rows.TICK
+            kind = broker_rows.SNAPSHOT if end.snapshot or about in again else broker_rows.TICK
             yield _row(about, Phase.TICK, 0, 0, kind)
             if end.snapshot and about in end.aside:  # a snapshot writes its shards, no more
                 error = end.aside[about].error
@@ -152,20 +156,37 @@ def _command(
 # -- the log -------------------------------------------------------------------------------------
 
 
-def _log_rows(root: Root, about: TopicPartition, before: int, last: int) -> list[InputRow]:
-    """A topic's commits after `before` up to `last`; or one row that says why it can't be read."""
+def _log_rows(
+    root: Root, about: TopicPartition, before: int, last: int, said: Mapping[str, Any], *,
+    is_said: bool,
+) -> list[InputRow]:  # fmt: skip
+    """A topic's commits after `before` up to `last`; or one row that says why it can't be read.
+
+    `said` are its namespace's policies; with `is_said` the broker is to hear of them in any case.
+    """
     try:
-        ledger = root.open(TopicName.parse(about.topic))
-        commits = ledger.commits(before + 1, last) if before >= 0 else None
-        if commits is None:  # some are gone, or none was ever heard
-            commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
-        with ledger.reader() as reader:
-            return [row for each in commits for row in _commit_rows(ledger, about, each, reader)]
+        return list(_rows_said(root, about, before, last, said, is_said=is_said))
     except TopicNotFoundError:
         return []
     except Exception as error:  # noqa: BLE001 - whatever it is, the other topics go on
         _log.exception("The log of %s can't be read", about.topic)
         return [_row(about, Phase.LOG, 0, 0, broker_rows.FAILED, text=described(error))]
+
+
+def _rows_said(
+    root: Root, about: TopicPartition, before: int, last: int, said: Mapping[str, Any], *,
+    is_said: bool,
+) -> Iterator[InputRow]:  # fmt: skip
+    ledger = root.open(TopicName.parse(about.topic))
+    commits = ledger.commits(before + 1, last) if before >= 0 else None
+    if commits is None:  # some are gone, or none was ever heard
+        commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
+    with ledger.reader() as reader:
+        for each in commits:
+            yield from _commit_rows(ledger, about, each, said, reader)
+    if is_said and last >= 0:
+        policies = hosted_policies(_settings_at(ledger, last), said)
+        yield _command(about, Phase.LOG, last + 1, 0, SetPolicies(policies))
 
 
 def _whole_state(ledger: ManagedLedger, partition: int, last: int, *, heard: bool) -> Commit:
@@ -197,13 +218,26 @@ def _whole_state(ledger: ManagedLedger, partition: int, last: int, *, heard: boo
     )
 
 
+def _settings_at(ledger: ManagedLedger, number: int) -> Mapping[str, Any]:
+    """The topic's settings after that commit; the latest, if the log remembers no older ones."""
+    later = ledger.commits(number + 1, ledger.state.number) or ()
+    if any(each.settings is not None for each in later):
+        for earlier in range(number, -1, -1):
+            if (found := ledger.commits(earlier, earlier)) is None:
+                break
+            if found[0].settings is not None:
+                return found[0].settings
+    return ledger.state.settings
+
+
 def _commit_rows(
-    ledger: ManagedLedger, about: TopicPartition, commit: Commit, reader: LedgerFileReader
-) -> Iterator[InputRow]:
+    ledger: ManagedLedger, about: TopicPartition, commit: Commit, said: Mapping[str, Any],
+    reader: LedgerFileReader,
+) -> Iterator[InputRow]:  # fmt: skip
     """What a commit says of one partition; what it hides is told with the last of its ledgers."""
     place = Phase.LOG, commit.number
     if commit.settings is not None:
-        yield _command(about, *place, 0, SetPolicies(hosted_policies(commit.settings)))
+        yield _command(about, *place, 0, SetPolicies(hosted_policies(commit.settings, said)))
     ledgers = [each for each in commit.ledgers if each.partition == about.partition]
     count = len(ledgers)
     for row, info in enumerate(ledgers, 1):

@@ -63,6 +63,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.hosting.broker_rows import OUTPUT_DDL, OutputRow
 from pulsar_spark.options.options import Options
 from pulsar_spark.records.stored_data import parse_json
+from pulsar_spark.shown import Shown
 from pulsar_spark.state.broker_processor import BrokerProcessor
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
         """Leave the files to the clean-up of orphans: the commit may have taken effect."""
 
 
-class Broker(AbstractContextManager["Broker"]):
+class Broker(AbstractContextManager["Broker"], Shown):
     """A running broker. Also a context manager, which stops it at its end.
 
     A failed query is started again, each time later, unless its error can't pass.
@@ -273,6 +274,11 @@ class Broker(AbstractContextManager["Broker"]):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _facts(self) -> dict[str, object]:
+        status = self.status()
+        names = ("service_url", "is_active", "term", "batch_id", "topics", "restarts", "error")
+        return {name: status[name] for name in names}
 
     def _serve(self) -> None:
         try:

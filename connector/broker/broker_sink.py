@@ -1,19 +1,20 @@
 """The broker query's sink: the effects of a batch's steps, once for each batch.
 
 Invariants: letters are published before the batch's commit of `__dispatch`, and trims done after
-it; each of them takes effect once, however often Spark repeats the batch; a broker whose term is
-over writes nothing. The commit of `__dispatch` is the instant at which a batch has happened for
-everybody.
+it, as is the marking of exceeded backlog quotas; each of them takes effect once, however often
+Spark repeats the batch; a broker whose term is over writes nothing. The commit of `__dispatch` is
+the instant at which a batch has happened for everybody.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
+from typing import Final, NamedTuple
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD
 from pulsar_spark.connector.broker.letters import write_letters
@@ -26,8 +27,11 @@ from pulsar_spark.connector.system.broker_offset import (
     stale_checkpoint,
 )
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log import backlog_quota
+from pulsar_spark.connector.topic_log.backlog_quota import Mark
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import policies_now
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerFencedError,
@@ -36,6 +40,7 @@ from pulsar_spark.errors import (
     FutureVersionError,
     PulsarliteError,
     StorageError,
+    TopicNotFoundError,
 )
 from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
@@ -44,6 +49,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import CreateSubscription, Report
+from pulsar_spark.protocol.policies import INFINITE
 from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
@@ -52,9 +58,11 @@ from pulsar_spark.topic_log.publication import NewLedger
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LEDGERS_KEPT = 500
-"""Ledgers of `__dispatch` that stay behind a snapshot, for consumers that lag."""
+"""Ledgers of `__dispatch` that stay at least, for consumers that lag."""
 COMMANDS_KEPT = 2_000
 """Ledgers of `__commands` that stay: at least a batch's, as the batch may set a partition aside."""
+SNAPSHOTS: Final = "snapshots"
+"""Setting of `__dispatch`: the snapshots that it begins with, and those since, as `_Snapshot`."""
 SYSTEM_GRACE_MS = 10 * 60 * 1000
 """How long trimmed files of the system topics stay."""
 
@@ -71,6 +79,8 @@ class SteppedTask:
     commands: list[Record] = field(default_factory=list)
     """Subscriptions of letter topics, and reports for the other chunks of copied messages."""
     trims: list[tuple[TopicPartition, list[int]]] = field(default_factory=list)
+    quotas: list[tuple[TopicPartition, Mark | None]] = field(default_factory=list)
+    """Of partitions that have a backlog quota, whether it is exceeded."""
     offset: bytes | None = None
 
 
@@ -106,6 +116,8 @@ def write_rows(root: Root, rows: Iterable[OutputRow], query_id: str | None) -> S
                 shards.append(Record(about, SHARD_PREFIX + row.text, row.data))
             elif row.kind == broker_rows.TRIM:
                 task.trims.append((about, parse_json(row.data)))
+            elif row.kind == broker_rows.QUOTA:
+                task.quotas.append((about, parse_json(row.data)))
             elif row.kind == broker_rows.OFFSET:
                 records.append(Record(TopicPartition(str(DISPATCH), 0), OFFSET_RECORD, row.data))
                 task.offset = row.data
@@ -173,6 +185,9 @@ def commit_batch(
     for about, ledger_ids in (trim for task in tasks for trim in task.trims):
         if about not in aside:
             _trim(root, about, ledger_ids)
+    quotas = (each for task in tasks for each in task.quotas if each[0] not in aside)
+    for topic, marks in groupby(sorted(quotas, key=itemgetter(0)), key=lambda each: each[0].topic):
+        _mark(root, topic, {about.partition: each for about, each in marks})
     for ended in offsets:
         if ended.snapshot:
             _forget(root, log, ended)
@@ -224,14 +239,23 @@ def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
         _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
 
 
+def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:
+    """Tell those who publish which backlog quotas are exceeded, and which are no more."""
+    try:
+        backlog_quota.mark(root.open(TopicName.parse(topic)), marks)
+    except (TopicNotFoundError, CorruptFileError, FutureVersionError) as error:
+        _log.warning("Producers of %s do not hear of its backlog quota: %s", topic, error)
+
+
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
     """Trim the system topics behind a snapshot, and delete files that were given up."""
     commands = SystemTopic(root, COMMANDS)
     try:
+        since = _looked_back_to(dispatch, ended)
         last = dispatch.state.next_ledger_id
-        LedgerStore(dispatch).trim({0: max(0, last - LEDGERS_KEPT)})
+        LedgerStore(dispatch).trim({0: max(0, min(last - LEDGERS_KEPT, since.ledger_id))})
         if commands.exists():
-            needed = min([ended.commands, *(each.commands for each in ended.aside.values())])
+            needed = min([since.commands, *(each.commands for each in ended.aside.values())])
             LedgerStore(commands.open()).trim({0: max(0, needed - COMMANDS_KEPT)})
             LedgerStore(commands.open(), grace_ms=SYSTEM_GRACE_MS).sweep()
         LedgerStore(dispatch, grace_ms=SYSTEM_GRACE_MS).sweep()
@@ -244,6 +268,34 @@ def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
                 LedgerStore(topic, waits=False).sweep()
         except PulsarliteError as error:  # noqa: PERF203 - one of them
             _log.warning("Files of %s were left for later: %s", name, error)
+
+
+class _Snapshot(NamedTuple):
+    """A batch that wrote all shards anew: its first ledger of `__dispatch`, and of its offset."""
+
+    ledger_id: int
+    commands: int
+    now_ms: int
+
+
+def _looked_back_to(dispatch: ManagedLedger, ended: BrokerOffset) -> _Snapshot:
+    """The snapshot from which on the brokers' states stay, for who wants to see what was.
+
+    It is the last but one, or an earlier one that is older than the topic's retention time.
+    """
+    known = [_Snapshot(*each) for each in dispatch.state.settings.get(SNAPSHOTS, ())]
+    if not known and (ledgers := dispatch.ledgers(0)) and not ledgers[0].ledger_id:
+        known = [_Snapshot(0, 0, 0)]  # what follows it is complete
+    first = dispatch.state.next_ledger_id if ended.dispatched is None else ended.dispatched
+    if not known or known[-1].ledger_id < first:
+        known.append(_Snapshot(first, ended.commands, ended.now_ms))
+    keep_ms = policies_now(dispatch).retention_time_ms
+    old = [each for each in known[:-1] if keep_ms != INFINITE]
+    old = [each for each in old if each.now_ms <= ended.now_ms - keep_ms]
+    since = old[-1] if old else known[0]
+    kept = [list(each) for each in known if each >= since]
+    dispatch.change_settings(lambda settings: {**settings, SNAPSHOTS: kept})
+    return since
 
 
 def _fenced(root: Root) -> BrokerFencedError:

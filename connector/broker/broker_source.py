@@ -11,10 +11,11 @@ its commands are kept, and it is tried again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil, inf
+from typing import Any
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
 from pulsar_spark.connector.spark.polling import pause_s
@@ -35,6 +36,7 @@ from pulsar_spark.connector.system.lease import (
 )
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.hosting.broker_format import from_shards
@@ -71,9 +73,13 @@ class BrokerSource:
         self._durable: dict[TopicPartition, tuple[str, ...]] = {}
         self._consumers: dict[TopicPartition, tuple[Lease, ...]] = {}
         self._logs: dict[str, ManagedLedger] = {}
+        self._commands_read = 0
+        self._seen: dict[str, int] = {}
+        """The last commit of each topic at the last look."""
         self._missing: dict[str, float] = {}
         self._leases: dict[str, Lease | None] = {}
         self._watch = LeaseWatch(self._clock)
+        self._namespaces = NamespaceWatch(root.store)
         self._look_at_leases_s = self._clock.monotonic_s()
         self._before = BrokerOffset()
         """The offset at which the last batch began."""
@@ -98,6 +104,21 @@ class BrokerSource:
             self._news_s = self._clock.monotonic_s()
         return end
 
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._commands.log_folders + [each.log_folder for each in list(self._logs.values())]
+
+    def has_news(self) -> bool:
+        """Whether `look` may find that somebody spoke or published; cheap, and may err.
+
+        For any thread.
+        """
+        return self._commands.has_news(self._commands_read) or any(
+            ledger.is_behind(self._seen.get(topic, NO_COMMIT))
+            for topic, ledger in list(self._logs.items())
+        )
+
     def input_of(self, begun: BrokerOffset, ended: BrokerOffset) -> BatchInput:
         """The batch's input. One that restores begins at the offset that `__dispatch` has."""
         if ended.restored is not None:
@@ -111,8 +132,7 @@ class BrokerSource:
         Time until then counts in full for leases: it is no pause of the watcher.
         """
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
-        tries = (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
-        instants = [*self._due.values(), *tries]
+        instants = list(self.due_ms())
         watched = set(leases(self._root.store))
         watched |= {each.path for known in self._consumers.values() for each in known}
         if watched:
@@ -121,6 +141,12 @@ class BrokerSource:
         at_ms = min(instants, default=None)
         self._watch.rests_until_s = inf if at_ms is None else (at_ms - offset_ms) / 1000
         return at_ms
+
+    def due_ms(self) -> Iterator[int]:
+        """The instants at which something falls due, whoever lives or dies."""
+        yield from self._due.values()
+        offset_ms = self._clock.wall_ms() - self._clock.monotonic_s() * 1000
+        yield from (ceil(at_s * 1000 + offset_ms) for _, at_s in self._tries.values())
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -152,6 +178,7 @@ class BrokerSource:
         return BrokerOffset(
             start.commands, start.hosted, max(self._clock.wall_ms(), start.now_ms), due,
             restored=restored, dispatched=stop, partitions=start.partitions, aside=start.aside,
+            policies=start.policies,
         )  # fmt: skip
 
     def _look(self, start: BrokerOffset) -> BrokerOffset | None:
@@ -176,12 +203,13 @@ class BrokerSource:
         if unread_ms is not None:
             now_ms = max(min(now_ms, unread_ms), start.now_ms)
         again -= aside.keys()
+        policies = self._policies(logs, base)
         due = {each for each, at in self._due.items() if at <= now_ms and each in hosted}
         lapsed = self._lapsed(aside) if unread_ms is None else ()
         snapshot = self._snapshot_is_due()
         self._failed = {}
-        news = (commands, moved, aside, partitions)
-        before = (start.commands, start.hosted, start.aside, start.partitions)
+        news = (commands, moved, aside, partitions, policies)
+        before = (start.commands, start.hosted, start.aside, start.partitions, start.policies)
         if news == before and not (due or lapsed or snapshot):
             return None
         for each in moved if snapshot else due:
@@ -190,6 +218,7 @@ class BrokerSource:
         return BrokerOffset(
             commands, moved, now_ms, tuple(sorted(due | again)), lapsed, snapshot,
             dispatched=self._dispatch_read, partitions=partitions, created=created, aside=aside,
+            policies=policies,
         )  # fmt: skip
 
     def _as_stepped(self, start: BrokerOffset) -> BrokerOffset:
@@ -261,6 +290,7 @@ class BrokerSource:
                 count = _partitions_seen(stored.record) if about.partition == 0 else None
                 if count is not None:
                     seen[about.topic] = min(count, seen.get(about.topic, count))
+        self._commands_read = stop
         unread_ms = None
         if stop < there:
             unread_ms = next(self._commands.read(stop, stop + 1)).publish_time_ms
@@ -274,10 +304,18 @@ class BrokerSource:
             try:
                 ledger = self._log_of(topic)
                 if ledger is not None:
-                    numbers[topic] = ledger.state.number
+                    numbers[topic] = self._seen[topic] = ledger.state.number
             except Exception as error:  # noqa: BLE001, PERF203 - the other topics go on
                 errors[topic] = described(error)
         return numbers, errors
+
+    def _policies(self, topics: Iterable[str], base: BrokerOffset) -> dict[str, Mapping[str, Any]]:
+        """What the namespaces of these topics say, and those that the offset knows of."""
+        found = dict(base.policies)
+        for namespace in {TopicName.parse(topic).namespace for topic in topics}:
+            name = str(namespace)
+            found[name] = self._namespaces.policies(namespace, base.policies.get(name))
+        return {name: said for name, said in found.items() if said}
 
     def _log_of(self, topic: str) -> ManagedLedger | None:
         ledger = self._logs.get(topic)

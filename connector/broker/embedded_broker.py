@@ -10,8 +10,10 @@ does. It shows life as long as somebody calls `turn`. Stands where `broker_query
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from itertools import groupby
+from math import inf
 from operator import attrgetter
 from typing import Final
 
@@ -25,6 +27,7 @@ from pulsar_spark.hosting import broker_rows
 from pulsar_spark.hosting.broker_rows import OutputRow
 from pulsar_spark.hosting.hosted_broker import OFFSET_KEY, HostedBroker, run
 from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.subscriptions.broker_state import BrokerState
 
 CHECKPOINT_FORMAT: Final = StoredFormat(
     "The broker's checkpoint",
@@ -93,9 +96,29 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         """Take turns until there is nothing to do; the number of batches."""
         return sum(1 for _ in iter(self.turn, False))
 
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._source.log_folders
+
+    def has_news(self) -> bool:
+        """Whether the next turn may find something new in the logs; cheap, and may err."""
+        return self._source.has_news()
+
     def next_due_ms(self) -> int | None:
         """The instant of the next possible work, if nobody says or publishes anything before."""
         return self._source.rests_until_ms()
+
+    def next_due_s(self) -> float:
+        """Seconds until something falls due, whoever lives or dies; inf if nothing does."""
+        return (min(self._source.due_ms(), default=inf) - self.root.clock.wall_ms()) / 1000
+
+    def pending(self) -> Iterator[tuple[float, str]]:
+        """(seconds, what falls due then), of each subscription the first of a kind."""
+        now_ms = self.root.clock.wall_ms()
+        for (topic, _), held in self.brokers.items():
+            for at_ms, what in _pending(held.state):
+                yield (at_ms - now_ms) / 1000, f"{what}, {topic}"
 
     def close(self) -> None:
         """Show no more life: another broker may begin at once."""
@@ -161,6 +184,20 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
             self._run(number, start, end)
         self.brokers = _stored(dispatch, dispatch.refresh())
         self._batch_id, self.offset = number, end
+
+
+def _pending(state: BrokerState | None) -> Iterator[tuple[int, str]]:
+    if state is None:
+        return
+    at_ms = state.delayed.next_delivery_time_ms(state.policies.delayed_delivery_tick_ms)
+    if at_ms is not None:
+        yield at_ms, "a delayed message"
+    for name, subscription in state.subscriptions.items():
+        if subscription.waiting:
+            yield min(subscription.waiting), f"redelivery to {name}"
+        for consumer in subscription.consumers.values():
+            if consumer.timeouts:
+                yield min(consumer.timeouts), f"the ack timeout of {consumer.name} of {name}"
 
 
 def _stored(dispatch: SystemTopic, stop_ledger: int) -> Brokers:

@@ -21,7 +21,7 @@ from pulsar_spark.connector.source.input_partition import MessageInputPartition,
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.partition_view import rows_left
 from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
-from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
+from pulsar_spark.connector.topic_log.policies import SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import LedgerList

@@ -59,6 +59,15 @@ class _Signer:
         return False
 
 
+def shows_life(root: Root) -> bool:
+    """Whether a broker of that root signed lately, by this machine's clock: a look, no proof."""
+    sign = SignOfLife(root)
+    written_ms, signer = sign.written_ms(), sign.signer()
+    if written_ms is None or (signer is not None and signer.is_gone()):
+        return False
+    return root.clock.wall_ms() - written_ms < DEAD_AFTER_MS
+
+
 class SignOfLife:
     """The sign of one broker. Making it writes nothing yet."""
 
@@ -72,8 +81,8 @@ class SignOfLife:
         """Show it. BrokerBusyError if another broker shows life; a sign left behind is watched."""
         watch = LeaseWatch(self._store.clock)
         seen: set[int] = set()
-        while (written_ms := self._written_ms()) is not None:
-            other = self._signer()
+        while (written_ms := self.written_ms()) is not None:
+            other = self.signer()
             if other is not None and other.is_gone():
                 break
             seen.add(written_ms)
@@ -90,7 +99,9 @@ class SignOfLife:
 
     def keep(self) -> None:
         """From now on the clock renews it, until `remove`."""
-        self._end = self._store.clock.repeat(SIGN_EVERY_S, self._renew, "sign of life")
+        self._end = self._store.clock.repeat(
+            SIGN_EVERY_S, self._renew, "sign of life", coalesce=True
+        )
 
     def show(self) -> None:
         """Renew it if that is due: for a broker that lives as long as somebody calls it."""
@@ -104,25 +115,26 @@ class SignOfLife:
         """Delete the file, unless a broker that has taken over has signed since."""
         if self._end is not None:
             self._end()
-        if self._signer() == self._me:
+        if self.signer() == self._me:
             self._store.delete(SIGN_OF_LIFE)
 
-    def _renew(self) -> None:
-        if self._signer() in (self._me, None):  # else another has taken over
-            self._write()
-
-    def _write(self) -> None:
-        self._store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(asdict(self._me)))
-        self._shown_s = self._store.clock.monotonic_s()
-
-    def _written_ms(self) -> int | None:
+    def written_ms(self) -> int | None:
+        """When it was written last; None if there is none."""
         signs = (each for each in self._store.files(SIGNS) if each.path == SIGN_OF_LIFE)
         return next((each.modified_ms for each in signs), None)
 
-    def _signer(self) -> _Signer | None:
+    def signer(self) -> _Signer | None:
         """Who signed last; None if that can't be read."""
         data = self._store.get(SIGN_OF_LIFE)
         try:
             return None if data is None else _Signer(**SIGN_FORMAT.decode(data))
         except (CorruptFileError, FutureVersionError, TypeError):
             return None
+
+    def _renew(self) -> None:
+        if self.signer() in (self._me, None):  # else another has taken over
+            self._write()
+
+    def _write(self) -> None:
+        self._store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(asdict(self._me)))
+        self._shown_s = self._store.clock.monotonic_s()

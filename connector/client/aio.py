@@ -15,7 +15,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from pulsar_spark.connector.client import client as sync_client
 from pulsar_spark.connector.client import consumer as sync_consumer
@@ -25,51 +25,58 @@ from pulsar_spark.connector.client import transaction as sync_transaction
 from pulsar_spark.connector.client.client_errors import AlreadyClosed
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.positions import message_id as core
+from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
 
-S = TypeVar("S")
+LOOKS_EVERY_S: Final = 0.01
+"""How often who awaits a message looks at a glance: a thread that waits would cost more."""
+S_co = TypeVar("S_co", covariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Twin(Generic[S]):
+class Twin(Shown, Generic[S_co]):
     """A class of the client, whose calls are awaited."""
 
-    def __init__(self, sync: S) -> None:
+    def __init__(self, sync: S_co) -> None:
         self.sync = sync
         """The object whose calls these are."""
 
+    def _facts(self) -> Mapping[str, object]:
+        assert isinstance(self.sync, Shown)
+        return self.sync._facts()  # noqa: SLF001 - what a twin is, its other half knows
+
 
 def awaited(
-    method: Callable[Concatenate[S, P], R],
-) -> Callable[Concatenate[Twin[S], P], Awaitable[R]]:
+    method: Callable[Concatenate[S_co, P], R],
+) -> Callable[Concatenate[Twin[S_co], P], Awaitable[R]]:
     """The method, run in another thread."""
 
     @functools.wraps(method)
-    async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self: Twin[S_co], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self.sync, *args, **kwargs)
 
     return call
 
 
-def at_once(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[Twin[S], P], R]:
+def at_once(method: Callable[Concatenate[S_co, P], R]) -> Callable[Concatenate[Twin[S_co], P], R]:
     """The method itself: it waits for nothing."""
 
     @functools.wraps(method)
-    def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Twin[S_co], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return method(self.sync, *args, **kwargs)
 
     return call
 
 
 def making(
-    kind: Callable[[R], T], method: Callable[Concatenate[S, P], R]
-) -> Callable[Concatenate[Twin[S], P], Awaitable[T]]:
+    kind: Callable[[R], T], method: Callable[Concatenate[S_co, P], R]
+) -> Callable[Concatenate[Twin[S_co], P], Awaitable[T]]:
     """The method, run in another thread, and the twin of what it makes."""
 
     @functools.wraps(method)
-    async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: Twin[S_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return kind(await asyncio.to_thread(method, self.sync, *args, **kwargs))
 
     return call
@@ -114,14 +121,12 @@ class Producer(Twin[sync_producer.Producer]):
         def done(answer: core.MessageId | Exception) -> None:
             loop.call_soon_threadsafe(self._answer, answered, answer)
 
-        said = {
-            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
-            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
-            "deliver_at": deliver_at, "deliver_after": deliver_after,
-        }  # fmt: skip
         if self.sync.is_full():
             await self.flush()
-        self.sync.send_with(content, said, done)
+        self.sync.enqueue(
+            done, content, properties, partition_key, ordering_key, sequence_id, event_timestamp,
+            deliver_at, deliver_after,
+        )  # fmt: skip
         return await answered
 
     async def add(
@@ -186,7 +191,7 @@ class Reader(Twin[sync_reader.Reader]):
 
     async def read_next(self) -> Message:
         """The next message; waits for it."""
-        return await _first(self.sync, self.sync.read_now)
+        return await _first(self.sync, self.sync.receive_now)
 
     has_message_available = awaited(sync_reader.Reader.has_message_available)
     seek = awaited(sync_reader.Reader.seek)
@@ -241,9 +246,13 @@ async def _first(
     source: sync_consumer.Consumer | sync_reader.Reader, take: Callable[[], Message | None]
 ) -> Message:
     """The next message. It is taken in the event loop's thread, where nobody can cancel that."""
-    begun_s = asyncio.get_running_loop().time()
+    time = asyncio.get_running_loop().time
+    begun_s = time()
     while True:
         if await asyncio.to_thread(source.fetch) and (message := take()) is not None:
             return message
-        quiet_s = asyncio.get_running_loop().time() - begun_s
-        await asyncio.sleep(source.pause_s(quiet_s))
+        looked_s = time()
+        pause_s = source.pause_s(looked_s - begun_s)
+        await asyncio.sleep(min(LOOKS_EVERY_S, pause_s))
+        while time() - looked_s < pause_s and not source.has_news():  # noqa: ASYNC110
+            await asyncio.sleep(LOOKS_EVERY_S)

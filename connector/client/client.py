@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, Literal, TypeVar
@@ -36,22 +35,33 @@ from pulsar_spark.connector.client.client_settings import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
+    check_type,
+    check_type_or_none,
 )
 from pulsar_spark.connector.client.consumer import Consumer, Listener
 from pulsar_spark.connector.client.message import MessageId
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
 from pulsar_spark.connector.client.producer import Producer, Router
-from pulsar_spark.connector.client.reader import Reader, ReaderListener, TableView
+from pulsar_spark.connector.client.reader import (
+    MessageReader,
+    Reader,
+    ReaderListener,
+    TableView,
+    start_at,
+)
 from pulsar_spark.connector.client.records import BYTES, Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.client.transaction import Transaction
 from pulsar_spark.connector.schema.schema_registration import SinkSchema
 from pulsar_spark.connector.storage.memory_store import MEMORY
+from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
+from pulsar_spark.connector.topic_log.policies import open_or_create
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.schema.schema_info import SchemaType
+from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 _ROUTING: Final = {
     PartitionsRoutingMode.UseSinglePartition: "SinglePartition",
@@ -61,10 +71,10 @@ _ROUTING: Final = {
 _TYPES: Final = {each: each.name for each in ConsumerType} | {ConsumerType.KeyShared: "Key_Shared"}
 _CLUSTERS: Final = ("pulsar://", "pulsar+ssl://", "http://", "https://")
 Topics = str | Sequence[str] | re.Pattern[str]
-Made = TypeVar("Made", Producer, Consumer)
+Made = TypeVar("Made", Producer, Consumer, Reader)
 
 
-class Client(AbstractContextManager["Client"]):
+class Client(AbstractContextManager["Client"], Shown):
     """Makes producers, consumers and readers of one root. Safe for several threads."""
 
     def __init__(
@@ -109,7 +119,7 @@ class Client(AbstractContextManager["Client"]):
         self._timeout_ms = operation_timeout_seconds * 1000
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._made: list[Producer | Consumer] = []
+        self._made: list[Producer | Consumer | Reader] = []
         self._is_closed = False
         self._broker: SharedBroker | None = None
         if broker == "embedded" or service_url.startswith(MEMORY):
@@ -153,6 +163,7 @@ class Client(AbstractContextManager["Client"]):
         _refuse("Messages are not encrypted here", encryption_key, crypto_key_reader)
         if chunking_enabled and batching_enabled:
             raise ValueError("Batching and chunking of messages can't be enabled together.")
+        _check_producer(topic, producer_name, initial_sequence_id, access_mode)
         self.check_open()
         schema = schema or BYTES
         info = schema.schema_info()
@@ -230,15 +241,13 @@ class Client(AbstractContextManager["Client"]):
         """
         _refuse("Messages are not encrypted here", crypto_key_reader)
         self.check_open()
+        _check_consumer(subscription_name, consumer_type, consumer_name, initial_position)
         given = self._given | _texts(
             subscriptionName=subscription_name,
             subscriptionType=_TYPES[consumer_type],
             consumerName=consumer_name,
             subscriptionInitialPosition=initial_position.name,
             receiverQueueSize=max(1, receiver_queue_size),
-            maxTotalReceiverQueueSizeAcrossPartitions=(
-                max_total_receiver_queue_size_across_partitions
-            ),
             ackTimeout=unacked_messages_timeout_ms and f"{unacked_messages_timeout_ms}ms",
             negativeAckRedeliveryDelay=f"{negative_ack_redelivery_delay_ms}ms",
             readCompacted=is_read_compacted,
@@ -246,11 +255,13 @@ class Client(AbstractContextManager["Client"]):
             autoAckOldestChunkedMessageOnQueueFull=auto_ack_oldest_chunked_message_on_queue_full,
             enableRetry=retry_enable,
         )
+        most = max_total_receiver_queue_size_across_partitions
+        given |= _texts(maxTotalReceiverQueueSizeAcrossPartitions=most)
         given |= self._topics(topic, pattern_auto_discovery_period, regex_subscription_mode)
         given |= _dead_letters(dead_letter_policy) | _key_shared(consumer_type, key_shared_policy)
         return self._consumer(
             given | dict(options or {}),
-            topic if isinstance(topic, str) else subscription_name,
+            str(TopicName.parse(topic)) if isinstance(topic, str) else subscription_name,
             schema,
             batch_receive_policy or DEFAULT_BATCH_RECEIVE,
             inclusive=start_message_id_inclusive,
@@ -276,30 +287,28 @@ class Client(AbstractContextManager["Client"]):
         """A reader of a topic from that message on: behind it, or from it itself if inclusive."""
         _refuse("Messages are not encrypted here", crypto_key_reader)
         self.check_open()
-        prefix = f"{subscription_role_prefix}-" if subscription_role_prefix else ""
-        given = self._given | _texts(
-            subscriptionName=f"{prefix}reader-{uuid.uuid4().hex[:10]}",
-            subscriptionMode="NonDurable",
-            consumerName=reader_name,
-            receiverQueueSize=max(1, receiver_queue_size),
-            readCompacted=is_read_compacted,
-        )
+        given = self._given | _texts(readCompacted=is_read_compacted)
         given |= self._topics(topic, 60, RegexSubscriptionMode.PersistentOnly)
-        if start_message_id in (MessageId.earliest, MessageId.latest):
-            at_end = start_message_id == MessageId.latest
-            given["subscriptionInitialPosition"] = "Latest" if at_end else "Earliest"
-        else:
-            given["startMessageId"] = str(start_message_id.core)
-            given["startMessageIdInclusive"] = str(start_message_id_inclusive)
-        consumer = self._consumer(
-            given,
-            topic,
-            schema,
-            DEFAULT_BATCH_RECEIVE,
+        name = TopicName.parse(topic)
+        with translated():
+            number = max(name.partition_index, start_message_id.partition(), 0)
+            about = TopicPartition(name.partitioned_topic_name, number)
+            start = start_at(start_message_id, [about], inclusive=start_message_id_inclusive)
+            engine = MessageReader(given, start, prefetch=max(1, receiver_queue_size))
+        made = Reader(
+            engine,
+            str(name),
+            schema or BYTES,
             inclusive=start_message_id_inclusive,
+            check_open=self.check_open,
+            closed=self._forget,
         )
-        consumer.begins_at(start_message_id)
-        return Reader(consumer, reader_listener)
+        last = made.get_last_message_id()
+        if start_message_id_inclusive and MessageId.latest == start_message_id != last:
+            made.seek(last)
+        if reader_listener is not None:
+            made.listen(reader_listener)
+        return self._kept(made)
 
     def create_table_view(
         self, topic: str, subscription_name: str | None = None, schema: Schema | None = BYTES
@@ -316,12 +325,25 @@ class Client(AbstractContextManager["Client"]):
         self.check_open()
         return Transaction(self.root, timeout_millis)
 
+    def topic_stats(self, topic: str) -> TopicStats:
+        """What a topic has, and its subscriptions: backlog, cursor, consumers. Shows itself.
+
+        Subscriptions are as of the broker's last step; an embedded broker makes one now.
+        TopicNotFound if there is no such topic.
+        """
+        self.check_open()
+        with translated():
+            if self._broker is not None:
+                while self._broker.turn(waits=True):
+                    pass
+            return topic_stats(self.root, TopicName.parse(topic).partitioned_topic)
+
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The names of the topic's partitions; of one that is not partitioned its own."""
         self.check_open()
         with translated():
             name = TopicName.parse(topic)
-            count = self.root.open_or_create(name, 1, KEPT).state.partitions
+            count = open_or_create(self.root, name, None, KEPT).state.partitions
         return [str(name)] if count == 1 else [str(name.partition(each)) for each in range(count)]
 
     # -- its end -------------------------------------------------------------------------------
@@ -357,6 +379,18 @@ class Client(AbstractContextManager["Client"]):
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _facts(self) -> dict[str, object]:
+        with self._lock:
+            made = [type(each) for each in self._made]
+        return {
+            "service_url": self.root.service_url,
+            "broker": "embedded" if self._broker else "elsewhere",
+            "producers": made.count(Producer),
+            "consumers": made.count(Consumer),
+            "readers": made.count(Reader),
+            "is_closed": self._is_closed,
+        }
+
     def _consumer(
         self,
         given: Mapping[str, str],
@@ -382,19 +416,13 @@ class Client(AbstractContextManager["Client"]):
             batch_policy,
             inclusive=inclusive,
             receipts=receipts,
-            turn=self._turn,
+            broker=self._broker,
             check_open=self.check_open,
             closed=self._forget,
         )
         if listener is not None:
             made.listen(listener)
         return self._kept(made)
-
-    def _turn(self) -> None:
-        """Make the embedded broker work."""
-        broker = self._broker
-        if broker is not None:
-            broker.turn()
 
     def _topics(
         self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode
@@ -415,7 +443,7 @@ class Client(AbstractContextManager["Client"]):
             )
         with translated():
             for name in names:
-                self.root.open_or_create(TopicName.parse(name).partitioned_topic, 1, KEPT)
+                open_or_create(self.root, TopicName.parse(name).partitioned_topic, None, KEPT)
         return {"topic": names[0]} if len(names) == 1 else {"topics": ",".join(names)}
 
     def _kept(self, made: Made) -> Made:
@@ -423,9 +451,25 @@ class Client(AbstractContextManager["Client"]):
             self._made.append(made)
         return made
 
-    def _forget(self, closed: Producer | Consumer) -> None:
+    def _forget(self, closed: Producer | Consumer | Reader) -> None:
         with self._lock, suppress(ValueError):
             self._made.remove(closed)
+
+
+def _check_producer(topic: str, name: str | None, first: int | None, mode: object) -> None:
+    check_type(str, topic=topic)
+    check_type_or_none(str, producer_name=name)
+    check_type_or_none(int, initial_sequence_id=first)
+    check_type(ProducerAccessMode, access_mode=mode)
+    with translated():
+        TopicName.parse(topic)
+
+
+def _check_consumer(subscription: str, kind: object, name: str | None, begin: object) -> None:
+    check_type(str, subscription_name=subscription)
+    check_type(ConsumerType, consumer_type=kind)
+    check_type_or_none(str, consumer_name=name)
+    check_type(InitialPosition, initial_position=begin)
 
 
 def _refuse(text: str, *given: object) -> None:

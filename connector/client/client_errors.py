@@ -7,8 +7,6 @@ Pulsarlite's own error as its cause, and that error's text, which says what to d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from typing import Final
 
@@ -146,6 +144,7 @@ Interrupted: Final = _of(Result.Interrupted)
 _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.InvalidTopicNameError, InvalidTopicName),
     (errors.InvalidOptionError, InvalidConfiguration),
+    (errors.MessageTooBigError, MessageTooBig),
     (errors.InvalidMessageError, InvalidMessage),
     (errors.IncompatibleSchemaError, IncompatibleSchema),
     (errors.InvalidSchemaDataError, IncompatibleSchema),
@@ -162,31 +161,46 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], type[PulsarException]], ...]] = (
     (errors.BrokerBusyError, ServiceUnitNotReady),
     (errors.FencedError, ServiceUnitNotReady),
     (errors.InvalidCursorPositionError, InvalidMessage),
+    (errors.ProducerHeldError, ProducerBlockedQuotaExceededError),
+    (errors.ProducerBlockedQuotaExceededError, ProducerBlockedQuotaExceededException),
     (errors.ProducerBusyError, ProducerBusy),
     (errors.ProducerFencedError, ProducerFenced),
     (errors.InvalidTxnStatusError, InvalidTxnStatusError),
-    (errors.BrokerRefusedError, NotAllowedError),
     (errors.DataLossError, ReadError),
     (errors.StorageUnavailableError, ConnectError),
     (errors.StorageError, ReadError),
 )
 """Pulsarlite's error -> the client's; the first that fits."""
 
+_BY_NAME: Final = {kind.__name__: kind for kind in PulsarException.__subclasses__()}
+
 
 def exception_of(error: Exception) -> PulsarException:
     """The client's exception for an error of Pulsarlite's."""
     if isinstance(error, PulsarException):
         return error
+    if isinstance(error, errors.BrokerRefusedError):
+        return _BY_NAME.get(error.error.value, NotAllowedError)(str(error))
     for kind, named in _BY_ERROR:
         if isinstance(error, kind):
             return named(str(error))
     return UnknownError(str(error))
 
 
-@contextmanager
-def translated() -> Iterator[None]:
+class _Translated:
+    """Has no state, and so costs a message next to nothing."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, errors.PulsarliteError):
+            raise exception_of(error) from error
+
+
+_TRANSLATED: Final = _Translated()
+
+
+def translated() -> _Translated:
     """A context whose PulsarliteErrors come out as PulsarExceptions."""
-    try:
-        yield
-    except errors.PulsarliteError as error:
-        raise exception_of(error) from error
+    return _TRANSLATED

@@ -14,6 +14,20 @@ __all__ = [
 ]  # fmt: skip
 
 
+def check_type(kind: type, /, **given: object) -> None:
+    """ValueError, as Pulsar's client has it, names an argument that is not of that type."""
+    for name, value in given.items():
+        if not isinstance(value, kind):
+            raise ValueError(  # noqa: TRY004 - as Pulsar's
+                f"Argument {name} is expected to be of type {kind.__name__!r} and not "
+                f"{type(value).__name__!r}"
+            )
+
+
+def check_type_or_none(kind: type, /, **given: object) -> None:
+    check_type(kind, **{name: value for name, value in given.items() if value is not None})
+
+
 class InitialPosition(Enum):
     Latest = 0
     Earliest = 1

@@ -8,7 +8,6 @@ learns soon when the consumer is closed. Names and arguments as of Pulsar's Pyth
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -16,19 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
-from pulsar_spark.connector.client.client_settings import ConsumerBatchReceivePolicy
+from pulsar_spark.connector.client.client_settings import (
+    ConsumerBatchReceivePolicy,
+    check_type_or_none,
+)
 from pulsar_spark.connector.client.message import Message, MessageId
-from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
+from pulsar_spark.connector.client.message_consumer import MessageConsumer
+from pulsar_spark.connector.client.receiver import Receiver
 from pulsar_spark.connector.client.records import Schema
-from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.client.shared_broker import SharedBroker
+from pulsar_spark.connector.source.received_message import ReceivedMessage
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.system.subscription_admin import ask
 from pulsar_spark.errors import BrokerRefusedError
 from pulsar_spark.positions import message_id as core
-from pulsar_spark.positions.position import EARLIEST, LATEST, Position
-from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.schema.schema_info import SchemaInfo
-from pulsar_spark.topic_name import TopicName, TopicPartition
+from pulsar_spark.positions.position import EARLIEST, LATEST
+from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
@@ -38,13 +40,11 @@ Messages = Message | MessageId | Iterable[Message | MessageId]
 """One, or many."""
 WHATEVER_ATTEMPT: Final = -1
 """An id does not say which delivery of its message is meant."""
-LISTENS_EVERY_MS: Final = 100
-"""How often a listener's thread looks whether its consumer is closed."""
 
 _log = logging.getLogger(__name__)
 
 
-class Consumer:
+class Consumer(Receiver[MessageConsumer]):
     """One consumer of a subscription; `Client.subscribe` makes it. Safe for several threads."""
 
     def __init__(
@@ -56,28 +56,18 @@ class Consumer:
         *,
         inclusive: bool = False,
         receipts: bool = False,
-        turn: Callable[[], None],
+        broker: SharedBroker | None,
         check_open: Callable[[], None],
         closed: Callable[[Consumer], None],
     ) -> None:
-        """Waits until the broker has let it in. `turn` makes an embedded broker work."""
-        self._engine, self._topic, self._schema = engine, topic, schema
+        """Waits until the broker has let it in; the embedded one, if there is any."""
+        super().__init__(engine, topic, schema, broker=broker, check_open=check_open, closed=closed)
         self._batch_policy, self._inclusive, self._receipts = batch_policy, inclusive, receipts
-        self._turn, self._check_client, self._on_closed = turn, check_open, closed
-        self._clock = engine.root.clock
-        self._is_closed = False
-        self._listening = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._last: dict[TopicPartition, core.MessageId] = {}
-        """The last message of each partition that was handed out."""
         try:
             self._until(engine.is_connected)
         except BaseException:
             engine.close()
             raise
-
-    def topic(self) -> str:
-        return self._topic
 
     def subscription_name(self) -> str:
         return str(self._engine.options["subscriptionName"])
@@ -85,35 +75,15 @@ class Consumer:
     def consumer_name(self) -> str:
         return self._engine.name
 
-    def is_connected(self) -> bool:
-        return not self._is_closed
-
     # -- receiving -----------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
-        if self._thread is not None:
+        check_type_or_none(int, timeout_millis=timeout_millis)
+        if self._end_listening is not None:
             text = "This consumer has a message_listener, which gets its messages: leave it out."
             raise client_errors.InvalidConfiguration(text)
         return self._receive(timeout_millis)
-
-    def fetch(self) -> bool:
-        """Look for messages; whether there is one now."""
-        self._check_open()
-        with translated():
-            if self._engine.fetch():
-                return True
-            self._turn()
-            return self._engine.fetch()
-
-    def pause_s(self, quiet_s: float) -> float:
-        """How long to wait before the next look, when nothing has come for so long."""
-        return pause_s(quiet_s, remote=self._engine.root.store.remote)
-
-    def receive_now(self) -> Message | None:
-        """The next message of those that were fetched; None if there is none left."""
-        received = self._engine.take()
-        return None if received is None else self._handed_out(received)
 
     def batch_receive(self) -> list[Message]:
         """What there is, up to the consumer's policy; waits for it as the policy says."""
@@ -130,37 +100,12 @@ class Consumer:
             size += len(found[-1].data())
         return found
 
-    def listen(self, listener: Listener) -> None:
-        """Hand each message to the listener from now on, in a thread of its own."""
-        self._listening.set()
-        self._thread = threading.Thread(
-            target=self._listen, args=(listener,), name="listener", daemon=True
-        )
-        self._thread.start()
-
     def pause_message_listener(self) -> None:
         """Hand the listener no more messages for now; one may be under way."""
-        self._listening.clear()
+        self._is_listening = False
 
     def resume_message_listener(self) -> None:
-        self._listening.set()
-
-    def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message, of its last partition that has any.
-
-        `earliest` if there is none.
-        """
-        with translated():
-            last = self._last_messages()
-        return last[max(last)] if last else MessageId.earliest
-
-    def has_message_available(self) -> bool:
-        """Whether there is a message behind the last that was handed out."""
-        with translated():
-            if self._engine.has_received:
-                return True
-            views = self._engine.partitions().items()
-            return any(_has_behind(view, self._last.get(about)) for about, view in views)
+        self._is_listening = True
 
     # -- acknowledging -------------------------------------------------------------------------
 
@@ -234,16 +179,6 @@ class Consumer:
             before = {about: self._engine.epoch(about) for about in commands}
             ask(self._engine.root, commands, self._engine.options["drainTimeout"] / 1000)
         self._until(lambda: all(self._engine.epoch(each) > before[each] for each in before))
-        self.begins_at(messageid)
-
-    def begins_at(self, messageid: MessageId | int) -> None:
-        """It reads on from there: what was handed out before does not count any more."""
-        if messageid == MessageId.latest:
-            self._last = {about: each.core for about, each in self._last_messages().items()}
-            return
-        self._last = {}
-        if isinstance(messageid, MessageId) and not self._inclusive:
-            self._last = dict.fromkeys(self._partitions_of(messageid.core), messageid.core)
 
     def unsubscribe(self) -> None:
         """Delete the subscription, and close this consumer."""
@@ -253,114 +188,78 @@ class Consumer:
         self._until(lambda: self._engine.is_closed)
         self.close()
 
-    def close(self) -> None:
-        """Leave the subscription: what was not acknowledged goes to others."""
+    def settle(self, outcomes: Iterable[Mapping[str, Any]]) -> None:
+        """Say of messages what the rows of `pulsar_spark.process` say."""
         self._check_open()
-        self._is_closed = True
-        self._listening.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
         with translated():
-            self._engine.close()
+            self._engine.say(outcomes)
+
+    def abandon(self) -> Lease | None:
+        """Say nothing any more, as if its process had been killed; the lease that will lapse."""
+        self._is_closed = True
+        if self._end_listening is not None:
+            self._end_listening()
         self._on_closed(self)
+        return self._engine.abandon()
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
-        self._check_client()
+    @property
+    def _name(self) -> str:
+        return f"consumer {self.consumer_name()}"
 
-    def _receive(self, timeout_ms: int | None) -> Message:
-        begun_s = self._clock.monotonic_s()
-        while True:
-            if self.fetch() and (message := self.receive_now()) is not None:
-                return message
-            quiet_s = self._clock.monotonic_s() - begun_s
-            if timeout_ms is not None and quiet_s >= timeout_ms / 1000:
-                raise client_errors.Timeout("Pulsar error: TimeOut")
-            left_s = quiet_s + 1 if timeout_ms is None else timeout_ms / 1000 - quiet_s
-            self._clock.sleep(min(self.pause_s(quiet_s), left_s))
+    def _facts(self) -> dict[str, object]:
+        return {
+            "topic": self.topic(),
+            "subscription_name": self.subscription_name(),
+            "subscription_type": str(self._engine.options["subscriptionType"]),
+            "consumer_name": self.consumer_name(),
+            "is_connected": self.is_connected(),
+        }
 
     def _until(self, is_done: Callable[[], bool]) -> None:
         """Take in news until that holds; Timeout if it does not in `operation_timeout_seconds`."""
-        begun_s = self._clock.monotonic_s()
+        begun_s, wait_s = self._clock.monotonic_s(), self._engine.options["drainTimeout"] / 1000
         while True:
             with translated():
-                self._turn()
+                while self._turn():
+                    pass
                 self._engine.poll()
             if is_done():
                 return
             quiet_s = self._clock.monotonic_s() - begun_s
-            if quiet_s > self._engine.options["drainTimeout"] / 1000:
+            left_s = wait_s - quiet_s
+            if left_s <= 0 or not self._pause(quiet_s, left_s):
                 url = self._engine.root.service_url
                 raise client_errors.Timeout(
                     f"Pulsar error: TimeOut. The broker of {url} did not answer. Start one "
                     f"(pulsarlite standalone --service-url {url}), or make the client with "
                     'broker="embedded".'
                 )
-            self._clock.sleep(self.pause_s(quiet_s))
 
     def _await_receipt(self) -> None:
         if self._receipts:
             self._engine.ask_for_receipt()
             self._until(self._engine.is_answered)
 
-    def _handed_out(self, received: ReceivedMessage) -> Message:
-        self._last[received.partition] = received.message_id
-        return Message(received, self._schema, self)
-
-    def id_of(self, received: ReceivedMessage) -> MessageId:
-        """The id as Pulsar writes it."""
-        held = received.message_id
-        return self._id(received.partition, held.position, held.batch_index)
-
-    def _id(self, about: TopicPartition, at: Position, batch_index: int) -> MessageId:
-        view = self._engine.view(about)
-        several = view.ledger.state.partitions > 1
-        ledger = view.ledgers.get(at.ledger_id)
-        if ledger is not None and ledger.batch_sizes.size_of(at.entry_id) == 1:
-            batch_index = -1
-        name = str(about) if several else about.topic
-        number = about.partition if several else -1
-        return MessageId(number, at.ledger_id, at.entry_id, batch_index, name)
-
-    def written_with(self, received: ReceivedMessage) -> SchemaInfo | None:
-        """The schema of the message's own version; None if it has none."""
-        if received.schema_version is None:
-            return None
-        schemas = self._engine.view(received.partition).ledger.state.schemas
-        return schemas.get(received.schema_version)
-
     def _received_all(self, messages: Messages) -> list[ReceivedMessage]:
-        if isinstance(messages, (Message, MessageId)):
+        if isinstance(messages, (Message, MessageId, str, bytes)):
             return [self._received(messages)]
         return [self._received(each) for each in messages]
 
     def _received(self, message: Message | MessageId) -> ReceivedMessage:
         if isinstance(message, Message):
             return message.received
+        if not isinstance(message, MessageId):
+            raise TypeError(f"{message!r} is neither a Message nor a MessageId.")
         topics = {about.topic for about in self._engine.partitions()}
         if message.topic is not None:
             topics &= {TopicName.parse(message.topic).partitioned_topic_name}
         if len(topics) != 1:
             raise ValueError(f"Of which topic is {message}? Give MessageId.deserialize its topic.")
-        return ReceivedMessage(None, message.core, topics.pop(), attempt=WHATEVER_ATTEMPT)
-
-    def _last_messages(self) -> dict[TopicPartition, MessageId]:
-        """The last message of each partition that has one."""
-        found = {}
-        for about, view in self._engine.partitions().items():
-            at = view.last_position
-            if at.entry_id >= 0 and (ledger := view.ledgers.get(at.ledger_id)) is not None:
-                size = ledger.batch_sizes.size_of(at.entry_id)
-                found[about] = self._id(about, at, size - 1)
-        return found
-
-    def _partitions_of(self, message_id: core.MessageId) -> list[TopicPartition]:
-        """Those of that number: one, unless the consumer has several topics."""
-        number = max(message_id.partition, 0)
-        return [about for about in self._engine.partitions() if about.partition == number]
+        held = message.core
+        place = held.ledger_id, held.entry_id, held.partition, held.batch_index
+        return ReceivedMessage(None, place, topics.pop(), attempt=WHATEVER_ATTEMPT)
 
     def _from(self, held: core.MessageId) -> core.MessageId:
         """The first message to be delivered after a seek to this one."""
@@ -372,32 +271,3 @@ class Consumer:
             if 0 <= held.batch_index < size - 1:
                 return replace(held, batch_index=held.batch_index + 1)
         return core.MessageId(held.ledger_id, held.entry_id + 1, held.partition)
-
-    def _listen(self, listener: Listener) -> None:
-        while not self._is_closed:
-            self._listening.wait()
-            try:
-                message = self._receive(LISTENS_EVERY_MS)
-            except client_errors.Timeout:
-                continue
-            except client_errors.PulsarException as error:
-                if not self._is_closed:
-                    _log.error("Consumer %s stops: %s", self.consumer_name(), error)
-                return
-            try:
-                listener(self, message)
-            except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
-                _log.exception("The listener of consumer %s failed", self.consumer_name())
-
-
-def _has_behind(view: PartitionView, last: core.MessageId | None) -> bool:
-    """Whether a partition has a message to read behind that one; behind None, any."""
-    after = view.first_position
-    if last is not None:
-        after = last.position
-        ledger = view.ledgers.get(after.ledger_id)
-        size = 1 if ledger is None else ledger.batch_sizes.size_of(after.entry_id)
-        if 0 <= last.batch_index < size - 1:
-            return True
-    there = PositionSet.between(view.ledgers, after, view.last_position)
-    return bool(there.difference(view.hidden.of(there.ledger_ids)).difference(view.removed))

@@ -6,18 +6,19 @@ an id has a partition only if its topic has several, and a batch index only if i
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import total_ordering
 from typing import Any, ClassVar, Protocol
 
-from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.schema.schema_info import SchemaInfo
+from pulsar_spark.shown import Shown
 
 
 @total_ordering
-class MessageId:
+class MessageId(Shown):
     """Where a message is: `MessageId.earliest` and `.latest` are the ends of a topic."""
 
     earliest: ClassVar[MessageId]
@@ -66,6 +67,15 @@ class MessageId:
     def __repr__(self) -> str:
         return f"MessageId{self}"
 
+    def _facts(self) -> dict[str, object]:
+        return {
+            "ledger": self.ledger_id(),
+            "entry": self.entry_id(),
+            "partition": None if self.partition() < 0 else self.partition(),
+            "batch_index": None if self.batch_index() < 0 else self.batch_index(),
+            "topic": self.topic,
+        }
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MessageId) and self.core == other.core
 
@@ -90,8 +100,10 @@ class Origin(Protocol):
         """The schema of its own version; None if it has none."""
 
 
-class Message:
+class Message(Shown):
     """A message, received or on its way to a partition."""
+
+    __slots__ = ("_origin", "_schema", "received")
 
     def __init__(
         self,
@@ -118,7 +130,7 @@ class Message:
         return self.received.value is None
 
     def properties(self) -> dict[str, str]:
-        return dict(self.received.properties)
+        return dict(self.received.properties or {})
 
     def partition_key(self) -> str:
         """The key; empty without one."""
@@ -130,11 +142,11 @@ class Message:
 
     def publish_timestamp(self) -> int:
         """Milliseconds since 1970."""
-        return _ms(self.received.publish_time)
+        return (self.received.publish_time_us or 0) // 1000
 
     def event_timestamp(self) -> int:
         """Milliseconds since 1970; 0 without one."""
-        return _ms(self.received.event_time)
+        return (self.received.event_time_us or 0) // 1000
 
     def message_id(self) -> MessageId:
         if self._origin is None:
@@ -164,9 +176,20 @@ class Message:
     def __repr__(self) -> str:
         return f"Message({self.message_id()}, {self.partition_key()!r}, {self.data()[:60]!r})"
 
+    def _facts(self) -> dict[str, object]:
+        return {
+            "message_id": self.message_id(),
+            "topic": self.topic_name(),
+            "key": self.partition_key(),
+            "data": None if self.has_null_value() else self.data(),
+            "properties": self.properties(),
+            "publish_time": _time(self.received.publish_time_us),
+            "redelivery_count": self.redelivery_count(),
+            "producer_name": self.producer_name(),
+        }
 
-def _ms(time: datetime | None) -> int:
-    if time is None:
-        return 0
-    aware = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
-    return round(aware.timestamp() * 1000)
+
+def _time(since_1970_us: int | None) -> datetime | None:
+    if since_1970_us is None:
+        return None
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=since_1970_us)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from math import inf
 from typing import Any, Final
@@ -21,13 +21,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, fold
-from pulsar_spark.connector.client.delayed_flush import DelayedFlush
-from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.spark.message_columns import IDS, read_columns
+from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
+from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
+from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -53,32 +52,14 @@ from pulsar_spark.topic_name import TopicPartition
 
 GROUPED: Final = 20_000
 """The number of acknowledgements that are sent at once, however short they have waited."""
-_COLUMNS: Final = read_columns(include_properties=True, consumer=True)
-_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage:
-    """A message, who published it and when, and how often it was delivered before."""
-
-    value: bytes | None
-    message_id: MessageId
-    topic: str
-    key: str | None = None
-    ordering_key: bytes | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    publish_time: datetime | None = None
-    event_time: datetime | None = None
-    deliver_at: datetime | None = None
-    producer_name: str | None = None
-    sequence_id: int | None = None
-    schema_version: int | None = None
-    redelivery_count: int = 0
-    attempt: int = 0
-
-    @property
-    def partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, max(self.message_id.partition, 0))
+_SAID: Final = {
+    "ack_type": pa.string(), "topic": pa.string(), "ledger_id": pa.int64(),
+    "entry_id": pa.int64(), "partition": pa.int64(), "batch_index": pa.int64(),
+    "attempt": pa.int64(), "delay_ms": pa.int64(), "reconsume_times": pa.int64(),
+    "properties": pa.map_(pa.string(), pa.string()), "delay": pa.string(), "error": pa.string(),
+}  # fmt: skip
+"""The columns of what is said of messages, as for a sink that acknowledges."""
+_SaidRow = tuple[Any, ...]
 
 
 class MessageConsumer(AbstractContextManager["MessageConsumer"]):
@@ -118,8 +99,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Messages that this consumer acknowledged, above the subscription's floor."""
         self._said: dict[TopicPartition, Acknowledgments] = {}
         """Rejections since the last report."""
-        self._unsaid: list[Mapping[str, Any]] = []
-        """Rows, as for a sink that acknowledges, for the next report."""
+        self._unsaid: list[_SaidRow] = []
+        """Rows for the next report."""
         self._flushing = DelayedFlush(self._clock, self._group_ms, self.flush, "acknowledgements")
         self._heard_s = -inf
         self._epochs: dict[TopicPartition, int] = {}
@@ -170,6 +151,12 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             return self.take() if self.fetch() else None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether its queue has a message, and it has just heard the broker."""
+        self._check_open()
+        return bool(self._queue) and self._clock.monotonic_s() - self._heard_s < LEAST_PAUSE_S
+
     def take(self) -> ReceivedMessage | None:
         """The next message of its queue."""
         try:
@@ -179,8 +166,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def fetch(self) -> bool:
         """Fill its queue if that is empty; whether there is a message now. Errors as `receive`."""
-        self._check_open()
-        if self._queue and self._clock.monotonic_s() - self._heard_s < LEAST_PAUSE_S:
+        if self.is_ready:
             return True
         with self._lock:
             self._check_open()
@@ -193,6 +179,15 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                     return False
                 self._take(planned)
             return True
+
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._run.log_folders
+
+    def has_news(self) -> bool:
+        """Whether `fetch` may find something new; cheap, and may err."""
+        return self._run.has_news()
 
     def poll(self) -> None:
         """Take in the broker's news, and report; errors as of `receive`."""
@@ -219,8 +214,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def negative_acknowledge(self, *messages: ReceivedMessage, delay_ms: int | None = None) -> None:
         """Have these delivered again, after the consumer's delay or that one."""
-        self._say("Negative", messages, delay_ms=delay_ms)
-        self.poll()
+        self._say("Negative", messages, delay_ms)
 
     def reconsume_later(
         self,
@@ -229,11 +223,14 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         properties: Mapping[str, str] | None = None,
     ) -> None:
         """Have them delivered again from the retry letter topic."""
-        times = int(message.properties.get(RECONSUMETIMES, "0"))
-        self._say(
-            "ReconsumeLater", [message], delay_ms=delay_ms, reconsume_times=times,
-            properties=list((properties or {}).items()),
-        )  # fmt: skip
+        times = int((message.properties or {}).get(RECONSUMETIMES, "0"))
+        self._say("ReconsumeLater", [message], delay_ms, times, list((properties or {}).items()))
+
+    def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Say of messages what these rows say, as to a sink that acknowledges."""
+        self._check_open()
+        with self._saying:
+            self._unsaid += [tuple(map(row.get, _SAID)) for row in rows]
         self.poll()
 
     def flush(self) -> None:
@@ -317,7 +314,12 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self.flush()
         with self._lock:
             if not self._client.is_closed:
-                self._run.close(self._offset)
+                self._run.close()
+
+    def abandon(self) -> Lease | None:
+        """Say nothing any more, as if its process had been killed; the lease that will lapse."""
+        self._flushing.stop()
+        return self._client.abandon()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -353,12 +355,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def _unsay(self, about: TopicPartition) -> None:
         """Forget what was said of a partition and is not sent: somebody has sought there."""
         with self._saying:
-            self._unsaid = [
-                row for row in self._unsaid if (row["topic"], row["partition"]) != about
-            ]
+            self._unsaid = [row for row in self._unsaid if (row[1], row[4]) != about]
 
     def _take(self, planned: StreamOffset) -> None:
-        taken = list(self._messages(planned))
+        taken = list(read_between(self._run.topics, self._offset, planned))
         for about, ledgers in self._run.ledgers(planned).items():
             new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
             if new is not None and new != self._offset.get(about):
@@ -370,15 +370,13 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._run.connected(planned)
         self._queue.extend(taken)
 
-    def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
-        for task in plan_tasks(self._run.topics, self._offset, planned):
-            for batch in read_messages(task, _COLUMNS):
-                yield from _received(batch)
+    def _say(self, kind: str, messages: Iterable[ReceivedMessage], *details: Any) -> None:
+        """Add to the next report, and send it unless others may join it.
 
-    def _say(self, kind: str, messages: Iterable[ReceivedMessage], **details: Any) -> None:
-        """Add to the next report, and send it unless others may join it."""
+        `details` are the delay in ms, the times it was reconsumed, and properties.
+        """
         self._check_open()
-        rows = [_row(kind, each) | details for each in messages]
+        rows = _rows(kind, messages, *details)
         with self._saying:
             self._unsaid += rows
             waiting = len(self._unsaid)
@@ -457,36 +455,37 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         )
 
 
-def _received(batch: pa.RecordBatch) -> Iterator[ReceivedMessage]:
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-    ids = map(MessageId, *(columns.pop(name) for name in IDS))
-    properties = (dict(each or ()) for each in columns.pop("properties"))
-    for message_id, held, *rest in zip(ids, properties, *columns.values(), strict=True):
-        values = dict(zip(columns, rest, strict=True))
-        yield ReceivedMessage(message_id=message_id, properties=held, **values)
-
-
 def folded(
     kind: str, messages: Iterable[ReceivedMessage], root: Root
 ) -> dict[TopicPartition, Acknowledgments]:
     """What a sink that acknowledges makes of these."""
-    rows = [_row(kind, each) for each in messages]
+    rows = _rows(kind, messages)
     return fold([_batch(rows)], root, None) if rows else {}
 
 
-def _row(kind: str, message: ReceivedMessage) -> dict[str, Any]:
-    """A row as for a sink that acknowledges."""
-    held = message.message_id
-    return {
-        "topic": message.topic, "ledger_id": held.ledger_id, "entry_id": held.entry_id,
-        "partition": message.partition.partition, "batch_index": held.batch_index, "ack_type": kind,
-        "attempt": message.attempt,
-    }  # fmt: skip
+def _rows(
+    kind: str,
+    messages: Iterable[ReceivedMessage],
+    delay_ms: int | None = None,
+    reconsume_times: int | None = None,
+    properties: list[tuple[str, str]] | None = None,
+) -> list[_SaidRow]:
+    """What is said of these, in the order of _SAID."""
+    return [
+        (
+            kind, each.topic, *each.place[:2], max(each.place[2], 0), each.place[3], each.attempt,
+            delay_ms, reconsume_times, properties, None, None,
+        )
+        for each in messages
+    ]  # fmt: skip
 
 
-def _batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    names = dict.fromkeys(name for row in rows for name in row)
-    types = {"properties": _PROPERTIES, "delay_ms": pa.int64(), "reconsume_times": pa.int64()}
+def _batch(rows: Sequence[_SaidRow]) -> pa.RecordBatch:
+    columns = zip(_SAID.items(), zip(*rows, strict=True), strict=True)
     return pa.RecordBatch.from_pydict(
-        {name: pa.array([row.get(name) for row in rows], types.get(name)) for name in names}
+        {
+            name: pa.array(values, kind)
+            for (name, kind), values in columns
+            if values.count(None) < len(values)
+        }
     )

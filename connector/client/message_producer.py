@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.schema.schema_registration import (
     SinkSchema,
     check_validation,
@@ -30,11 +29,20 @@ from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.sink.outgoing_messages import as_messages
 from pulsar_spark.connector.sink.publishing import publish
-from pulsar_spark.connector.topic_log.producer_connection import claim_of, connect, disconnect
+from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
+from pulsar_spark.connector.topic_log.backlog_quota import await_room
+from pulsar_spark.connector.topic_log.policies import open_or_create
+from pulsar_spark.connector.topic_log.producer_connection import (
+    claim_of,
+    connect,
+    disconnect,
+    is_registered,
+)
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     InvalidMessageError,
     ProducerBusyError,
+    ProducerHeldError,
     PulsarliteError,
     StorageError,
 )
@@ -55,15 +63,14 @@ DUPLICATE: Final = MessageId(-1, -1)
 _COLUMNS: Final = pa.schema(
     [
         ("value", pa.binary()), ("key", pa.string()),
-        ("properties", pa.map_(pa.string(), pa.string())), ("sequence_id", pa.int64()),
-        ("ordering_key", pa.binary()),
+        ("properties", pa.map_(pa.string(), pa.string())), ("ordering_key", pa.binary()),
         ("event_time", pa.timestamp("us", "UTC")), ("deliver_at", pa.timestamp("us", "UTC")),
         ("deliver_after", pa.duration("us")), ("topic", pa.string()),
+        ("sequence_id", pa.int64()),
     ]
 )  # fmt: skip
-_SEQUENCE_ID: Final = _COLUMNS.get_field_index("sequence_id")
-_MAY_PASS: Final = (StorageError, OSError)
-"""Errors after which messages wait on: the store may answer the next time."""
+_MAY_PASS: Final = (StorageError, ProducerHeldError, OSError)
+"""Errors after which messages wait on: the store may answer the next time, and have room."""
 
 Row = tuple[Any, ...]
 """A message's values, in the order of _COLUMNS."""
@@ -76,6 +83,7 @@ class _Waiting:
     """A message that is not published yet."""
 
     row: Row
+    number: int
     size: int
     sent_s: float
     done: Done | None
@@ -101,6 +109,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         `memory_limit_bytes` of them do, so that others share their commit; what could not be
         published for `send_timeout_ms` is given up (0: never). Values are bytes of `schema`, which
         is registered now. ProducerFencedError or ProducerBusyError if the topic is another's,
+        ProducerBlockedQuotaExceededError if its backlog quota is exceeded (and says so by errors),
         IncompatibleSchemaError if it refuses the schema, InvalidOptionError if an option is wrong.
         """
         given = {"producerName": f"producer-{uuid.uuid4().hex[:10]}", **options}
@@ -111,13 +120,15 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         self.topic = check_user_topic(TopicName.parse(self.options["topic"]), "written")
         self._delay_ms, self._timeout_s = publish_delay_ms, send_timeout_ms / 1000
         self._schema, self._largest = schema, int(self.options["maxMessageSize"])
-        self._ledger = self.root.open_or_create(self.topic, self.options["numPartitions"], settings)
+        self._ledger = open_or_create(self.root, self.topic, self.options, settings)
         if schema is None:
             check_validation(self._ledger, self.topic)
         else:
             register(self._ledger, self.topic.partitioned_topic, schema)
+        with suppress(ProducerHeldError):  # messages wait
+            await_room(self._ledger, range(self.partitions), patience_ms=0)
         self._claim = claim_of(self.options, self.name, uuid.uuid4().hex)
-        if self._claim is not None:
+        if is_registered(self._ledger, self._claim):
             connect(self._ledger, self._claim)
         known = (
             self._ledger.state.highest_sequence_id(number, self.name)
@@ -152,37 +163,28 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         self,
         value: bytes | None,
         *,
-        key: str | None = None,
-        ordering_key: bytes | None = None,
-        properties: Mapping[str, str] | None = None,
-        sequence_id: int | None = None,
-        event_time: datetime | None = None,
-        deliver_at: datetime | None = None,
-        deliver_after: timedelta | None = None,
-        partition: int | None = None,
         done: Done | None = None,
         at_once: bool = False,
+        **said: Any,
     ) -> int:
+        """Have a message published, of which `row` takes what is said; errors as of `enqueue`."""
+        return self.enqueue(self.row(value, **said), done, at_once=at_once)
+
+    def enqueue(self, row: Row, done: Done | None, *, at_once: bool = False) -> int:
         """Have a message published, now or with others that wait; its sequence id.
 
-        Who wants it `at_once` flushes next. `partition` goes before the topic's routing.
-        InvalidMessageError if it can't be a message; of the others nothing is lost. What can't be
-        published, as the store does not answer, waits, and is tried again.
+        Who wants it `at_once` flushes next. What can't be published, as the store does not answer,
+        waits, and is tried again.
         """
-        row = self.row(
-            value, key, ordering_key, properties, sequence_id, event_time, deliver_at,
-            deliver_after, partition,
-        )  # fmt: skip
         size = _size(row)
         if self._is_full(size):
             self.flush()
         with self._lock:
             if self._is_closed:
                 raise ProducerBusyError(f"Producer {self.name} is closed: make another.")
-            number = self._next_sequence_id if sequence_id is None else sequence_id
+            number = self._next_sequence_id if row[-1] is None else row[-1]
             self._next_sequence_id = max(self._next_sequence_id, number + 1)
-            numbered = (*row[:_SEQUENCE_ID], number, *row[_SEQUENCE_ID + 1 :])
-            waiting = _Waiting(numbered, size, self._clock.monotonic_s(), done)
+            waiting = _Waiting(row, number, size, self._clock.monotonic_s(), done)
             self._waiting.append(waiting)
             self._waiting_bytes += size
         if at_once:
@@ -208,14 +210,17 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         deliver_after: timedelta | None = None,
         partition: int | None = None,
     ) -> Row:
-        """A message to be published. InvalidMessageError if it can't be one."""
+        """A message to be published; `partition` goes before the topic's routing.
+
+        InvalidMessageError if it can't be one.
+        """
         topic = None
         if partition is not None:
             topic = f"{self.topic.partitioned_topic_name}-partition-{partition}"
         pairs = None if properties is None else list(properties.items())
         row = (
-            value, key, pairs, sequence_id, ordering_key, event_time, deliver_at, deliver_after,
-            topic,
+            value, key, pairs, ordering_key, event_time, deliver_at, deliver_after, topic,
+            sequence_id,
         )  # fmt: skip
         if not self._is_plain(row):
             self._check(row)
@@ -232,14 +237,14 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             if not chosen:
                 return
             try:
-                written = self.written([each.row for each in chosen])
-                published = publish(self.root, written, None, self._claim)
+                rows = ((*each.row[:-1], each.number) for each in chosen)
+                written = self.written(rows)
+                published = publish(self.root, written, None, self._claim, patience_ms=0)
             except Exception as error:
                 self._give_up(chosen, error)
                 raise
-            for _ in chosen:
-                self._leave()
-            numbers = [each.row[_SEQUENCE_ID] for each in chosen]
+            self._leave(len(chosen))
+            numbers = [each.number for each in chosen]
             self.last_sequence_id = max(self.last_sequence_id, *numbers)
             if any(each.done is not None for each in chosen):
                 answers = self._answers([e for e in published if isinstance(e, Commit)], numbers)
@@ -261,7 +266,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             with self._lock:
                 was_closed, self._is_closed = self._is_closed, True
             self.flush()
-            if not was_closed and self._claim is not None:
+            if not was_closed:
                 disconnect(self._ledger, self._claim)
 
     def __exit__(self, *_: object) -> None:
@@ -279,16 +284,17 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         try:
             self.flush()
         except BaseException:
-            with self._lock:
+            with self._publishing, self._lock:
                 if waiting in self._waiting:
                     self._waiting.remove(waiting)
                     self._waiting_bytes -= waiting.size
             raise
 
-    def _leave(self) -> None:
-        """The first message that waits does so no more."""
+    def _leave(self, count: int = 1) -> None:
+        """The first messages that wait do so no more."""
         with self._lock:
-            self._waiting_bytes -= self._waiting.popleft().size
+            for _ in range(count):
+                self._waiting_bytes -= self._waiting.popleft().size
 
     def _is_plain(self, row: Row) -> bool:
         """Whether it can be seen at a glance that this is a message: most are such."""
@@ -371,7 +377,7 @@ def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     """The messages as rows; a column that none has is left out, for an option to fill in."""
     arrays = {}
     for field, values in zip(_COLUMNS, zip(*rows, strict=True), strict=True):
-        if field.name == "value" or any(each is not None for each in values):
+        if field.name == "value" or values.count(None) < len(values):
             arrays[field.name] = pa.array(values, field.type)
     return pa.RecordBatch.from_pydict(arrays)
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
+from pulsar_spark.connector.client.client_settings import check_type_or_none
 from pulsar_spark.connector.client.message import Message, MessageId
-from pulsar_spark.connector.client.message_consumer import ReceivedMessage
-from pulsar_spark.connector.client.message_producer import Done, MessageProducer
+from pulsar_spark.connector.client.message_producer import Done, MessageProducer, Row
 from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.errors import PulsarliteError, StorageError
+from pulsar_spark.errors import ProducerHeldError, PulsarliteError, StorageError
 from pulsar_spark.positions import message_id as core
+from pulsar_spark.shown import Shown
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.client.transaction import Transaction
@@ -28,10 +30,15 @@ if TYPE_CHECKING:
 Callback = Callable[[Result, "MessageId | None"], object]
 Router = Callable[[Message, int], int]
 """(message, partitions) -> its partition, from 0 on."""
+_SAID: Final[Mapping[str, type]] = {
+    "properties": Mapping, "partition_key": str, "ordering_key": str, "sequence_id": int,
+    "event_timestamp": int, "deliver_at": int, "deliver_after": timedelta,
+}  # fmt: skip
+"""What may be said of a message beside its content, in the order of `_row`."""
 _log = logging.getLogger(__name__)
 
 
-class Producer:
+class Producer(Shown):
     """One producer of a topic; `Client.create_producer` makes it. Safe for several threads."""
 
     def __init__(
@@ -86,13 +93,11 @@ class Producer:
         There is no replication: what is said of it has no effect. Timeout if the store refuses it
         for `send_timeout_millis`.
         """
-        said = {
-            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
-            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
-            "deliver_at": deliver_at, "deliver_after": deliver_after,
-        }  # fmt: skip
         answers: list[core.MessageId | Exception] = []
-        self.send_with(content, {**said, "at_once": True}, answers.append)
+        self.enqueue(
+            answers.append, content, properties, partition_key, ordering_key, sequence_id,
+            event_timestamp, deliver_at, deliver_after, at_once=True,
+        )  # fmt: skip
         clock, remote = self._engine.root.clock, self._engine.root.store.remote
         begun_s = clock.monotonic_s()
         while not answers:
@@ -123,21 +128,24 @@ class Producer:
         """Publish a message with others; `callback(result, id)` is called when it is durable.
 
         It may be called in another thread. With a full queue this waits, if the producer blocks;
-        else the result is ProducerQueueIsFull.
+        else the result is ProducerQueueIsFull, which is raised if there is no callback.
         """
-        said = {
-            "properties": properties, "key": partition_key, "ordering_key": ordering_key,
-            "sequence_id": sequence_id, "event_timestamp": event_timestamp,
-            "deliver_at": deliver_at, "deliver_after": deliver_after,
-        }  # fmt: skip
         if self.is_full():
             if not self._blocks:
-                if callback is not None:
-                    callback(Result.ProducerQueueIsFull, None)
+                if callback is None:
+                    raise client_errors.ProducerQueueIsFull(
+                        f"Pulsar error: ProducerQueueIsFull. {self._max_pending} messages wait: "
+                        "make the producer with block_if_queue_full=True, or give a callback."
+                    )
+                callback(Result.ProducerQueueIsFull, None)
                 return
             self.flush()
         try:
-            self.send_with(content, said, None if callback is None else self._telling(callback))
+            self.enqueue(
+                None if callback is None else self._telling(callback), content, properties,
+                partition_key, ordering_key, sequence_id, event_timestamp, deliver_at,
+                deliver_after,
+            )  # fmt: skip
         except client_errors.PulsarException as error:
             if callback is None or self._is_closed:
                 raise
@@ -158,7 +166,8 @@ class Producer:
         if self._engine.options.has("accessMode"):
             text = "A transaction's messages come from producers with accessMode Shared."
             raise client_errors.OperationNotSupported(text)
-        row = self._engine.row(**self._arguments(content, {"key": partition_key, **said}))
+        with translated():
+            row = self._row(content, partition_key=partition_key, **said)
         transaction.publish(self._engine, row)
 
     def flush(self) -> None:
@@ -176,38 +185,67 @@ class Producer:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def send_with(self, content: Any, said: Mapping[str, Any], done: Done | None) -> None:
-        """Have a message published with others; `done` is told what became of it."""
+    def _facts(self) -> dict[str, object]:
+        return {
+            "topic": self.topic(),
+            "producer_name": self.producer_name(),
+            "partitions": self._engine.partitions,
+            "last_sequence_id": self.last_sequence_id(),
+            "pending": self._engine.pending,
+        }
+
+    def enqueue(self, done: Done | None, *message: Any, at_once: bool = False, **said: Any) -> None:
+        """Have a message, as `_row` takes it, published with others; `done` is told how it went."""
         with translated():
-            self._engine.send(**self._arguments(content, said), done=done)
+            self._engine.enqueue(self._row(*message, **said), done, at_once=at_once)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
         self._check_client()
 
-    def _arguments(self, content: Any, said: Mapping[str, Any]) -> dict[str, Any]:
-        """What the engine is told of a message."""
+    def _row(
+        self,
+        content: Any,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> Row:
+        """What the engine is told of a message. A key that is empty is none."""
         self._check_open()
         value = None if content is None else self._schema.encode(content)
-        told = {name: each for name, each in said.items() if each is not None and each != ""}
-        if "ordering_key" in told:
-            told["ordering_key"] = str(told["ordering_key"]).encode()
-        if "event_timestamp" in told:
-            told["event_time"] = _time(told.pop("event_timestamp"))
-        if "deliver_at" in told:
-            told["deliver_at"] = _time(told["deliver_at"])
-        if self._router is not None:
-            about = {
-                name: told[name]
-                for name in ("key", "ordering_key", "properties", "event_time")
-                if name in told
-            }
-            message = ReceivedMessage(value, core.MessageId(-1, -1), self.topic(), **about)
-            told["partition"] = self._router(
-                Message(message, self._schema), self._engine.partitions
-            )
-        return {"value": value, **told}
+        said = (
+            properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at,
+            deliver_after,
+        )  # fmt: skip
+        if said.count(None) < len(said):
+            _check_said(said)
+        about = (
+            partition_key or None,
+            ordering_key.encode() if ordering_key else None,
+            properties,
+            sequence_id,
+            None if event_timestamp is None else _time(event_timestamp),
+            None if deliver_at is None else _time(deliver_at),
+            deliver_after,
+        )
+        partition = None if self._router is None else self._routed(value, about)
+        return self._engine.row(value, *about, partition)
+
+    def _routed(self, value: bytes | None, about: tuple[Any, ...]) -> int:
+        """The partition that the user's router chooses."""
+        assert self._router is not None
+        key, ordering_key, properties, _, event_time, *_ = about
+        event_time_us = None if event_time is None else round(event_time.timestamp() * 1_000_000)
+        message = ReceivedMessage(
+            value, (-1, -1, -1, -1), self.topic(), key, ordering_key, properties,
+            event_time_us=event_time_us,
+        )  # fmt: skip
+        return self._router(Message(message, self._schema), self._engine.partitions)
 
     def id_of(self, message_id: core.MessageId) -> MessageId:
         """The id as Pulsar writes it."""
@@ -231,9 +269,18 @@ class Producer:
 
 def refusal_of(error: Exception) -> client_errors.PulsarException:
     """Why a message was given up: of what might have passed, its time was up."""
-    if isinstance(error, (StorageError, OSError)):
+    if isinstance(error, (StorageError, ProducerHeldError, OSError)):
         return client_errors.Timeout(str(error))
     return exception_of(error)
+
+
+def _check_said(said: tuple[Any, ...]) -> None:
+    """ValueError or TypeError names what is of a wrong type."""
+    for (name, kind), given in zip(_SAID.items(), said, strict=True):
+        check_type_or_none(kind, **{name: given})
+    for name, value in (said[0] or {}).items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"Property {name!r} is {value!r}: names and values are texts.")
 
 
 def _time(since_1970_ms: int) -> datetime:

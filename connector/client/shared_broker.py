@@ -1,23 +1,28 @@
 """The embedded broker of a root, which all clients of this process share.
 
 Invariants: a root has one at most in a process; whoever waits for it makes it work at once, and the
-root's clock does beside that, for those who wait in other processes, the less often the longer
-nothing happens; the last who leaves stops it.
+root's clock does beside that, for those who wait in other processes and for what falls due; the
+last who leaves stops it.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
 from typing import ClassVar, Final
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import FencedError, StaleCheckpointError
 
 CHECKPOINT: Final = "_broker/embedded.json"
+STEP_S: Final = 0.001
+MOST_STEPS: Final = 20
+"""How long at most the broker's thread lets a process's own consumers look first."""
 
 
 class SharedBroker:
@@ -31,10 +36,19 @@ class SharedBroker:
         self._turning = threading.Lock()
         self._fenced: FencedError | None = None
         self._broker = _begin(root)
-        self._clock, self._remote = root.clock, root.store.remote
-        self._looked_s = self._news_s = self._clock.monotonic_s()
-        least_s = pause_s(0.0, remote=self._remote)
-        self._end: Callable[[], None] = self._clock.repeat(least_s, self._look, "embedded broker")
+        self._looking: list[None] = []
+        """One for each consumer of this process that looks for messages now."""
+        self._listens = True
+        """Whether a glance tells anything: not while something can't be taken in."""
+        self._watch = FolderWatch(root.store)
+        self._batches = self._followed = 0
+        """The batches that it has done, and of these, those that the clock has heard of."""
+        self._due_s = inf
+        self._clock = root.clock
+        self._end: Callable[[], None] = root.clock.follow(
+            self._look, "embedded broker",
+            remote=root.store.remote, pending=self._pending, wait=self._rest,
+        )  # fmt: skip
 
     @classmethod
     def join(cls, root: Root) -> SharedBroker:
@@ -48,23 +62,51 @@ class SharedBroker:
             broker._users += 1  # noqa: SLF001 - of its own class
         return broker
 
-    def turn(self) -> None:
-        """Do what there is to do, unless another thread is at it.
+    def turn(self, *, waits: bool = False) -> bool:
+        """Do a batch, unless another thread is at it, or after that one; whether there was one.
 
         BrokerFencedError if another broker has taken over.
         """
         if self._fenced is not None:
             raise self._fenced
-        if self._turning.acquire(blocking=False):
-            try:
-                self._looked_s = self._clock.monotonic_s()
-                if self._broker.until_quiet():
-                    self._news_s = self._clock.monotonic_s()
-            except FencedError as error:
-                self._fenced = error
-                raise
-            finally:
-                self._turning.release()
+        if not self._turning.acquire(blocking=waits):
+            return False
+        try:
+            if not self._users:  # it was stopped
+                return False
+            found = self._broker.turn()
+            self._batches += found
+            if not found:
+                self._due_s = self._broker.next_due_s()
+                self._listens = not self.has_news()
+        except FencedError as error:
+            self._fenced = error
+            raise
+        else:
+            return found
+        finally:
+            self._turning.release()
+
+    @contextmanager
+    def standing_back(self) -> Iterator[None]:
+        """A context, of a consumer that looks for messages: the broker's thread lets it go first.
+
+        Not for long: many consumers may look in turn.
+        """
+        self._looking.append(None)
+        try:
+            yield
+        finally:
+            self._looking.pop()
+
+    def has_news(self) -> bool:
+        """Whether a turn may find something new in the logs; cheap, and may err."""
+        return self._broker.has_news()
+
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._broker.log_folders
 
     def leave(self) -> None:
         """Stop it, if this was its last user."""
@@ -78,12 +120,33 @@ class SharedBroker:
                 if self._fenced is None:
                     self._broker.until_quiet()  # consumers that have just left are seen to leave
 
-    def _look(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if self._fenced is None and now_s - self._looked_s >= pause_s(
-            now_s - self._news_s, remote=self._remote
-        ):
-            self.turn()
+    def _rest(self, seconds: float) -> None:
+        """Wait so long for news, and let those that were woken with it begin."""
+        if self._listens and self._fenced is None:
+            self._watch.wait(self.log_folders, seconds, self.has_news)
+        else:
+            self._clock.sleep(seconds)
+        self._clock.sleep(STEP_S)
+        self._stand_back()
+
+    def _stand_back(self) -> None:
+        """Let consumers of this process look first: else they wait for Python's lock."""
+        for _ in range(MOST_STEPS):
+            if not self._looking:
+                return
+            self._clock.sleep(STEP_S)
+
+    def _look(self) -> float:
+        if self._fenced is not None:
+            return inf
+        while self.turn():
+            self._stand_back()
+        before, self._followed = self._followed, self._batches
+        return 0.0 if before != self._followed else self._due_s
+
+    def _pending(self) -> list[tuple[float, str]]:
+        with self._turning:
+            return list(self._broker.pending())
 
 
 def _begin(root: Root) -> EmbeddedBroker:

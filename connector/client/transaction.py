@@ -10,18 +10,16 @@ from collections.abc import Iterable
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
-from pulsar_spark.connector.client.message_consumer import (
-    MessageConsumer,
-    ReceivedMessage,
-    folded,
-)
+from pulsar_spark.connector.client.message_consumer import MessageConsumer, folded
 from pulsar_spark.connector.client.message_producer import MessageProducer, Row
 from pulsar_spark.connector.sink.publishing import commit_as_one
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.system.system_topics import Record
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.shown import Shown
 
 
-class Transaction:
+class Transaction(Shown):
     """What was sent and acknowledged so far; `Client.new_transaction` makes it.
 
     As a context manager it commits at the end of its block, or aborts if that fails.
@@ -42,6 +40,14 @@ class Transaction:
         """Acknowledge these messages when it commits."""
         self._check_open()
         self._acknowledged.setdefault(consumer, []).extend(messages)
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "service_url": self._root.service_url,
+            "is_open": self._is_open,
+            "messages": sum(map(len, self._rows.values())),
+            "acknowledged": sum(map(len, self._acknowledged.values())),
+        }
 
     def commit(self) -> None:
         """Let it all take effect at once. InvalidTxnStatusError if its time was over."""

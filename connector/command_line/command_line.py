@@ -1,8 +1,9 @@
-"""`pulsarlite COMMAND`: the demo, the broker, and looking after topics without Spark.
+"""`pulsarlite COMMAND`: the demo, the broker, messages, and looking after topics.
 
 Invariants: what goes wrong on purpose is one clear line on standard error and exit status 1,
-never a traceback; bad usage is status 2, as argparse has it, and Ctrl-C 130; only what a command
-needs is imported. Command names follow `pulsar-admin`, which each help text names.
+never a traceback; bad usage is status 2, as argparse has it, Ctrl-C 130 and SIGTERM 143; only what
+a command needs is imported, and Spark by `demo` and `standalone` alone. Names follow Pulsar's
+`pulsar-client`, `pulsar-perf` and `pulsar-admin`, which each help text names.
 """
 
 from __future__ import annotations
@@ -10,31 +11,66 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from pulsar_spark.connector.client.client_errors import PulsarException
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.version import __version__
 
 COMMANDS: Final = {
-    "pulsar_spark.connector.command_line.demo_command":
+    "demo": (
+        "pulsar_spark.connector.command_line.demo_command",
         "publish 336,776 real flights into a topic and read them all back",
-    "pulsar_spark.connector.command_line.standalone_command":
+    ),
+    "produce": ("pulsar_spark.connector.command_line.produce_command", "publish messages"),
+    "consume": (
+        "pulsar_spark.connector.command_line.consume_command",
+        "print the messages of a subscription, and acknowledge them",
+    ),
+    "read": (
+        "pulsar_spark.connector.command_line.read_command",
+        "print messages from a place of your choice on",
+    ),
+    "perf": (
+        "pulsar_spark.connector.command_line.perf_command",
+        "measure how fast messages are published and consumed",
+    ),
+    "doctor": (
+        "pulsar_spark.connector.command_line.doctor_command",
+        "look for what is not well on this machine and with a root",
+    ),
+    "standalone": (
+        "pulsar_spark.connector.command_line.standalone_command",
         "run the broker, which subscriptions need",
-    "pulsar_spark.connector.command_line.topics_command":
-        "list, create, look into and look after topics (no Spark is started)",
-    "pulsar_spark.connector.command_line.subscriptions_command":
-        "list, create, move and delete subscriptions (no Spark is started)",
-    "pulsar_spark.connector.command_line.namespaces_command":
-        "what holds for all topics of a namespace (no Spark is started)",
-}  # fmt: skip
-"""The module of each command, whose `add_to` declares the rest -> a summary."""
+    ),
+    "topics": (
+        "pulsar_spark.connector.command_line.topics_command",
+        "list, create, look into and look after topics",
+    ),
+    "subscriptions": (
+        "pulsar_spark.connector.command_line.subscriptions_command",
+        "list, create, move and delete subscriptions",
+    ),
+    "topicPolicies": (
+        "pulsar_spark.connector.command_line.topic_policies_command",
+        "what holds for a topic",
+    ),
+    "namespaces": (
+        "pulsar_spark.connector.command_line.namespaces_command",
+        "what holds for all topics of a namespace",
+    ),
+}
+"""Command -> the module whose `add_to` declares the rest, and a summary."""
 
 _EPILOG = """\
 examples:
   pulsarlite demo
+  pulsarlite produce orders -m hello --service-url pulsarlite-demo
+  pulsarlite consume orders -s billing -p Earliest -n 0 --service-url pulsarlite-demo
   pulsarlite standalone --service-url pulsarlite-demo
   pulsarlite topics list --service-url pulsarlite-demo
   pulsarlite topics peek flights -n 3 --service-url pulsarlite-demo
@@ -52,14 +88,14 @@ def main(argv: Sequence[str]) -> int:
         return 0 if not argv else 2
     try:
         return int(arguments.run(arguments))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("\npulsarlite: interrupted; what was published stays published", file=sys.stderr)
-        return 130
+        return 128 + getattr(error, "signal_number", signal.SIGINT)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `... | head` is no error
         return 0
     except Exception as error:
-        own = isinstance(error, PulsarliteError)
+        own = isinstance(error, (PulsarliteError, PulsarException))
         message = str(error) if own else pulsarlite_message(str(error))
         if message is None:
             raise
@@ -78,8 +114,7 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pulsarlite {__version__}")
     parser.set_defaults(group=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module, summary in COMMANDS.items():
-        name = module.rpartition(".")[2].removesuffix("_command")
+    for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name in argv[:1]:
             import_module(module).add_to(command)

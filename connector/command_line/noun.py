@@ -1,22 +1,24 @@
-"""A noun of the command line, `pulsarlite NOUN COMMAND`, and how its commands register.
+"""A command, and a noun of the command line, `pulsarlite NOUN COMMAND`, with which some register.
 
     TOPICS = Noun("List, create and look after topics.")
 
     @TOPICS.command("create", "Create a topic. Pulsar: create-partitioned-topic.", TOPIC)
     def _create(root: Root, arguments: Namespace) -> Iterator[str]: ...
 
-Invariants: a command is declared where it is done; what it yields is printed line by line; every
-command that works on a store takes `--service-url` and `--storage`. The first sentence of a
-command's text is its summary in the noun's list.
+Invariants: a command is declared where it is done; what it yields is printed line by line, and is
+printed before it goes on; every command that works on a store takes `--service-url` and
+`--storage`. The first sentence of a command's text is its summary in the noun's list.
 """
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from functools import partial
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
@@ -25,7 +27,9 @@ from pulsar_spark.options.option_values import Kind
 from pulsar_spark.options.options import SERVICE_URL_VARIABLE, Options
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
-Done = Callable[[Root, Namespace], Iterator[str]]
+Printed = str | bytes
+"""A line; bytes are written as they are, with a newline."""
+Done = Callable[[Root, Namespace], Iterator[Printed]]
 Argument = Callable[[Any], None]
 """Adds itself to a parser, or to a group of one."""
 
@@ -35,22 +39,31 @@ def argument(*flags: str, **options: Any) -> Argument:
     return methodcaller("add_argument", *flags, **options)
 
 
-def one_of(*choices: Argument, **unsaid: Any) -> Argument:
-    """Arguments of which exactly one has to be given.
+def at_least(least: int) -> Callable[[str], int]:
+    """For `argument(type=...)`: a whole number that is not below that."""
 
-    `unsaid` has what stands for «not given» where None is a choice.
-    """
+    def number(text: str) -> int:
+        if (value := int(text)) < least:
+            raise ArgumentTypeError(f"{text} is below {least}")
+        return value
+
+    number.__name__ = "whole number"
+    return number
+
+
+def one_of(*choices: Argument, required: bool = True) -> Argument:
+    """Arguments of which exactly one has to be given, or, if none is required, at most one."""
 
     def add_to(parser: ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group(required=True)
+        group = parser.add_mutually_exclusive_group(required=required)
         for each in choices:
             each(group)
-        parser.set_defaults(**unsaid)
 
     return add_to
 
 
 SERVICE_URL = argument(
+    "-u",
     "--service-url",
     metavar="URL",
     help="where the topics lie: a folder, file://, s3://, gs:// or az:// "
@@ -66,18 +79,39 @@ STORAGE = argument(
 TOPIC = argument("name", metavar="TOPIC", help="the topic's name")
 
 
+class Command(NamedTuple):
+    """What a command is for, what it takes beside the store, and what does it."""
+
+    text: str
+    arguments: tuple[Argument, ...]
+    done: Done
+    is_listed: bool = True
+
+    @property
+    def summary(self) -> str:
+        return self.text.split(". ", maxsplit=1)[0].rstrip(".")
+
+    def add_to(self, parser: ArgumentParser) -> None:
+        parser.description = self.text
+        for each in (SERVICE_URL, STORAGE, *self.arguments):
+            each(parser)
+        parser.set_defaults(run=partial(_run, self.done))
+
+
 class Noun:
     """A group of commands about one kind of thing."""
 
     def __init__(self, description: str) -> None:
         self._description = description
-        self._commands: list[tuple[str, str, tuple[Argument, ...], Done]] = []
+        self._commands: dict[str, Command] = {}
 
-    def command(self, name: str, text: str, *arguments: Argument) -> Callable[[Done], Done]:
-        """Register the function below as `pulsarlite NOUN name`."""
+    def command(
+        self, name: str, text: str, *arguments: Argument, is_listed: bool = True
+    ) -> Callable[[Done], Done]:
+        """Register the function below as `pulsarlite NOUN name`, in the noun's list or not."""
 
         def register(done: Done) -> Done:
-            self._commands.append((name, text, arguments, done))
+            self._commands[name] = Command(text, arguments, done, is_listed)
             return done
 
         return register
@@ -86,18 +120,26 @@ class Noun:
         parser.description = self._description
         parser.set_defaults(group=parser)
         commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-        for name, text, arguments, done in self._commands:
-            summary = text.split(". ", maxsplit=1)[0].rstrip(".")
-            command = commands.add_parser(name, help=summary, description=text)
-            for each in (SERVICE_URL, STORAGE, *arguments):
-                each(command)
-            command.set_defaults(run=partial(_run, done))
+        for name, each in self._commands.items():
+            summary: dict[str, Any] = {"help": each.summary} if each.is_listed else {}
+            each.add_to(commands.add_parser(name, **summary))
 
 
 def _run(done: Done, arguments: Namespace) -> int:
-    for line in done(root_of(arguments), arguments):
-        print(line, flush=True)
+    with closing(_generator(done(root_of(arguments), arguments))) as lines:
+        for line in lines:
+            if isinstance(line, bytes):
+                sys.stdout.flush()
+                sys.stdout.buffer.write(line + b"\n")
+            else:
+                print(line)
+            sys.stdout.flush()
     return 0
+
+
+def _generator(lines: Iterator[Printed]) -> Generator[Printed, None, None]:
+    """The lines of a generator; if nobody takes them any more, it is ended at once."""
+    yield from lines
 
 
 def storage_options(arguments: Namespace) -> dict[str, str]:

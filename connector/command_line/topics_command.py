@@ -15,7 +15,6 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_spark.connector.command_line.namespaces_command import register_policies, set_of_topic
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -25,13 +24,17 @@ from pulsar_spark.connector.command_line.noun import (
     parsed,
     table,
 )
+from pulsar_spark.connector.command_line.topic_policies_command import (
+    policies_of_topic,
+    register_policies,
+)
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.system.lease import LEASES
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, delete_temporaries
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
+from pulsar_spark.connector.topic_log.policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import DURATION, TIME
@@ -52,7 +55,10 @@ _TIMES = ("event_time", "deliver_at")
 _SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
           "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
-TOPICS: Final = Noun("List, create, look into and look after topics. No Spark is started.")
+TOPICS: Final = Noun(
+    "List, create, look into and look after topics. No Spark is started. All commands of "
+    "topicPolicies are here too."
+)
 add_to = TOPICS.add_to
 
 
@@ -398,4 +404,4 @@ def _text(value: Any) -> str:
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
 
 
-register_policies(TOPICS, TOPIC, set_of_topic)
+register_policies(TOPICS, TOPIC, policies_of_topic, is_listed=False)

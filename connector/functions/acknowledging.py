@@ -13,7 +13,6 @@ acknowledgeCumulative, reconsumeLater.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict
 
 from pyspark.errors import PySparkException
@@ -23,15 +22,12 @@ from pulsar_spark.connector.data_source import register
 from pulsar_spark.connector.spark.message_columns import IDS
 from pulsar_spark.connector.topic_log.topics import service_url_of
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError
-from pulsar_spark.options.option_values import parse_duration_ms
+from pulsar_spark.options.option_values import Delay, milliseconds_of
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from typing_extensions import Unpack
-
-Delay = timedelta | int | str
-"""An int counts milliseconds; a text is a duration such as `30s`."""
 
 
 class Writing(TypedDict, total=False):
@@ -180,25 +176,6 @@ def _reconsume_times(df: DataFrame) -> Column:
             'reconsumed before: read with .option("includeProperties", "true").'
         )
     return functions.try_element_at(df["properties"], functions.lit(RECONSUMETIMES)).try_cast("int")
-
-
-def milliseconds_of(delay: Delay) -> int:
-    """InvalidOptionError if it is none."""
-    if isinstance(delay, timedelta):
-        value = round(delay.total_seconds() * 1000)
-    elif isinstance(delay, str):
-        try:
-            value = parse_duration_ms(delay)
-        except ValueError:
-            value = -1
-    else:
-        value = delay
-    if value < 0:
-        raise InvalidOptionError(
-            f"A delay can't be {delay!r}: it is a timedelta, a number of milliseconds, or a text "
-            "such as 500ms, 30s or 5m, and not below 0."
-        )
-    return value
 
 
 def query_of_batch(df: DataFrame) -> str:

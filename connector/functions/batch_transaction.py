@@ -23,7 +23,6 @@ import pyarrow as pa
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink, records_of
 from pulsar_spark.connector.functions.acknowledging import (
-    Delay,
     details_of_later,
     details_of_negative,
     query_of_batch,
@@ -35,7 +34,7 @@ from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
 from pulsar_spark.errors import InvalidOptionError
-from pulsar_spark.options.option_values import MOST_COUNT
+from pulsar_spark.options.option_values import MOST_COUNT, Delay
 from pulsar_spark.options.options import Options, Scope
 
 if TYPE_CHECKING:

@@ -23,16 +23,15 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import DataType
 
-from pulsar_spark.connector.functions.acknowledging import Delay, milliseconds_of, with_ids
-from pulsar_spark.connector.spark.child_process import ChildDiedError, ChildProcess
+from pulsar_spark.connector.spark.child_process import ChildDiedError, ChildProcess, Work
 from pulsar_spark.connector.spark.message_columns import IDS
+from pulsar_spark.options.option_values import Delay, milliseconds_of
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 Outcome = dict[str, Any]
 """What the sink's row says beside the ids, and the result; empty if all went well."""
@@ -123,6 +122,11 @@ def process(
     too; with `batch` it returns an array or a list, with a value for each message. The sink takes
     no such column: use it, then drop it.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+    from pyspark.sql.types import DataType
+
+    from pulsar_spark.connector.functions.acknowledging import with_ids
+
     df = with_ids(df, topic, IDS)
     if not batch:
         df = df.select(*(name for name in (*_OF_A_MESSAGE, "attempt") if name in df.columns))
@@ -146,18 +150,26 @@ class Processor:
     """Of what the function returns; None: that is dropped."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        work = self._whole if self.batch else self._one_by_one
-        outcomes_of = _halved if self.batch else _in_order
-        with ChildProcess(work, self.timeout_s) as child:
+        with ChildProcess(self._work, self.timeout_s) as child:
             for each in batches:
-                if not each.num_rows:
-                    continue
-                outcomes = outcomes_of(child, each)
-                returned = [outcome.pop(RESULT, None) for outcome in outcomes]
-                rows = _rows(each, outcomes)
-                if self.result is not None:
-                    rows = rows.append_column(RESULT, pa.array(returned, self.result))
-                yield rows
+                if each.num_rows:
+                    yield self._settled(each, child.run)
+
+    def outcomes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The outcomes of a batch, found in this process."""
+        return self._settled(batch, self._work)
+
+    def _settled(self, batch: pa.RecordBatch, run: Work) -> pa.RecordBatch:
+        outcomes = (_halved if self.batch else _in_order)(run, batch)
+        returned = [outcome.pop(RESULT, None) for outcome in outcomes]
+        rows = _rows(batch, outcomes)
+        if self.result is not None:
+            rows = rows.append_column(RESULT, pa.array(returned, self.result))
+        return rows
+
+    @property
+    def _work(self) -> Work:
+        return self._whole if self.batch else self._one_by_one
 
     def _one_by_one(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
         rows = batch.slice(start, stop - start)
@@ -248,30 +260,28 @@ def _text(error: BaseException) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _results(
-    child: ChildProcess, batch: pa.RecordBatch, start: int, stop: int
-) -> Iterator[Outcome]:
+def _results(run: Work, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[Outcome]:
     try:
-        yield from map(_read, child.run(batch, start, stop))
+        yield from map(_read, run(batch, start, stop))
     except ChildDiedError as died:
         yield _failed(str(died))
 
 
-def _in_order(child: ChildProcess, batch: pa.RecordBatch) -> list[Outcome]:
+def _in_order(run: Work, batch: pa.RecordBatch) -> list[Outcome]:
     """Message by message; the rest of a batch goes to a new child when one dies."""
     outcomes: list[Outcome] = []
     while len(outcomes) < batch.num_rows:
-        outcomes.extend(_results(child, batch, len(outcomes), batch.num_rows))
+        outcomes.extend(_results(run, batch, len(outcomes), batch.num_rows))
     return outcomes
 
 
-def _halved(child: ChildProcess, batch: pa.RecordBatch) -> list[Outcome]:
+def _halved(run: Work, batch: pa.RecordBatch) -> list[Outcome]:
     """All at once; what fails is halved until it is a message."""
     outcomes: list[Outcome] = [{}] * batch.num_rows
     left = [(0, batch.num_rows)]
     while left:
         start, stop = left.pop()
-        (outcome,) = _results(child, batch, start, stop)
+        (outcome,) = _results(run, batch, start, stop)
         if RESULT in outcome:
             outcomes[start:stop] = [{RESULT: value} for value in outcome[RESULT]]
         elif "error" in outcome and stop - start > 1:

@@ -383,7 +383,7 @@ def _leaves(footer: pq.FileMetaData) -> dict[str, str]:
 
 def _leaves_of_messages() -> dict[str, str]:
     stored = pa.BufferOutputStream()
-    pq.write_table(MESSAGE_SCHEMA.empty_table(), stored)
+    pq.ParquetWriter(stored, MESSAGE_SCHEMA).close()
     return _leaves(pq.read_metadata(pa.BufferReader(stored.getvalue())))
 
 

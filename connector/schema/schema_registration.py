@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import (
+from pulsar_spark.connector.topic_log.policies import (
     SchemaPolicies,
     enforces_schemas,
     schema_policies,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA
 from pulsar_spark.connector.schema.schema_codec import check_texts
-from pulsar_spark.errors import InvalidMessageError
+from pulsar_spark.errors import InvalidMessageError, MessageTooBigError
 from pulsar_spark.options.options import Options
 from pulsar_spark.producing.hashing import murmur3_32_hash_many
 
@@ -41,7 +41,7 @@ def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int)
     sizes = payload_sizes(columns["value"])
     largest = int(sizes.max(initial=0))
     if largest > options["maxMessageSize"] and not options["chunkingEnabled"]:
-        raise InvalidMessageError(
+        raise MessageTooBigError(
             f"A message for {topic} has {largest} bytes, and maxMessageSize is "
             f"{options['maxMessageSize']}. Make it smaller, raise maxMessageSize, or set "
             "chunkingEnabled to true and batchingEnabled to false."

@@ -11,12 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import inf
 
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
+from pulsar_spark.connector.topic_log.backlog_quota import await_room
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import delete_old
-from pulsar_spark.connector.topic_log.producer_connection import connect, disconnect, told
+from pulsar_spark.connector.topic_log.producer_connection import (
+    connect,
+    disconnect,
+    is_registered,
+    told,
+)
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_commit import Prepare, begin, commit_together
 from pulsar_spark.topic_log.ledger_commit import Commit
@@ -34,6 +41,7 @@ def publish(
     *,
     leaves: bool = False,
     transaction: Transaction | None = None,
+    patience_ms: float = inf,
 ) -> list[Commit | AlreadyCommitted]:
     """Make the files' messages visible, topic by topic, or all of them in one `transaction`.
 
@@ -41,10 +49,14 @@ def publish(
 
     A `producer` gets each topic first, in its access mode, and `leaves` it again if it is done.
     ProducerFencedError or ProducerBusyError if it may not have one; its topics are always in one
-    transaction, so that nothing at all is published then.
+    transaction, so that nothing at all is published then. Where a backlog quota is exceeded, this
+    waits for room, up to `patience_ms`: errors as of `await_room`.
     """
     parts = list(_parts(root, written, application, producer, leaves=leaves))
-    if transaction is None and (producer is None or len(parts) == 1):
+    for part in parts:
+        part.await_room(patience_ms)
+    claims = any(part.producer is not None and part.producer.is_asked for part in parts)
+    if transaction is None and (not claims or len(parts) == 1):
         published = []
         for part in parts:
             with part.connected():
@@ -58,13 +70,6 @@ def publish(
     return []
 
 
-def _prepares_of(
-    root: Root, written: Iterable[WrittenTopic], application: tuple[str, int] | None
-) -> list[Prepare]:
-    """How a transaction publishes the files, topic by topic."""
-    return [part.publish for part in _parts(root, written, application, None, leaves=False)]
-
-
 def commit_as_one(
     root: Root,
     written: Iterable[WrittenTopic],
@@ -72,8 +77,14 @@ def commit_as_one(
     application: tuple[str, int] | None,
     timeout_ms: int,
 ) -> None:
-    """Publish what tasks wrote, and tell the brokers, as one unit; once for each application."""
-    prepares = _prepares_of(root, written, application)
+    """Publish what tasks wrote, and tell the brokers, as one unit; once for each application.
+
+    It waits for room where a backlog quota is exceeded, as long as a transaction may take.
+    """
+    parts = list(_parts(root, written, application, None, leaves=False))
+    for part in parts:
+        part.await_room(timeout_ms)
+    prepares: list[Prepare] = [part.publish for part in parts]
     commands = SystemTopic(root, COMMANDS)
     new = commands.write(records)
     if new:
@@ -96,11 +107,19 @@ class _TopicPart:
     producer: ProducerClaim | None
     leaves: bool
 
+    @property
+    def _is_published(self) -> bool:
+        return bool(self.application and self.ledger.state.was_published(*self.application))
+
+    def await_room(self, patience_ms: float) -> None:
+        """Return when no backlog quota is in the way; errors as of `await_room`."""
+        if not self._is_published:
+            await_room(self.ledger, (each.partition for each in self.new), patience_ms)
+
     @contextmanager
     def connected(self) -> Iterator[None]:
         """A context in which the producer has the topic, if there is anything to publish."""
-        published = self.application and self.ledger.state.was_published(*self.application)
-        producer = None if published else self.producer
+        producer = None if self._is_published else self.producer
         if producer is not None:
             connect(self.ledger, producer)
         try:
@@ -139,4 +158,5 @@ def _parts(
         ledger = root.open(TopicName.parse(name))
         new = [each for task in tasks for each in task.ledgers]
         deduplicate = any(task.deduplicate for task in tasks)
-        yield _TopicPart(ledger, new, deduplicate, application, producer, leaves)
+        claim = producer if producer and is_registered(ledger, producer) else None
+        yield _TopicPart(ledger, new, deduplicate, application, claim, leaves)

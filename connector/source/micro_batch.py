@@ -112,7 +112,11 @@ def _check_nothing_lost(
 
 
 def _deal(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartition]:
-    """Tasks about equal, in order."""
+    return [_task(topics, each) for each in dealt(ranges, topics.options["minPartitions"])]
+
+
+def dealt(ranges: Ranges, min_tasks: int | None = None) -> list[Ranges]:
+    """The ranges as shares of tasks: about equal, and in order."""
     pieces = [
         (topic, piece) for topic, each in ranges.items() for one in each for piece in one.pieces()
     ]
@@ -120,7 +124,7 @@ def _deal(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartitio
     size_bytes = sum(piece.size_bytes for _, piece in pieces)
     wanted = max(-(-rows // ROWS_PER_TASK), -(-size_bytes // BYTES_PER_TASK), 1)
     if rows > ROWS_WORTH_SPLITTING:
-        wanted = max(wanted, topics.options["minPartitions"] or os.cpu_count() or 1)
+        wanted = max(wanted, min_tasks or os.cpu_count() or 1)
     goal = max(1, -(-rows // wanted))
     tasks: list[Ranges] = []
     filled = goal
@@ -134,7 +138,7 @@ def _deal(topics: SubscribedTopics, ranges: Ranges) -> list[MessageInputPartitio
         else:
             mine.append(piece)
         filled += piece.rows
-    return [_task(topics, task) for task in tasks]
+    return tasks
 
 
 def _adjoin(one: RowRange, other: RowRange) -> bool:

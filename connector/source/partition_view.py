@@ -11,8 +11,9 @@ and the `failOnDataLoss` of Spark's Kafka source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,10 +137,7 @@ class PartitionView:
         yield from self._log_ranges(messages.after(compacted.horizon), numbers)
 
     def _log_ranges(self, messages: PositionSet, numbers: Numbers) -> Iterator[RowRange]:
-        for rows in self.chunks.row_ranges(messages):
-            inside = slice(rows.first_row, rows.first_row + rows.rows)
-            columns = _columns(numbers, rows.ledger, inside, rows.selected())
-            yield replace(rows, numbers=tuple(columns))
+        return numbered(self.chunks.row_ranges(messages), numbers)
 
     def _is_lost(self, ledger_id: int) -> bool:
         """Whether messages of a ledger, removed since they were planned, can't be read any more."""
@@ -177,14 +175,27 @@ class PartitionView:
         return seen[2]
 
 
-def rows_left(messages: PositionSet, ledger: ManagedLedger, partition: int) -> Iterator[RowRange]:
+def rows_left(
+    messages: PositionSet,
+    ledger: ManagedLedger,
+    partition: int,
+    numbers: Numbers = MappingProxyType({}),
+) -> Iterator[RowRange]:
     """The rows of the messages that the log or the compacted file has still, for any reader."""
     ledgers, compacted = ledger.ledgers(partition), ledger.state.partition(partition).compacted
     there = messages.of_ledgers(each for each in messages.ledger_ids if ledgers.get(each))
     if compacted is not None:
         trimmed = messages.difference(there).intersection(compacted.kept)
-        yield from _kept_ranges(trimmed, compacted, {})
-    yield from PartitionChunks(ledger, partition).row_ranges(there)
+        yield from _kept_ranges(trimmed, compacted, numbers)
+    yield from numbered(PartitionChunks(ledger, partition).row_ranges(there), numbers)
+
+
+def numbered(ranges: Iterable[RowRange], numbers: Numbers) -> Iterator[RowRange]:
+    """Ranges of rows of the log, with these columns."""
+    for rows in ranges:
+        inside = slice(rows.first_row, rows.first_row + rows.rows)
+        columns = _columns(numbers, rows.ledger, inside, rows.selected())
+        yield replace(rows, numbers=tuple(columns))
 
 
 def kept_rows(
@@ -227,7 +238,7 @@ def _columns(
     for name, sets in numbers.items():
         values: NDArray[np.int32] | None = None
         for number, held in sorted(sets.items()):
-            if number and ledger.ledger_id in held.ledger_ids:
+            if number and _has_some_of(held, ledger.ledger_id):
                 mask = held.row_mask(ledger)[messages]
                 values = np.zeros(len(mask), np.int32) if values is None else values
                 values[mask] = number
@@ -237,3 +248,7 @@ def _columns(
         chosen = values if selected is None else values[selected]
         same = bool((chosen == chosen[0]).all())
         yield name, int(chosen[0]) if same else values.tobytes()
+
+
+def _has_some_of(messages: PositionSet, ledger_id: int) -> bool:
+    return bool(messages.whole_entries(ledger_id) or messages.partial_entries(ledger_id))

@@ -31,6 +31,8 @@ class SubscribedTopics:
         self._interval_s = options["topicDiscoveryInterval"] / 1000
         self._looked_s = -math.inf
         self._ledgers: dict[str, ManagedLedger] = {}
+        self._seen: dict[str, int] = {}
+        """The last commit of each topic at the last look."""
         self._views: dict[TopicPartition, PartitionView] = {}
         self._ends_at: dict[TopicPartition, Position] | None = None
 
@@ -54,7 +56,16 @@ class SubscribedTopics:
         news = [ledger.refresh() for ledger in self._ledgers.values()]
         self.open_all(name.partitioned_topic_name for name in self._names)
         self._discover()
+        self._seen = {name: ledger.state.number for name, ledger in self._ledgers.items()}
         return any(news) or len(self._ledgers) > before
+
+    @property
+    def log_folders(self) -> list[str]:
+        return [ledger.log_folder for ledger in list(self._ledgers.values())]
+
+    def has_news(self) -> bool:
+        """Whether a topic has a commit behind those of the last look; cheap, and may err."""
+        return any(self._ledgers[name].is_behind(seen) for name, seen in self._seen.items())
 
     def open_all(self, topics: Iterable[str]) -> None:
         """Open these topics, whether or not the options (still) name them."""

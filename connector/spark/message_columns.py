@@ -65,6 +65,7 @@ READ_COLUMNS: Final = (
 IDS: Final = ("ledger_id", "entry_id", "partition", "batch_index")
 """The columns by which a message is known, within its topic."""
 _READ_BY_NAME: Final = {column.name: column for column in READ_COLUMNS}
+_STORED: Final = {column.name for column in READ_COLUMNS if column.stored}
 
 _TEXT_OR_BYTES: Final = (pa.binary(), _TEXT)
 _INTEGERS: Final = (pa.int64(), pa.int32())
@@ -149,7 +150,8 @@ def check_read_schema(
 
 
 def stored_columns(schema: pa.Schema) -> list[str]:
-    return [name for name in schema.names if _READ_BY_NAME[name].stored]
+    """Those of its columns that files have; a planner may have given it others to compute."""
+    return [name for name in schema.names if name in _STORED]
 
 
 def check_write_schema(schema: StructType, *, typed: bool = False) -> None:

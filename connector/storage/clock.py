@@ -1,8 +1,9 @@
-"""Clocks: the time, sleeping, and repeated actions. The connector knows no other.
+"""Clocks: the time, waiting, and what happens again and again. The connector knows no other.
 
 Invariants: a store has one clock, and code that works on the store asks no other; wall time may be
-set, monotonic time only goes on; a manual clock stands until its owner moves it, or somebody sleeps
-on it. Follows trio's clocks: the clock is handed in.
+set, monotonic time only goes on; a manual clock stands until its owner moves it, or waits on it,
+and all that happens meanwhile happens in the owner's thread, at its instant. Follows trio's clocks:
+the clock is handed in, and whoever waits moves one that stands.
 """
 
 from __future__ import annotations
@@ -11,12 +12,25 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil
+from datetime import datetime, timedelta, timezone
+from math import ceil, inf, nextafter
 from typing import Final
 
+from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
 from pulsar_spark.errors import PulsarliteError
+
+Look = Callable[[], float]
+"""Returns 0 after news, else the seconds until something falls due; inf if nothing does."""
+Pending = Callable[[], Iterable[tuple[float, str]]]
+Action = Callable[[], float | None]
+Wait = Callable[[float], None]
+"""Waits so many seconds at most, and less if there is news; where time passes by itself."""
+MOST_LOOKS: Final = 1_000
+"""How often a manual clock has all look at one instant, if there is news each time."""
+STANDS_S: Final = 5.0
+"""How long another thread waits, by the machine's clock, for a manual clock to be moved."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +50,40 @@ class Clock(ABC):
     def sleep(self, seconds: float) -> None:
         """Return when that time has passed."""
 
+    def pause(
+        self, quiet_s: float, most_s: float, *, remote: bool, wait: Wait | None = None
+    ) -> bool:
+        """Wait before the next look for news, if there was none for so long; at most `most_s`.
+
+        False if no news can come, however long one waits.
+        """
+        (wait or self.sleep)(min(pause_s(quiet_s, remote=remote), most_s))
+        return True
+
     @abstractmethod
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
+    def repeat(
+        self, every_s: float, action: Callable[[], None], name: str, *, coalesce: bool = False
+    ) -> Callable[[], None]:
         """Call `action` each time that `every_s` has passed; returns what ends that.
 
         An action under way has ended when that end returns. What it raises is logged as of `name`,
-        and it is tried again the next time.
+        and it is tried again the next time. Of those that `coalesce` one call does for several that
+        were missed, if it comes before anything else happens.
         """
+
+    @abstractmethod
+    def follow(
+        self, look: Look, name: str, *,
+        remote: bool, pending: Pending = tuple, wait: Wait | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
+        """Look for news again and again, as often as who waits for it; returns what ends that.
+
+        As for `repeat`. `pending` says of what will fall due (in how many seconds, what).
+        """
+
+    def pending(self) -> str:
+        """What a wait that came to nothing is told: what is still to happen, and when."""
+        return ""
 
 
 class SystemClock(Clock):
@@ -57,41 +98,118 @@ class SystemClock(Clock):
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
-        stopped = threading.Event()
+    def repeat(
+        self, every_s: float, action: Callable[[], None], name: str, *, coalesce: bool = False
+    ) -> Callable[[], None]:
+        del coalesce  # a thread misses none
+        return _threaded(lambda over: _repeat(over, every_s, action, name), name)
 
-        def run() -> None:
-            while not stopped.wait(every_s):
-                _try(action, name)
+    def follow(
+        self, look: Look, name: str, *,
+        remote: bool, pending: Pending = tuple, wait: Wait | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
+        del pending
+        return _threaded(lambda over: _follow(over, look, name, remote=remote), name, wait)
 
-        def stop() -> None:
-            stopped.set()
-            if thread is not threading.current_thread():
-                thread.join()
 
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
-        return stop
+Over = Callable[[float], bool]
+"""Waits so many seconds, and says whether it is over."""
+
+
+def _repeat(over: Over, every_s: float, action: Callable[[], None], name: str) -> None:
+    while not over(every_s):
+        _try(action, name)
+
+
+def _follow(over: Over, look: Look, name: str, *, remote: bool) -> None:
+    news_s, due_s = time.monotonic(), inf
+    while not over(min(pause_s(time.monotonic() - news_s, remote=remote), due_s)):
+        due_s = _look(look, name)
+        if due_s <= 0:
+            news_s, due_s = time.monotonic(), inf
+
+
+def _threaded(
+    run: Callable[[Over], None], name: str, wait: Wait | None = None
+) -> Callable[[], None]:
+    """Run it in a thread; returns what ends it. Who waits by `wait` may see that later."""
+    stopped, acting = threading.Event(), threading.Lock()
+
+    def waited(seconds: float) -> float:
+        (wait or stopped.wait)(seconds)
+        return seconds
+
+    def over(seconds: float) -> bool:
+        acting.release()
+        if _try(lambda: waited(seconds), name) is None:
+            stopped.wait(seconds)
+        acting.acquire()
+        return stopped.is_set()
+
+    def act() -> None:
+        with acting:
+            run(over)
+
+    def stop() -> None:
+        stopped.set()
+        if thread is not threading.current_thread():
+            with acting:  # an action under way has ended
+                pass
+
+    thread = threading.Thread(target=act, name=name, daemon=True)
+    thread.start()
+    return stop
 
 
 class ManualClock(Clock):
-    """Stands until `advance` moves it; `repeat` acts on the way, in the caller's thread."""
+    """Stands until `advance` moves it, or its owner waits; what falls due is done on the way.
+
+    Its owner is the thread that made it. Another thread's wait for news does not move it.
+    """
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms: float = now_ms
+        self.ahead_ms = 0
+        """How far somebody has set the wall's time ahead."""
         self._repeated: list[_Due] = []
+        self._followed: list[_Due] = []
+        self._moving = threading.RLock()
+        self._owner = threading.get_ident()
+        self._moved_s = time.monotonic()
+        """When it was moved last, by the machine's clock."""
 
     def wall_ms(self) -> int:
-        return int(self._now_ms)
+        return int(self._now_ms) + self.ahead_ms
 
     def monotonic_s(self) -> float:
         return self._now_ms / 1000
 
     def sleep(self, seconds: float) -> None:
-        self.advance(seconds * 1000)
+        with self._moving:
+            self._look()
+            self._move(self._later(seconds))
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
-        due = _Due(self._now_ms + every_s * 1000, every_s * 1000, action, name)
+    def pause(
+        self, quiet_s: float, most_s: float, *, remote: bool, wait: Wait | None = None
+    ) -> bool:
+        """Move on to what happens next; stay if it happens now."""
+        del wait
+        if threading.get_ident() != self._owner:
+            time.sleep(pause_s(quiet_s, remote=remote))
+            return time.monotonic() - self._moved_s < STANDS_S
+        with self._moving:
+            if self._look():
+                return True
+            due_ms = min((each.at_ms for each in self._dues()), default=inf)
+            until_ms = min(due_ms, self._later(most_s))
+            if until_ms < inf:
+                self._move(until_ms)
+            return until_ms < inf
+
+    def repeat(
+        self, every_s: float, action: Callable[[], None], name: str, *, coalesce: bool = False
+    ) -> Callable[[], None]:
+        due = _Due(self._now_ms + every_s * 1000, name, action, every_s, coalesce)
         self._repeated.append(due)
 
         def stop() -> None:
@@ -99,41 +217,138 @@ class ManualClock(Clock):
 
         return stop
 
-    def advance(self, milliseconds: float) -> None:
-        """Let time pass, and call each repeated action at its instants."""
-        until_ms = self._now_ms + milliseconds
-        while True:
-            due = min(self._repeated, key=lambda each: each.at_ms, default=None)
-            if due is None or due.at_ms > until_ms:
-                break
-            self._now_ms = max(self._now_ms, due.at_ms)
-            due.at_ms += due.every_ms
-            _try(due.action, due.name)
-        self._now_ms = max(self._now_ms, until_ms)
+    def follow(
+        self, look: Look, name: str, *,
+        remote: bool, pending: Pending = tuple, wait: Wait | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
+        del remote, wait  # here nobody asks in vain
+        followed = _Due(inf, name, look, pending=pending)
+        self._followed.append(followed)
+
+        def stop() -> None:
+            self._followed = [each for each in self._followed if each is not followed]
+
+        return stop
+
+    def advance(
+        self,
+        milliseconds: float = 0,
+        *,
+        seconds: float = 0,
+        minutes: float = 0,
+        hours: float = 0,
+        days: float = 0,
+    ) -> None:
+        """Let time pass, and do at each instant what falls due at it."""
+        passing = timedelta(days, seconds, 0, milliseconds, minutes, hours)
+        if passing < timedelta(0):
+            raise ValueError(f"A clock is not moved back, by {-passing}: set ahead_ms instead.")
+        with self._moving:
+            self._look()
+            self._move(self._now_ms + passing / timedelta(milliseconds=1))
 
     def next_due_ms(self) -> int | None:
-        """The next instant of a repeated action."""
-        at_ms = min((each.at_ms for each in self._repeated), default=None)
+        """The next instant at which something happens, if nobody does anything before."""
+        at_ms = min((each.at_ms for each in self._dues()), default=None)
         return None if at_ms is None else ceil(at_ms)
+
+    def pending(self) -> str:
+        due = [(each.at_ms / 1000 - self.monotonic_s(), each.name) for each in self._repeated]
+        due += [one for each in self._followed for one in each.pending()]
+        lines = (f"\n  in {timedelta(seconds=round(s, 3))}: {name}" for s, name in sorted(due))
+        stands = datetime.fromtimestamp(self.wall_ms() / 1000, timezone.utc)
+        return (
+            f" The test's clock stands at {stands:%Y-%m-%d %H:%M:%S}: advance it for what is still "
+            f"to happen:{''.join(lines) or ' nothing'}"
+        )
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _later(self, seconds: float) -> float:
+        """That instant: however little is left to it, who waits for it gets there."""
+        least_ms = nextafter(self._now_ms, inf) if seconds > 0 else self._now_ms
+        return max(self._now_ms + seconds * 1000, least_ms)
+
+    def _dues(self) -> Iterator[_Due]:
+        """What makes the clock stop on its way."""
+        for each in (*self._repeated, *self._followed):
+            if each.at_ms < inf and not (each.coalesce or each.under_way):
+                yield each
+
+    def _move(self, until_ms: float) -> None:
+        while True:
+            due = min(self._dues(), key=lambda each: each.at_ms, default=None)
+            if due is None or due.at_ms > until_ms:
+                break
+            self._catch_up(due.at_ms)
+            if due in self._repeated:
+                self._act(due)
+            self._look()
+        self._catch_up(until_ms)
+        self._look()
+
+    def _catch_up(self, until_ms: float) -> None:
+        """Go on to that instant, and do what was missed on the way."""
+        self._now_ms = max(self._now_ms, until_ms)
+        self._moved_s = time.monotonic()
+        for each in self._repeated:
+            if each.coalesce and each.at_ms <= self._now_ms:
+                self._act(each)
+
+    def _act(self, due: _Due) -> None:
+        every_ms = due.every_s * 1000
+        missed = (self._now_ms - due.at_ms) // every_ms if due.coalesce else 0
+        due.at_ms += (missed + 1) * every_ms
+        with due:
+            _try(due.action, due.name)
+
+    def _look(self) -> bool:
+        """Have all look that follow the news, until there is none; whether there was."""
+        for number in range(MOST_LOOKS):
+            news = False
+            for each in [one for one in self._followed if not one.under_way]:
+                with each:
+                    due_s = _look(each.action, each.name)
+                news |= due_s <= 0
+                each.at_ms = self._now_ms + max(due_s, LEAST_PAUSE_S) * 1000
+            if not news:
+                return number > 0
+        return True
 
 
 @dataclass(eq=False, slots=True)
 class _Due:
-    """A repeated action, and when it is due."""
+    """What is done, and when. Entered while it is under way: it does not happen within itself."""
 
     at_ms: float
-    every_ms: float
-    action: Callable[[], None]
     name: str
+    action: Action
+    every_s: float = inf
+    coalesce: bool = False
+    pending: Pending = tuple
+    under_way: bool = False
+
+    def __enter__(self) -> None:
+        self.under_way = True
+
+    def __exit__(self, *_: object) -> None:
+        self.under_way = False
 
 
-def _try(action: Callable[[], None], name: str) -> None:
+def _look(look: Action, name: str) -> float:
+    """What it returns; inf after an error, which is logged."""
+    due_s = _try(look, name)
+    return inf if due_s is None else due_s
+
+
+def _try(action: Action, name: str) -> float | None:
     try:
-        action()
+        return action()
     except (PulsarliteError, OSError) as error:
         _log.warning("The clock's next turn tries again: %s: %s", name, error)
     except Exception:  # noqa: BLE001
         _log.exception("The clock's next turn tries again: %s", name)
+    return None
 
 
 SYSTEM_CLOCK: Final = SystemClock()

@@ -45,6 +45,9 @@ class LocalStore(ObjectStore):
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
 
+    def local_folder(self, path: str) -> str | None:
+        return self._full(path)
+
     def get(self, path: str) -> bytes | None:
         with _told("read", path):
             try:

@@ -90,6 +90,10 @@ class ObjectStore(ABC):
     remote: bool = False
     """True where a call is a request over the network, and polls should be few."""
 
+    def local_folder(self, path: str) -> str | None:  # noqa: ARG002
+        """The folder's path on this machine; None if it is not on a disk of it."""
+        return None
+
     @abstractmethod
     def get(self, path: str) -> bytes | None:
         """The content, or None if there is no such file."""

@@ -17,18 +17,19 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
+from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
 from pulsar_spark.options.options import Options
+from pulsar_spark.options.topic_policies import hosted_policies
 from pulsar_spark.planning.partition_consumer import Offered
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerList
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import Report
-from pulsar_spark.protocol.policies import hosted_policies
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 FLOOR_EVERY_S = 5.0
 """How often at most a consumer reports a moved floor alone: the topic keeps a ledger so long."""
@@ -54,7 +55,7 @@ class ConsumerRun:
         self._options, self._root, self._clock = options, root, root.clock
         self._held_back, self._completed = held_back, completed
         self._admission = admission(options, self.news_s)
-        self._times = DeliveryTimes() if options["delayedDelivery"] else None
+        self._times = DeliveryTimes(root) if options["delayedDelivery"] else None
         self._client: SubscriptionClient | None = None
         self._delivered: dict[TopicPartition, PositionSet] = {}
         """This run's deliveries by hand under AvailableNow: rejections wait for the next run."""
@@ -82,7 +83,7 @@ class ConsumerRun:
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker; the first call makes it."""
         if self._client is None:
-            self._client = SubscriptionClient(self.topics, begun)
+            self._client = SubscriptionClient(self.topics, begun, self._last_reports)
             self._client.subscribe()
         self._client.committed = begun
         return self._client
@@ -101,6 +102,15 @@ class ConsumerRun:
         if news:
             self.news_s = self._clock.monotonic_s()
         return news
+
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self.topics.log_folders + self._connection.log_folders
+
+    def has_news(self) -> bool:
+        """Whether `hear` may find something; cheap, and may err."""
+        return self.topics.has_news() or self._connection.has_news()
 
     @property
     def _connection(self) -> SubscriptionClient:
@@ -196,9 +206,13 @@ class ConsumerRun:
         """Send the reports that say something new; the broker answers to `requests`."""
         self._say(self._news_of(self._reports(begun, planned, requests)))
 
-    def close(self, begun: StreamOffset) -> None:
+    def close(self) -> None:
         """Report and leave: messages that were granted but not delivered go to others at once."""
-        self._connection.close(self._news_of(self._reports(begun, begun)))
+        self._connection.close()
+
+    def _last_reports(self) -> dict[TopicPartition, Report]:
+        committed = self._connection.committed
+        return self._news_of(self._reports(committed, committed))
 
     def _say(self, reports: Mapping[TopicPartition, Report]) -> None:
         if reports:
@@ -284,7 +298,8 @@ class DeliveryTimes:
     delayed delivery, which open grants (all that comes) rule out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: Root) -> None:
+        self._namespaces = NamespaceWatch(root.store)
         self._delayed: dict[TopicPartition, DelayedMessages] = {}
         self._seen: dict[TopicPartition, int] = {}
         """The newest ledger whose times are known."""
@@ -292,7 +307,8 @@ class DeliveryTimes:
     def ahead(self, view: PartitionView, now_ms: int) -> PositionSet:
         """The messages of the partition whose time is later than `now_ms`."""
         about, ledger = view.about, view.ledger
-        policies = hosted_policies(ledger.state.settings)
+        said = self._namespaces.policies(TopicName.parse(about.topic).namespace)
+        policies = hosted_policies(ledger.state.settings, said)
         if not policies.delayed_delivery:
             return PositionSet()
         delayed = self._delayed.get(about, DelayedMessages())

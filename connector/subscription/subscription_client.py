@@ -9,7 +9,7 @@ Follows Pulsar's `ConsumerImpl` and its `ClientCnx`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -41,6 +41,8 @@ GONE = frozenset(
     }
 )
 """Refusals of a consumer that was let in before: it subscribes again."""
+LastReports = Callable[[], Mapping[TopicPartition, Any]]
+"""-> what a consumer that leaves has to report, by partition."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,12 +50,15 @@ _log = logging.getLogger(__name__)
 class SubscriptionClient:
     """One run of a consumer, over all its topic partitions."""
 
-    def __init__(self, topics: SubscribedTopics, begun: StreamOffset) -> None:
+    def __init__(
+        self, topics: SubscribedTopics, begun: StreamOffset, last_reports: LastReports
+    ) -> None:
         """Sends nothing. `begun` names the consumer; it is the offset of an earlier run, or empty.
 
         Messages that it names were granted before, and stay granted; all else begins anew.
         """
         self._topics, self._options, self._root = topics, topics.options, topics.root
+        self._last_reports = last_reports
         self.name = begun.consumer
         self._resumes = {partition for partition, _ in begun.items()}
         self._is_new = not self._resumes
@@ -96,15 +101,22 @@ class SubscriptionClient:
         """How many messages of each partition the consumer may hold."""
         return permits_of(self._options, len(self.consumers))
 
-    def close(self, last: Mapping[TopicPartition, Any]) -> None:
-        """Send the last reports and leave."""
-        records = [Record.of(about, self.subscription, report) for about, report in last.items()]
-        self._say_and_go(records, [each for each, one in self.consumers.items() if one.connected])
+    def close(self) -> None:
+        """Send the last reports and leave, also where the broker has not answered yet."""
+        asked = [
+            each for each, one in self.consumers.items() if one.connected or one.refusal is None
+        ]
+        self._say_and_go(asked)
 
     def leave(self) -> None:
         """Send nothing more, and let the lease end: the broker knows that the consumer is gone."""
         self._keeper.stop(remove=True)
         self.is_closed = True
+
+    def abandon(self) -> Lease | None:
+        """Send nothing more and show no life; the lease that will lapse, if it has one."""
+        self.is_closed = True
+        return self._keeper.stop()
 
     # -- hearing -----------------------------------------------------------------------------
 
@@ -140,6 +152,14 @@ class SubscriptionClient:
         self._heard = stop
         self._look_at_refusals()
         return news
+
+    @property
+    def log_folders(self) -> list[str]:
+        return self._dispatch.log_folders
+
+    def has_news(self) -> bool:
+        """Whether the broker may have said something; cheap, and may err."""
+        return self._dispatch.has_news(self._heard)
 
     def backlog(self, about: TopicPartition) -> int | None:
         """The subscription's backlog on the partition, as the broker last reported it."""
@@ -180,11 +200,12 @@ class SubscriptionClient:
             commands[about] = command
         self.say(commands)
 
-    def _say_and_go(self, records: list[Record], partitions: Iterable[TopicPartition]) -> None:
-        """Append the last records and CloseConsumer in one commit; only then the lease ends."""
+    def _say_and_go(self, partitions: Iterable[TopicPartition]) -> None:
+        """Append the last reports and CloseConsumer in one commit; only then the lease ends."""
         command = CloseConsumer(self.subscription, self.name, self.incarnation)
-        said = [*records, *(Record.of(each, self.subscription, command) for each in partitions)]
         try:
+            last = [*self._last_reports().items(), *((each, command) for each in partitions)]
+            said = [Record.of(about, self.subscription, each) for about, each in last]
             if said:
                 self._commands.append(said)
         except BaseException:
@@ -217,7 +238,7 @@ class SubscriptionClient:
             return
         about, reply = next(iter(refused.items()))
         if reply.error not in GONE:
-            self._say_and_go([], [each for each in self.consumers if each not in refused])
+            self._say_and_go([each for each in self.consumers if each not in refused])
             raise _refused(about, self.subscription, self.name, reply)
         # A lease file of a run that was let in is deleted by the broker: a batch may still read it.
         let_in = {about for about, each in self.consumers.items() if each.was_connected}

@@ -73,7 +73,7 @@ class SubscriptionStreamReader(StreamReader):
                 first = False
             if self._topics.ends:
                 if run.is_drained(begun):
-                    run.close(begun)
+                    run.close()
                     return start
             elif self._clock.monotonic_s() >= deadline:
                 return start

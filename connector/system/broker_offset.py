@@ -26,7 +26,7 @@ OFFSET_RECORD = "\x00offset"
 
 OFFSET_FORMAT: Final = StoredFormat(
     "An offset of the broker",
-    version=2,
+    version=3,
     checked_since=2,
     remedy="Delete the broker's checkpoint folder: it is rebuilt from __dispatch.",
 )
@@ -58,7 +58,8 @@ class BrokerOffset:
     from the ledgers of `__dispatch` before that one, as Spark's store has none. `dispatched`: the
     next ledger of `__dispatch` when the batch was planned; None in older versions. `partitions`:
     the known number by topic. `created`: durable subscriptions to make on partitions that are new.
-    `aside`: partitions that the batch leaves out.
+    `aside`: partitions that the batch leaves out. `policies`: what namespaces with hosted topics
+    say, by name, where they say anything.
     """
 
     commands: int = 0
@@ -72,6 +73,7 @@ class BrokerOffset:
     partitions: Mapping[str, int] = field(default_factory=dict)
     created: Mapping[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
     aside: Mapping[TopicPartition, Aside] = field(default_factory=dict)
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_json_value(self) -> dict[str, Any]:
         topics: dict[str, dict[str, int]] = {}
@@ -89,6 +91,7 @@ class BrokerOffset:
             "lapsed": [_lapsed_to_json(each) for each in self.lapsed],
             "now_ms": self.now_ms,
             "partitions": dict(sorted(self.partitions.items())),
+            "policies": dict(sorted(self.policies.items())),
             "restored": self.restored,
             "snapshot": self.snapshot,
             "topics": topics,
@@ -135,6 +138,7 @@ class BrokerOffset:
                     TopicPartition(topic, partition): Aside(commands, error, tuple(created))
                     for topic, partition, commands, error, *created in value.get("aside", ())
                 },
+                value.get("policies", {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise OFFSET_FORMAT.damaged("", repr(error)) from error

@@ -101,14 +101,18 @@ class LeaseKeeper:
         self._lease = lease
         if self._end is None:
             every_s = lease.lease_ms / 1000 / RENEWALS
-            self._end = self._store.clock.repeat(every_s, self._renew, "lease")
+            self._end = self._store.clock.repeat(every_s, self._renew, "lease", coalesce=True)
 
-    def stop(self, *, remove: bool = False) -> None:
-        """Renew nothing more; `remove` the files if everybody concerned has been told."""
+    def stop(self, *, remove: bool = False) -> Lease | None:
+        """Renew nothing more; `remove` the file if everybody concerned has been told.
+
+        Returns the lease, if there was one.
+        """
         if self._end is not None:
             self._end()
         if remove and self._lease is not None:
             self._store.delete(self._lease.path)
+        return self._lease
 
     def _renew(self) -> None:
         assert self._lease is not None

@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pulsar_spark.connector.notebooks.drawing import ACKNOWLEDGED, HELD, UNREAD, WAITING, strip_text
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError
 from pulsar_spark.hosting.broker_format import from_shards
+from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.position import EARLIEST, Position
+from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.ready import Reply
+from pulsar_spark.selectors.sticky_key_selector import HashRange
+from pulsar_spark.shown import Cells, Grid, Shown
 from pulsar_spark.subscriptions.broker_state import BrokerState
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.subscriptions.subscription import Subscription
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 ANSWER_WITHIN_S: Final = 60.0
 
@@ -34,10 +43,12 @@ class ConsumerStats:
     unacked_messages: int
     permits: int
     has_open_grant: bool
+    key_hash_ranges: tuple[HashRange, ...] = ()
+    """Its slots, in Key_Shared."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubscriptionStats(Shown):
     """One subscription of one partition, as of the broker's last step on it."""
 
     topic_partition: TopicPartition
@@ -50,6 +61,96 @@ class SubscriptionStats:
     """Messages that were rejected or timed out, and are to be delivered later."""
     delayed: int
     consumers: tuple[ConsumerStats, ...]
+    individually_deleted_messages: str
+    _state: BrokerState = field(compare=False)
+
+    @property
+    def states(self) -> dict[int, NDArray[np.int8]]:
+        """Ledger -> the state of each of its messages, as `pulsar_spark.pictures` draws it."""
+        held, state = self._state.subscriptions[self.name], self._state
+        later = held.waiting.messages.union(state.delayed.messages)
+        return {each.ledger_id: _states(each, held, later) for each in state.ledgers}
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "subscription": self.name,
+            "topic": str(self.topic_partition),
+            "type": self.type if self.durable else f"{self.type}, non-durable",
+            "mark_delete_position": self.mark_delete_position,
+            "individually_deleted_messages": self.individually_deleted_messages,
+            "backlog": self.backlog,
+            "messages": Cells(strip_text(self.states)),
+            "consumers": Grid(
+                ("name", "unacked", "permits", "key hash ranges"),
+                [_consumer_row(each) for each in self.consumers],
+            ),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """What one partition of a topic has."""
+
+    partition: int
+    messages: int
+    size_bytes: int
+    """Of keys and values, before compression."""
+    ledgers: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TopicStats(Shown):
+    """A topic as of now, with its subscriptions as of their brokers' last steps."""
+
+    topic: str
+    partitions: tuple[PartitionStats, ...]
+    subscriptions: tuple[SubscriptionStats, ...]
+
+    @property
+    def messages(self) -> int:
+        return sum(each.messages for each in self.partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.partitions)
+
+    def subscription(self, name: str, partition: int = 0) -> SubscriptionStats:
+        """That subscription of that partition. KeyError if the broker knows of none."""
+        for each in self.subscriptions:
+            if (each.name, each.topic_partition.partition) == (name, partition):
+                return each
+        known = ", ".join(sorted({each.name for each in self.subscriptions})) or "none"
+        raise KeyError(f"{self.topic} has no subscription {name!r}; it has: {known}")
+
+    def _facts(self) -> dict[str, object]:
+        rows = [
+            (
+                each.name, each.topic_partition.partition, each.type, each.backlog, each.waiting,
+                each.delayed, Cells(strip_text(each.states)),
+            )
+            for each in self.subscriptions
+        ]  # fmt: skip
+        heads = ("name", "partition", "type", "backlog", "waiting", "delayed", "messages")
+        return {
+            "topic": self.topic,
+            "partitions": len(self.partitions),
+            "messages": self.messages,
+            "size_bytes": self.size_bytes,
+            "subscriptions": Grid(heads, rows),
+        }
+
+
+def topic_stats(root: Root, topic: TopicName) -> TopicStats:
+    """What a topic has, and who reads it. TopicNotFoundError if there is none."""
+    ledger = root.open(topic)
+    partitions = []
+    for number in range(ledger.state.partitions):
+        part = ledger.state.partition(number)
+        sizes = (number, part.messages, part.size_bytes, len(part.ledgers))
+        partitions.append(PartitionStats(*sizes))
+    return TopicStats(
+        str(ledger.topic), tuple(partitions), tuple(subscriptions(root, str(ledger.topic)))
+    )
 
 
 def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStats]:
@@ -121,6 +222,7 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
 
 def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:
     held = state.subscriptions[name]
+    ranges = {} if held.selector is None else held.selector.ranges_of_all()
     return SubscriptionStats(
         about,
         name,
@@ -136,7 +238,31 @@ def _stats(about: TopicPartition, state: BrokerState, name: str) -> Subscription
                 held.unacked_messages_of(each, state.ledgers),
                 each.permits,
                 each.has_open_grant,
+                ranges.get(each.name, ()),
             )
             for each in held.consumers.values()
         ),
+        "" if not held.cursor.individually_deleted else str(held.cursor.individually_deleted),
+        state,
     )
+
+
+def _states(ledger: LedgerInfo, held: Subscription, later: PositionSet) -> NDArray[np.int8]:
+    """What became of each message of a ledger, in their order."""
+    states = np.full(ledger.messages, UNREAD, np.int8)
+    states[held.held.row_mask(ledger)] = HELD
+    states[later.row_mask(ledger)] = WAITING
+    deleted = held.cursor.individually_deleted.row_mask(ledger)
+    position = held.cursor.mark_delete_position
+    if ledger.ledger_id < position.ledger_id:
+        deleted[:] = True
+    elif ledger.ledger_id == position.ledger_id:
+        deleted[: ledger.batch_sizes.first_message(position.entry_id + 1)] = True
+    states[deleted] = ACKNOWLEDGED
+    return states
+
+
+def _consumer_row(consumer: ConsumerStats) -> tuple[object, ...]:
+    unacked: object = "reads" if consumer.has_open_grant else consumer.unacked_messages
+    ranges = len(consumer.key_hash_ranges)
+    return consumer.name, unacked, consumer.permits, ranges or ""

@@ -98,6 +98,17 @@ class SystemTopic:
         ledger.settle()
         return ledger.state.next_ledger_id
 
+    @property
+    def log_folders(self) -> list[str]:
+        return [] if self._ledger is None else [self._ledger.log_folder]
+
+    def has_news(self, next_ledger: int) -> bool:
+        """Whether there may be a ledger of that id, or of a later one: cheap on a local disk."""
+        if self._ledger is None:
+            return False
+        state = self._ledger.state
+        return state.next_ledger_id > next_ledger or self._ledger.is_behind(state.number)
+
     def append(
         self, records: Iterable[Record], *, application: tuple[str, int] | None = None
     ) -> Commit | AlreadyCommitted:

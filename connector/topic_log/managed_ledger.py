@@ -41,7 +41,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.records.stored_record import readable
-from pulsar_spark.topic_log.ledger_commit import Application, Commit, log_file
+from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER, Application, Commit, log_file
 from pulsar_spark.topic_log.ledger_log import CheckedCommit, TopicState
 from pulsar_spark.topic_log.producer_registry import ProducerClaim
 from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger, Publication
@@ -144,6 +144,17 @@ class ManagedLedger:
             self._follow()
             return self.state.number != before
 
+    @property
+    def log_folder(self) -> str:
+        """Where its commits appear."""
+        return join(self.folder, LOG_FOLDER)
+
+    def is_behind(self, number: int) -> bool:
+        """Whether there is a commit behind that number: one look at a local disk, no request."""
+        if self.state.number > number:
+            return True
+        return not self.store.remote and self.store.size(self._path(number + 1)) is not None
+
     def catch_up(self) -> bool:
         """Refresh; False if the topic is not the one it was (deleted, and made again)."""
         with self._lock:
@@ -200,16 +211,21 @@ class ManagedLedger:
 
         return self.commit(build)
 
-    def change_settings(self, settings: Mapping[str, Any]) -> Commit | None:
-        """Change these settings and keep the others; None if they are so already."""
+    def change_settings(
+        self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]], *, waits: bool = True
+    ) -> Commit | None:
+        """Have what `change` makes of the settings; None if they are so already.
+
+        Without `waits` also None, and no change, behind an open transaction.
+        """
 
         def build(state: TopicState, commit_id: str, now_ms: int) -> Commit | None:
-            wanted = {**state.settings, **settings}
+            wanted = dict(change(state.settings))
             if wanted == state.settings:
                 return None
             return Commit(state.number + 1, commit_id, now_ms, settings=wanted)
 
-        return self.commit(build)
+        return self.commit(build, waits=waits)
 
     def commit(
         self, build: Build[_Answer], *,

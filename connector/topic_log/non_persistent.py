@@ -13,9 +13,10 @@ from typing import Final
 from pulsar_spark.broker.retention import kept_ms
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import policies_now
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
-from pulsar_spark.protocol.policies import INFINITE, hosted_policies
+from pulsar_spark.protocol.policies import INFINITE
 from pulsar_spark.topic_name import is_persistent
 
 _UNFIT_TO_PUBLISH: Final = {
@@ -58,8 +59,10 @@ def delete_old(ledger: ManagedLedger) -> None:
 
     At most one commit in the time for which the topic keeps messages, and one for their files.
     """
-    keep_ms = kept_ms(ledger.topic, hosted_policies(ledger.state.settings))
-    if is_persistent(ledger.topic) or keep_ms == INFINITE:
+    if is_persistent(ledger.topic):
+        return
+    keep_ms = kept_ms(ledger.topic, policies_now(ledger))
+    if keep_ms == INFINITE:
         return
     now_ms, state = ledger.clock(), ledger.state
     partitions = range(state.partitions)

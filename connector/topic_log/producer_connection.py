@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import max_producers
 from pulsar_spark.errors import ProducerBusyError, ProducerFencedError
 from pulsar_spark.options.options import Options
 from pulsar_spark.topic_log.ledger_commit import Commit
@@ -23,12 +24,16 @@ from pulsar_spark.topic_log.producer_registry import (
 )
 
 
-def claim_of(options: Options, name: str, incarnation: str) -> ProducerClaim | None:
-    """The claim of a sink; None if no option says how it shares its topic."""
-    if not options.has("accessMode"):
-        return None
-    mode = ProducerAccessMode(options["accessMode"])
-    return ProducerClaim(name, mode, incarnation, options["producerLease"])
+def claim_of(options: Options, name: str, incarnation: str) -> ProducerClaim:
+    """The claim of a sink, whether or not an option asks how it shares its topic."""
+    is_asked = options.has("accessMode")
+    mode = ProducerAccessMode(options["accessMode"]) if is_asked else ProducerAccessMode.SHARED
+    return ProducerClaim(name, mode, incarnation, options["producerLease"], is_asked)
+
+
+def is_registered(ledger: ManagedLedger, claim: ProducerClaim) -> bool:
+    """Whether the topic is to know of the producer: an option asks for it, or it counts them."""
+    return claim.is_asked or bool(max_producers(ledger))
 
 
 def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
@@ -41,7 +46,7 @@ def connect(ledger: ManagedLedger, claim: ProducerClaim) -> None:
 
     def claimed(known: ProducerRegistry, now_ms: int) -> ProducerRegistry:
         nonlocal may_publish
-        registry, may_publish = known.claim(claim, now_ms)
+        registry, may_publish = known.claim(claim, now_ms, max_producers(ledger))
         return registry
 
     while True:
@@ -82,8 +87,8 @@ def told(ledger: ManagedLedger, claim: ProducerClaim | None) -> Iterator[None]:
     except ProducerBusyError as error:
         raise ProducerBusyError(
             f"{error.message}. Nothing was published to {ledger.topic}. Stop that producer, wait "
-            "until its producerLease is over, or take the topic over with accessMode "
-            "ExclusiveWithFencing."
+            "until its producerLease is over, take the topic over with accessMode "
+            "ExclusiveWithFencing, or, if it is a limit, `pulsarlite topics set-max-producers`."
         ) from error
     except ProducerFencedError as error:
         mode = claim.access_mode.value if claim else "none"

@@ -143,7 +143,7 @@ class Root:
         """
         if "://" not in pattern:
             within = "" if "/" in pattern else f"{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/"
-            pattern = f"{PERSISTENT}://{within}{pattern}"
+            pattern = f"{PERSISTENT}://{within}(?:{pattern})"
         domain = NON_PERSISTENT if pattern.startswith(f"{NON_PERSISTENT}://") else PERSISTENT
         return [
             topic

@@ -47,6 +47,7 @@ ASIDE: Final = "aside"
 DISPATCH: Final = "dispatch"
 LETTER: Final = "letter"
 TRIM: Final = "trim"
+QUOTA: Final = "quota"
 OFFSET: Final = "offset"
 
 
@@ -70,7 +71,8 @@ class InputRow(NamedTuple):
 class OutputRow(NamedTuple):
     """One row of a step's effects. `text` is a subscription, or a shard's key.
 
-    ASIDE: there was no step; its data say why.
+    ASIDE: there was no step; its data say why. QUOTA: of a topic that has one; its data are null,
+    or say that it is exceeded, as `[used, limit, is_size]`.
     """
 
     topic: str

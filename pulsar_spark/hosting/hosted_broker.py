@@ -24,6 +24,7 @@ from pulsar_spark.hosting.broker_rows import InputRow, OutputRow, Phase
 from pulsar_spark.hosting.shards import changed
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import Command
+from pulsar_spark.protocol.policies import BacklogQuotaPolicy
 from pulsar_spark.protocol.ready import Ready, Stepped, told
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
@@ -69,6 +70,8 @@ def run(broker: HostedBroker, rows: Iterable[InputRow]) -> Batch:
         state, ready = _step(broker, ordered)
         after = HostedBroker(to_shards(state), state)
         out = [effect(*each) for each in _effects(TopicPartition(*first[:2]), ready)]
+        if state.policies.has_backlog_quota:
+            out.append(effect(broker_rows.QUOTA, "", _quota(ready)))
         last = effect(broker_rows.DISPATCH, "", wire_format.encode(_stepped(state, ready)))
     except Exception as error:  # noqa: BLE001 - the brokers of all other topics go on
         _log.exception("Topic partition %s of %s is set aside", first.partition, first.topic)
@@ -130,6 +133,14 @@ def _effects(about: TopicPartition, ready: Ready) -> Iterator[tuple[str, str, by
         yield broker_rows.DISPATCH, subscription, wire_format.encode(item)
     if ready.trim:
         yield broker_rows.TRIM, "", json.dumps(list(ready.trim)).encode()
+
+
+def _quota(ready: Ready) -> bytes:
+    """Why producers are to be kept out; null if they are not."""
+    quota = ready.backlog_quota
+    if quota is None or quota.policy is BacklogQuotaPolicy.CONSUMER_BACKLOG_EVICTION:
+        return b"null"
+    return json.dumps([quota.used, quota.limit, quota.is_size]).encode()
 
 
 def _stepped(state: BrokerState, ready: Ready) -> Stepped:

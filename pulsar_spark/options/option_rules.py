@@ -63,6 +63,7 @@ RULES: Final = (
         "minMessagesPerTrigger ({minMessagesPerTrigger}) is above maxMessagesPerTrigger "
         "({maxMessagesPerTrigger}).",
     ),
+    *(_needs(name, "view") for name in ("asOf", "includeValue")),
     # what a sink is told
     _exclusive("deliverAt", "deliverAfter"),
     Rule(

@@ -32,6 +32,16 @@ FIRST_TIME_MS: Final = -62_135_596_800_000
 LAST_TIME_MS: Final = 253_402_300_799_999
 """From year 1 to year 9999, as ISO 8601 and Python have them."""
 
+Delay = dt.timedelta | int | str
+"""An int counts milliseconds; a text is a duration such as `30s`."""
+
+
+class AsOf(NamedTuple):
+    """A moment of the broker: one of its batches by number, or else an instant."""
+
+    batch: int | None
+    time_ms: int | None = None
+
 
 class Kind(NamedTuple):
     """`parse` raises ValueError for a text that is not as `expects` says."""
@@ -65,6 +75,25 @@ def parse_duration_ms(value: str) -> int:
     return _within(int(found[1]) * unit_ms[found[2]], 0, MOST_DURATION_MS)
 
 
+def milliseconds_of(delay: Delay) -> int:
+    """Of a delay that a user's code names; InvalidOptionError if it is none."""
+    if isinstance(delay, dt.timedelta):
+        value = round(delay.total_seconds() * 1000)
+    elif isinstance(delay, str):
+        try:
+            value = parse_duration_ms(delay)
+        except ValueError:
+            value = -1
+    else:
+        value = delay
+    if value < 0:
+        raise InvalidOptionError(
+            f"A delay can't be {delay!r}: it is a timedelta, a number of milliseconds, or a text "
+            "such as 500ms, 30s or 5m, and not below 0."
+        )
+    return value
+
+
 def parse_time_ms(value: str) -> int:
     """Milliseconds since 1970, or ISO 8601 (UTC without a zone); else ValueError."""
     if value.strip().lstrip("-").isdecimal():
@@ -73,6 +102,18 @@ def parse_time_ms(value: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.timezone.utc)
     return _within(round(moment.timestamp() * 1000), FIRST_TIME_MS, LAST_TIME_MS)
+
+
+def time_text(time_ms: int) -> str:
+    """The instant as `parse_time_ms` takes it: `2026-01-31T12:00:00.000Z`."""
+    moment = dt.datetime.fromtimestamp(time_ms / 1000, dt.timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _as_of(value: str) -> AsOf:
+    if value.strip().isdecimal():
+        return AsOf(_within(int(value), 0, MOST_COUNT))
+    return AsOf(None, parse_time_ms(value))
 
 
 def _topic_names(value: str) -> tuple[str, ...]:
@@ -201,6 +242,9 @@ DURATION: Final = Kind(
 )
 TIME: Final = Kind(
     parse_time_ms, "milliseconds since 1970, or a date and time such as 2026-01-31T12:00:00Z"
+)
+AS_OF: Final = Kind(
+    _as_of, "a date and time such as 2026-01-31T12:00:00Z, or the number of a batch of the broker"
 )
 TOPIC_NAMES: Final = Kind(_topic_names, "topic names, separated by commas")
 PATTERN: Final = Kind(_pattern, "a regular expression")

@@ -30,6 +30,12 @@ STORAGE_PREFIX: Final = "storage."
 SERVICE_URL_VARIABLE: Final = "PULSARLITE_SERVICE_URL"
 """The environment's serviceUrl, where none is given."""
 
+VIEWS: Final = (
+    "messages", "backlog", "unacknowledged", "delayed", "dead-letters", "acknowledgements",
+    "subscriptions", "cursors", "consumers", "producers", "ledgers", "stats", "batches",
+)  # fmt: skip
+"""The states of a queue that can be read as tables: docs/views.md."""
+
 
 class Scope(Flag):
     """Where an option has a meaning."""
@@ -98,6 +104,13 @@ OPTIONS: Final = (
            "that has a third of the messages then takes a third of the processors."),
     Option("includeProperties", values.BOOLEAN, False, Scope.READ,
            "Whether the column `properties` is among those of a source without a user schema."),
+    Option("view", values.one_of(*VIEWS), None, Scope.BATCH_READ,
+           "Read a state of the queue as a table, in place of the messages of a topic: see "
+           "[views](views.md). Without a topic it is that of all persistent topics of the root."),
+    Option("asOf", values.AS_OF, None, Scope.BATCH_READ,
+           "A view as it was at that time, or after that batch, as long as `__dispatch` has it."),
+    Option("includeValue", values.BOOLEAN, False, Scope.BATCH_READ,
+           "Whether the payload `value` is among the columns of a view without a user schema."),
     Option("failOnDataLoss", values.BOOLEAN, True, Scope.READ,
            "Whether a query stops when messages that it has not read were trimmed away; otherwise "
            "it goes on behind them, and says so in its log."),
@@ -264,6 +277,11 @@ OPTIONS: Final = (
 _NAMES: Final = tuple(option.name for option in OPTIONS)
 CONSUMERS: Final = _NAMES[_NAMES.index("subscriptionName") : _NAMES.index("drainTimeout") + 1]
 """Options that a consumer has, and a Reader has not."""
+OF_VIEWS: Final = frozenset({
+    "serviceUrl", "path", "topic", "topics", "topicsPattern", "view", "asOf", "includeProperties",
+    "includeValue", "minPartitions",
+})  # fmt: skip
+"""Options that a view takes."""
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -297,6 +315,9 @@ class Options:
         given["serviceUrl"] = _service_url(given, environment or {})
         options = Options(given, storage)
         options.check_scope(scope)
+        if options.has("view"):
+            for name in given.keys() - OF_VIEWS:
+                raise InvalidOptionError(f"Option {name} has no meaning with view: leave it out.")
         check_together(options, CONSUMERS)
         return options
 

@@ -7,10 +7,9 @@ Follows `TopicPolicies`, `ServiceConfiguration` and `ConsumerConfigurationData`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from pulsar_spark.errors import InvalidOptionError
 
@@ -141,19 +140,6 @@ class TopicPolicies:
     keep_without_subscription: bool = False
     """For a dead-letter topic: it keeps its messages until somebody subscribes durably."""
 
-
-def hosted_policies(settings: Mapping[str, Any]) -> TopicPolicies:
-    """A topic's policies from its settings, of which `policies` has those that were set.
-
-    Unacknowledged messages have no limit unless one is set: Pulsar's protect the broker's memory,
-    and here they are bitmaps, while a micro-batch takes hundreds of thousands at once.
-    """
-    known = {each.name for each in fields(TopicPolicies)}
-    chosen: dict[str, Any] = {
-        "max_unacked_messages_per_consumer": 0,
-        "max_unacked_messages_per_subscription": 0,
-    }
-    chosen |= {name: value for name, value in settings.get("policies", {}).items() if name in known}
-    if "backlog_quota_policy" in chosen:
-        chosen["backlog_quota_policy"] = BacklogQuotaPolicy(chosen["backlog_quota_policy"])
-    return TopicPolicies(**chosen)
+    @property
+    def has_backlog_quota(self) -> bool:
+        return max(self.backlog_quota_bytes, self.backlog_quota_time_ms) != INFINITE

@@ -73,6 +73,16 @@ class StickyKeySelector(ABC):
     def owners(self) -> NDArray[np.int32]:
         """The consumer of slot 0, 1, ... as a place in `consumers`, or NOBODY. Read only."""
 
+    def ranges_of_all(self) -> dict[str, tuple[HashRange, ...]]:
+        """Each consumer's slots."""
+        edges = np.flatnonzero(np.diff(self.owners)) + 1
+        firsts, ends = [0, *edges.tolist()], [*edges.tolist(), len(self.owners)]
+        found: dict[str, list[HashRange]] = {each: [] for each in self.consumers}
+        for first, end in zip(firsts, ends, strict=True):
+            if first < end and (place := int(self.owners[first])) != NOBODY:
+                found[self.consumers[place]].append(HashRange(first, end - 1))
+        return {name: tuple(ranges) for name, ranges in found.items()}
+
     @abstractmethod
     def slots_of(self, sticky_key_hashes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slot of each key from its Murmur3_32Hash (31 bits); never 0. Shape (n,)."""

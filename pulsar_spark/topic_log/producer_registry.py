@@ -49,6 +49,8 @@ class ProducerClaim:
     access_mode: ProducerAccessMode
     incarnation: str
     lease_ms: int = DEFAULT_LEASE_MS
+    is_asked: bool = True
+    """Whether an option asks for it. Otherwise it is made only where producers are counted."""
 
 
 class Producer(NamedTuple):
@@ -92,11 +94,14 @@ class ProducerRegistry:
         """By name, those that publish or wait."""
         return {each.name: each for each in (*self.producers, *self.waiting)}
 
-    def claim(self, claim: ProducerClaim, now_ms: int) -> tuple[ProducerRegistry, bool]:
+    def claim(
+        self, claim: ProducerClaim, now_ms: int, most: int = 0
+    ) -> tuple[ProducerRegistry, bool]:
         """Let a producer in, or let it go on: (the registry then, whether it may publish).
 
-        If it may not, it waits. ProducerFencedError if it was fenced out, or may not have the
-        topic; ProducerBusyError if others exclude it for now.
+        If it may not, it waits. A new one is refused where there are `most`, unless that is 0.
+        ProducerFencedError if it was fenced out, or may not have the topic; ProducerBusyError if
+        others exclude it for now.
         """
         held = self.present.get(claim.name)
         goes_on = held is not None and held.incarnation == claim.incarnation
@@ -104,6 +109,12 @@ class ProducerRegistry:
         if any(run.incarnation == claim.incarnation for run in registry.fenced):
             raise ProducerFencedError(f"Fenced out: {claim.name}")
         if not goes_on:
+            there = registry.present
+            fences = claim.access_mode is ProducerAccessMode.EXCLUSIVE_WITH_FENCING
+            if most and len(there) >= most and claim.name not in there and not fences:
+                raise ProducerBusyError(
+                    f"Topic reached max producers limit: its policy max_producers allows {most}"
+                )
             registry = _let_in(registry, claim)
         return _renewed(registry, claim, now_ms), registry.may_publish(claim)
 
@@ -132,11 +143,16 @@ class ProducerRegistry:
         return _without(self, held) if held and held.incarnation == claim.incarnation else self
 
     def without_lapsed(self, now_ms: int, but: str | None = None) -> ProducerRegistry:
-        """Take out producers whose lease is over, and fence out their runs."""
+        """Take out producers whose lease is over, and fence out their runs.
+
+        One that shares the topic may come again: it never had anything to itself.
+        """
         registry = self
         for name, held in sorted(self.present.items(), key=lambda each: each[1].lapses_ms):
             if held.lapses_ms <= now_ms and name != but:
-                registry = _without(_fencing(registry, held), registry.present[name])
+                if held.access_mode is not ProducerAccessMode.SHARED:
+                    registry = _fencing(registry, held)
+                registry = _without(registry, registry.present[name])
         return registry
 
     def to_json_value(self) -> dict[str, Any]:

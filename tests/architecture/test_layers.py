@@ -12,8 +12,10 @@ WIRING_MODULES = {"connector/broker/broker_query.py"}
 
 CORE_FACE = {
     "pulsar_spark/__init__.py", "pulsar_spark/__main__.py", "pulsar_spark/aio.py",
+    "pulsar_spark/examples.py", "pulsar_spark/pictures.py",
     "pulsar_spark/pulsar/__init__.py", "pulsar_spark/pulsar/asyncio.py",
     "pulsar_spark/pulsar/exceptions.py", "pulsar_spark/pulsar/schema.py",
+    "pulsar_spark/testing.py",
 }  # fmt: skip
 """The doors of the package: they name the connector, and do nothing themselves."""
 

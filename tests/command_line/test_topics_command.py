@@ -14,7 +14,7 @@ from pulsar_spark.connector.command_line.command_line import main, pulsarlite_me
 from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileWriter
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies
+from pulsar_spark.connector.topic_log.policies import SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.positions.ledger_info import BatchSizes
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
@@ -296,49 +296,6 @@ def test_what_spark_has_wrapped_is_found_again() -> None:
     wrapped = f"[STREAM_FAILED] x\n  File y\n{ours}\n== Plan"
     assert pulsarlite_message(wrapped) == "[DATA_LOSS] gone. Do."
     assert pulsarlite_message("java.lang.Exception") is None
-
-
-@pytest.mark.parametrize("group", ["topics", "namespaces"])
-def test_deduplication_is_switched_for_a_topic_and_for_its_namespace(
-    topics: Root, capsys: pytest.CaptureFixture[str], group: str
-) -> None:
-    name = "orders" if group == "topics" else "public/default"
-    for switch, said in (("enable", "on"), ("disable", "off"), ("remove", "unsaid")):
-        status, lines, _ = run(capsys, group, "set-deduplication", name, f"--{switch}")
-        assert status == 0
-        assert f": deduplication {said}" in lines[0]
-    with pytest.raises(SystemExit):
-        run(capsys, group, "set-deduplication", name)
-
-
-def test_a_namespace_s_policies_are_printed_and_a_bad_name_is_refused(
-    topics: Root, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "deduplication unsaid" in run(capsys, "namespaces", "policies", "public/default")[1][0]
-    status, lines, error = run(capsys, "namespaces", "policies", "public")
-    assert (status, lines) == (1, [])
-    assert "[INVALID_TOPIC_NAME]" in error
-
-
-@pytest.mark.parametrize("group", ["topics", "namespaces"])
-def test_what_may_follow_a_schema_is_said_for_a_topic_and_for_its_namespace(
-    topics: Root, capsys: pytest.CaptureFixture[str], group: str
-) -> None:
-    name = "orders" if group == "topics" else "public/default"
-    command = "set-schema-compatibility-strategy"
-    for given, said in ((["-c", "BACKWARD"], "BACKWARD"), (["--remove"], "unsaid")):
-        status, lines, _ = run(capsys, group, command, name, *given)
-        assert status == 0
-        assert f": schema compatibility strategy {said}" in lines[0]
-    for switch, said in (("disable", "off"), ("enable", "on"), ("remove", "unsaid")):
-        lines = run(capsys, group, "set-is-allow-auto-update-schema", name, f"--{switch}")[1]
-        assert f": schema auto update {said}" in lines[0]
-    for switch, said in (("enable", "on"), ("disable", "off"), ("remove", "unsaid")):
-        lines = run(capsys, group, "set-schema-validation-enforce", name, f"--{switch}")[1]
-        assert f": schema validation {said}" in lines[0]
-    for bad in (["-c", "SOMETIMES"], [], ["-c", "FULL", "--remove"]):
-        with pytest.raises(SystemExit):
-            run(capsys, group, command, name, *bad)
 
 
 def test_a_topic_s_schemas_are_listed(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,11 @@ import pytest
 from pulsar_spark.connector.broker.broker_query import Broker, standalone
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.system.subscription_admin import ask
+from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.testing import ManualClock, Place
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.s3_server import s3_root, s3_server
-from tests.connector.set_clock import clock, place
 from tests.connector.spark_query import SparkQuery
 from tests.connector.subscriber import Handle, MakeSubscriber, Subscriber
 from tests.connector.topics import send
@@ -31,6 +32,17 @@ __all__ = [
 MakeQuery = Callable[..., SparkQuery]
 
 _numbers = itertools.count()
+
+
+@pytest.fixture
+def clock(pulsarlite_clock: ManualClock) -> ManualClock:
+    return pulsarlite_clock
+
+
+@pytest.fixture
+def place(pulsarlite: Place) -> Root:
+    """A root in memory, whose time the test moves."""
+    return pulsarlite.root
 
 
 @pytest.fixture

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
-from pulsar_spark.connector.storage.clock import ManualClock
-from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.hosting.broker_rows import OutputRow
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.testing import Place
 from pulsar_spark.topic_name import TopicPartition
-
-_numbers = itertools.count()
 
 
 class Host:
     """One root. What its broker has said and done gathers in `said`, batch by batch."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
-        self._name = f"host-{next(_numbers)}"
-        self.clock = ManualClock(now_ms)
-        self.root = Root(MemoryStore.named(self._name, self.clock).root, {})
+        self._place = Place(now=datetime.fromtimestamp(now_ms / 1000, timezone.utc))
+        self.clock, self.root = self._place.clock, self._place.root
         self.broker = EmbeddedBroker(self.root)
         self.consumers: list[MessageConsumer] = []
         self.said: list[tuple[tuple[OutputRow, ...], tuple[tuple[str, str], ...]]] = []
@@ -42,7 +37,7 @@ class Host:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        MemoryStore.forget(self._name)
+        self._place.close()
 
     @property
     def now_ms(self) -> int:
@@ -65,7 +60,7 @@ class Host:
     def kill(self, consumer: MessageConsumer) -> None:
         """It shows no life from now on; nobody knows until its lease has lapsed."""
         self.consumers.remove(consumer)
-        consumer._client._keeper.stop()
+        consumer.abandon()
 
     def tell(self, about: TopicPartition, subscription: str, command: Any) -> None:
         """A command for a partition's broker."""

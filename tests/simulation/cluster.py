@@ -137,7 +137,7 @@ class Cluster(Lots):
     def _finish(self) -> None:
         """All live, nothing goes wrong any more, and all has to be done within a bound."""
         self.is_ending = True
-        self.clock.ahead_ms.clear()
+        self.clock.set_ahead_ms.clear()
         if self.setting.refuses:
             stays_away(self, self.queries[1])
         live = [each for each in self.queries if not self.setting.refuses or each.name != "c1"]
@@ -224,8 +224,8 @@ def a_clock_is_set(cluster: Cluster) -> None:
 
 
 def _set_clock(cluster: Cluster, actor: str) -> None:
-    before_ms = cluster.clock.ahead_ms.get(actor, 0)
-    cluster.clock.ahead_ms[actor] = before_ms + cluster.draw(-200_000, 200_000)
+    before_ms = cluster.clock.set_ahead_ms.get(actor, 0)
+    cluster.clock.set_ahead_ms[actor] = before_ms + cluster.draw(-200_000, 200_000)
 
 
 def the_broker_is_killed(cluster: Cluster) -> None:

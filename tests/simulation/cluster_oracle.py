@@ -36,6 +36,10 @@ class ClusterOracle:
         """Topic -> of how many partitions its first subscriber knew."""
         self.suspects: set[Message] = set()
         """Those of batches that were withheld."""
+        self.died_unlogged: set[Message] = set()
+        """Those that a run reported, which died before Spark had written the offset down."""
+        self.late_suspects: set[tuple[str, int, Message]] = set()
+        """Those withheld of late micro-batches: whose they are, of which of its checkpoints."""
         self.late: set[Batch] = set()
         """Micro-batches that their consumer planned before it was given up."""
         self.refused_runs: set[tuple[str, int]] = set()
@@ -69,9 +73,12 @@ class ClusterOracle:
         """A micro-batch reaches its user, perhaps again."""
         before = query.checkpoint.batches.setdefault(number, rows)
         batch = query.batch(number)
-        is_late = batch in self.late or query.was_given_up
+        tried = {(query.name, query.lives, each) for each in rows}
+        is_late = batch in self.late or query.was_given_up or bool(tried & self.late_suspects)
         if rows != before:
-            if not is_late:
+            if is_late:
+                self.late_suspects |= {(query.name, query.lives, each) for each in before}
+            else:
                 self._check_withheld(query, number, rows, before)
             self.suspects.update(before)
         if is_late:
@@ -177,7 +184,7 @@ class ClusterOracle:
     def _check_letters(self) -> None:
         letters = self.cluster.place.letters
         for message in letters:
-            if message not in self.cluster.poison:
+            if message not in self.cluster.poison | self.died_unlogged:
                 self.fail(f"{message} is a dead letter, and ended no query")
         if len(set(letters)) < len(letters):
             self.fail(f"a dead letter was copied twice: {letters}")

@@ -97,7 +97,9 @@ class Query:
 
     def kill(self) -> None:
         """SIGKILL."""
-        if self.is_connected:
+        client = self.reader and self.reader._client
+        if client:
+            self.incarnation = client.incarnation
             self.dead_since_ms = self.cluster.clock.elapsed_ms
         self.reader = None
         self.cluster.clock.end(self.name)
@@ -143,6 +145,7 @@ class Query:
         if text == json.dumps(start):
             return
         if cluster.may_die_unlogged(self):
+            cluster.oracle.died_unlogged.update(self._rows(start, json.loads(text)))
             self.kill()
             return
         checkpoint.offsets[last + 1] = text
@@ -151,19 +154,22 @@ class Query:
         if cluster.may_die(self):
             self.kill()
 
+    def _rows(self, start: Any, end: Any) -> list[Message]:
+        assert self.reader is not None
+        return [
+            message
+            for task in self.reader.partitions(start, end)
+            for part in task.value.topics
+            for each in part.ranges
+            for message in _chosen(part.topic, each)
+        ]
+
     def _run(self) -> None:
         cluster, checkpoint, reader = self.cluster, self.checkpoint, self.reader
         assert reader is not None
         number = checkpoint.last
         start = checkpoint.offset(number - 1, reader.initialOffset())
-        tasks = reader.partitions(start, checkpoint.offset(number, {}))
-        rows = [
-            message
-            for task in tasks
-            for part in task.value.topics
-            for each in part.ranges
-            for message in _chosen(part.topic, each)
-        ]
+        rows = self._rows(start, checkpoint.offset(number, {}))
         checkpoint.begun[number] = checkpoint.begun.get(number, 0) + 1
         cluster.oracle.delivered(self, number, rows)
         if cluster.poison.intersection(rows) or cluster.may_die(self):

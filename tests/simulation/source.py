@@ -154,11 +154,18 @@ class Source:
         """
         self.checkpoint = replace(self.copy)
         known = {} if self.planned is None else self.planned.attempts
-        self.unsettled = {
-            attempt: held.difference(known[attempt].not_acknowledged(held))
-            for attempt, held in self.unsettled.items()
-            if attempt in known
-        }
+
+        def kept(attempt: int | None, held: PositionSet) -> PositionSet:
+            if attempt is None or attempt not in known:
+                return PositionSet()
+            return held.difference(known[attempt].not_acknowledged(held))
+
+        unsettled = {attempt: kept(attempt, held) for attempt, held in self.unsettled.items()}
+        self.unsettled = {attempt: held for attempt, held in unsettled.items() if held}
+        self.rejections, self.retries = (
+            [replace(each, messages=kept(each.attempt, each.messages)) for each in self.rejections],
+            [replace(each, messages=kept(each.attempt, each.messages)) for each in self.retries],
+        )
         self.world.oracle.gone(self)
         self.finished = set()
         self.crash(keep_checkpoint=True)

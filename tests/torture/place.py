@@ -32,7 +32,7 @@ class SharedClock(ManualClock):
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
         self.actor = ADMIN
-        self.ahead_ms: dict[str, int] = {}
+        self.set_ahead_ms: dict[str, int] = {}
         self.stopped: set[str] = set()
         """Actors that stand still: nothing that they repeat is done."""
         self.renewing = False
@@ -54,13 +54,16 @@ class SharedClock(ManualClock):
             self.actor = before
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + self.ahead_ms.get(self.actor, 0)
+        return super().wall_ms() + self.set_ahead_ms.get(self.actor, 0)
 
     def sleep(self, seconds: float) -> None:
         self.while_asleep()
         super().sleep(seconds)
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
+    def repeat(
+        self, every_s: float, action: Callable[[], None], name: str, *, coalesce: bool = False
+    ) -> Callable[[], None]:
+        del coalesce  # processes that live apart show life each for itself
         actor = self.actor
 
         def act() -> None:

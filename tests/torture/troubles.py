@@ -185,9 +185,9 @@ def a_clock_is_set(world: World) -> None:
     """Of one machine, by minutes."""
     actor = world.lots.draw_from([*world.consumers, *world.publishers, "broker"])
     ahead_ms = world.lots.draw(-120_000, 120_000)
-    if world.clock.ahead_ms.get(actor):
+    if world.clock.set_ahead_ms.get(actor):
         ahead_ms = 0
-    world.clock.ahead_ms[actor] = ahead_ms
+    world.clock.set_ahead_ms[actor] = ahead_ms
     world.most_ahead_ms = max(world.most_ahead_ms, ahead_ms, -ahead_ms)
     world.note(f"the clock of {actor} is set by {ahead_ms} ms")
 

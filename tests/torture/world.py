@@ -348,7 +348,7 @@ class World:
         for actor in list(self.asleep_until_ms):
             self._wake(actor)
         self.clock.stopped.clear()
-        self.clock.ahead_ms.clear()
+        self.clock.set_ahead_ms.clear()
         self._publish_the_rest()
         self._until_done()
         for query in self.consumers.values():  # within its lease

@@ -20,7 +20,7 @@ OFFSET_V1 = BrokerOffset(
     7, {BOTH[1]: 12, BOTH[0]: -1}, 1_700_000_000_000, BOTH[1:], ("_leases/s~c~5",), snapshot=True,
     restored=3,
 )  # fmt: skip
-OFFSET = replace(
+OFFSET_V2 = replace(
     OFFSET_V1,
     lapsed=(Lease("s", "c", 5, partitions=BOTH),),
     dispatched=4,
@@ -28,13 +28,16 @@ OFFSET = replace(
     created={TopicPartition(FLIGHTS, 2): ("s", "r")},
     aside={BOTH[0]: Aside(6, "why", ("s",)), BOTH[1]: Aside(7, "so")},
 )
+OFFSET = replace(OFFSET_V2, policies={"public/default": {"policies": {"message_ttl_ms": 5}}})
 LEASE = Lease("a/b", "c~d", 5, 60_000)
 
 
 def test_an_offset_that_was_written_once_is_still_read() -> None:
     first = json.loads((GOLDEN / "broker-offset-v1.json").read_text())
     assert BrokerOffset.from_json_value(first) == OFFSET_V1
-    text = (GOLDEN / "broker-offset-v2.json").read_text()
+    second = json.loads((GOLDEN / "broker-offset-v2.json").read_text())
+    assert BrokerOffset.from_json_value(second) == OFFSET_V2
+    text = (GOLDEN / "broker-offset-v3.json").read_text()
     assert BrokerOffset.from_json_value(json.loads(text)) == OFFSET
     assert json.dumps(OFFSET.to_json_value(), indent=1, sort_keys=True) + "\n" == text
 
@@ -42,14 +45,16 @@ def test_an_offset_that_was_written_once_is_still_read() -> None:
 def test_an_offset_in_dispatch_that_was_written_once_is_still_read() -> None:
     first = (GOLDEN / "broker-offset-v1.json").read_bytes()
     assert BrokerOffset.from_json(first) == OFFSET_V1
-    data = (GOLDEN / "broker-offset-record-v2.json").read_bytes()
+    second = (GOLDEN / "broker-offset-record-v2.json").read_bytes()
+    assert BrokerOffset.from_json(second) == OFFSET_V2
+    data = (GOLDEN / "broker-offset-record-v3.json").read_bytes()
     assert BrokerOffset.from_json(data) == OFFSET
     assert OFFSET.to_json() == data
 
 
 def test_an_offset_of_the_future_is_refused_and_a_damaged_one_says_what_to_do() -> None:
-    with pytest.raises(FutureVersionError, match="has format version 3"):
-        BrokerOffset.from_json_value({**OFFSET.to_json_value(), "version": 3})
+    with pytest.raises(FutureVersionError, match="has format version 4"):
+        BrokerOffset.from_json_value({**OFFSET.to_json_value(), "version": 4})
     with pytest.raises(CorruptFileError, match="Delete the broker's checkpoint folder"):
         BrokerOffset.from_json_value({"version": 1})
 

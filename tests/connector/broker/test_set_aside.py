@@ -14,7 +14,6 @@ from pulsar_spark.broker.step import step
 from pulsar_spark.connector.broker import broker_sink, broker_source, embedded_broker
 from pulsar_spark.connector.broker.broker_query import LASTING
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
@@ -33,6 +32,7 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run, messages
 from tests.connector.topics import ledger_of, send

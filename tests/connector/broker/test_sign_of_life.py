@@ -18,8 +18,8 @@ from pulsar_spark.connector.system.system_topics import COMMANDS, Record, System
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerBusyError, BrokerFencedError
 from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_name import TopicPartition
-from tests.connector.set_clock import SetClock
 
 
 def tell(place: Root) -> None:
@@ -32,7 +32,7 @@ def signed(place: Root) -> bool:
 
 
 def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
-    place: Root, clock: SetClock
+    place: Root, clock: ManualClock
 ) -> None:
     first = EmbeddedBroker(place)
 
@@ -54,7 +54,7 @@ def test_an_embedded_broker_that_takes_turns_lets_no_other_begin(
     assert clock.monotonic_s() == before_s
 
 
-def test_an_embedded_broker_begins_beside_none_under_spark(place: Root, clock: SetClock) -> None:
+def test_an_embedded_broker_begins_beside_none_under_spark(place: Root, clock: ManualClock) -> None:
     sparks = SignOfLife(place)
     sparks.begin()
     sparks.keep()
@@ -76,7 +76,7 @@ def test_an_embedded_broker_begins_beside_none_under_spark(place: Root, clock: S
     ],
 )
 def test_a_sign_that_was_left_behind_is_watched_for_ten_seconds(
-    place: Root, clock: SetClock, left: bytes
+    place: Root, clock: ManualClock, left: bytes
 ) -> None:
     place.store.touch(SIGN_OF_LIFE, left)
     before_s = clock.monotonic_s()
@@ -84,14 +84,14 @@ def test_a_sign_that_was_left_behind_is_watched_for_ten_seconds(
     assert 10 <= clock.monotonic_s() - before_s < 11
 
 
-def test_a_broker_of_a_newer_version_is_respected(place: Root, clock: SetClock) -> None:
+def test_a_broker_of_a_newer_version_is_respected(place: Root, clock: ManualClock) -> None:
     clock.repeat(2.5, lambda: place.store.touch(SIGN_OF_LIFE, b'{"version": 2}'), "a newer one")
     clock.advance(2_500)
     with pytest.raises(BrokerBusyError, match="already: a newer version's"):
         EmbeddedBroker(place)
 
 
-def test_the_sign_of_a_process_that_is_gone_is_not_watched(place: Root, clock: SetClock) -> None:
+def test_the_sign_of_a_process_that_is_gone_is_not_watched(place: Root, clock: ManualClock) -> None:
     sign = SIGN_FORMAT.decode(_sign_of(place))
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
@@ -107,7 +107,7 @@ def _sign_of(place: Root) -> bytes:
 
 
 def test_a_broker_that_stood_still_is_taken_over_and_finds_out(
-    place: Root, clock: SetClock
+    place: Root, clock: ManualClock
 ) -> None:
     first = EmbeddedBroker(place)
     first.until_quiet()

@@ -9,17 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_spark import pulsar
-from pulsar_spark.connector.storage.clock import ManualClock
 
 EARLIEST = pulsar.InitialPosition.Earliest
 REPOSITORY = Path(__file__).resolve().parents[3]
 numbers = itertools.count()
-
-
-def advance(client: pulsar.Client, milliseconds: int) -> None:
-    clock = client.root.clock
-    assert isinstance(clock, ManualClock)
-    clock.advance(milliseconds)
 
 
 def subscribe(client: pulsar.Client, topic: Any = "t", **said: Any) -> pulsar.Consumer:

@@ -36,6 +36,8 @@ def test_what_is_sent_at_once_shares_a_commit_and_each_gets_its_id() -> None:
             await consumer.acknowledge(message)
         assert len({each.ledger_id() for each in ids}) < len(ids)
         assert producer.topic() == "persistent://public/default/t"
+        assert repr(producer).startswith("Producer(topic='persistent://public/default/t'")
+        assert "Exclusive" in consumer._repr_html_()
         assert await consumer.get_last_message_id() == max(ids)
         await producer.flush()
         await producer.close()
@@ -63,7 +65,7 @@ def test_who_is_cancelled_loses_no_message() -> None:
 def test_a_refusal_is_raised_where_it_is_awaited() -> None:
     async def work(client: aio.Client) -> None:
         producer = await client.create_producer("t")
-        with pytest.raises(pulsar.InvalidMessage, match="maxMessageSize"):
+        with pytest.raises(pulsar.MessageTooBig, match="maxMessageSize"):
             await producer.send(b"x" * (6 << 20))
         await client.subscribe("t", "s")
         with pytest.raises(pulsar.ConsumerBusy):

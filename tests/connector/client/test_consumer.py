@@ -6,22 +6,46 @@ import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.system.system_topics import COMMANDS
 from pulsar_spark.pulsar.schema import (
     StringSchema,
 )
+from pulsar_spark.testing import ManualClock
 from tests.connector.client.clients import (
-    advance,
     all_of,
     numbers,
+    python,
     received,
     shared,
     subscribe,
 )
+
+
+def test_who_waits_sees_at_a_glance_that_another_process_has_sent_or_said_something(
+    tmp_path: Path,
+) -> None:
+    with pulsar.Client(str(tmp_path), broker="embedded") as client:
+        consumer = subscribe(client)
+        while consumer.has_news():
+            assert not consumer.fetch()
+        assert (
+            python(
+                f"""
+from pulsar_spark import pulsar
+with pulsar.Client({str(tmp_path)!r}) as client:
+    client.create_producer("t").send(b"a")
+"""
+            ).stderr
+            == ""
+        )
+        assert consumer.has_news()
+        assert consumer.receive(30_000).data() == b"a"
 
 
 def test_receive_gives_up_in_time(client: pulsar.Client) -> None:
@@ -58,6 +82,21 @@ def test_many_are_acknowledged_or_rejected_at_once(client: pulsar.Client) -> Non
     assert received(consumer) == [b"b", b"c"]
 
 
+def test_messages_rejected_one_by_one_share_a_report(client: pulsar.Client) -> None:
+    producer = client.create_producer("t")
+    for _ in range(50):
+        producer.send(b"a")
+    consumer = shared(client, negative_ack_redelivery_delay_ms=100)
+    messages = all_of(consumer)
+    said = client.root.open(COMMANDS)
+    before = said.state.number
+    for message in messages:
+        consumer.negative_acknowledge(message)
+    said.refresh()
+    assert said.state.number - before <= 2
+    assert len(received(consumer)) == 50
+
+
 class subscribe_twice:  # noqa: N801 - reads as a call
     """A consumer, and how to close it and have the next."""
 
@@ -85,12 +124,13 @@ def test_shared_consumers_can_not_acknowledge_cumulatively(client: pulsar.Client
 
 def test_of_several_acknowledgements_one_that_can_not_be_harms_no_other(
     client: pulsar.Client,
+    pulsarlite_clock: ManualClock,
 ) -> None:
     client.create_producer("t").send(b"a")
     consumer = shared(client)
     consumer.acknowledge(consumer.receive(1000))
     consumer.acknowledge(pulsar.MessageId(-1, 77, 3, -1))
-    advance(client, 100)
+    pulsarlite_clock.advance(100)
     consumer.close()
     assert received(shared(client)) == []
 
@@ -242,13 +282,15 @@ def test_several_topics_and_all_of_a_pattern_are_read(client: pulsar.Client) -> 
         subscribe(client, [])
 
 
-def test_a_seek_goes_behind_a_message_or_to_it_or_to_a_time(client: pulsar.Client) -> None:
+def test_a_seek_goes_behind_a_message_or_to_it_or_to_a_time(
+    client: pulsar.Client, pulsarlite_clock: ManualClock
+) -> None:
     subscribe(client, name="keeps").close()  # what all subscriptions are done with is trimmed
     producer = client.create_producer("t", batching_enabled=True)
     times: list[int] = []
     ids: list[Any] = []
     for value in (b"a", b"b", b"c"):
-        advance(client, 1_000)
+        pulsarlite_clock.advance(1_000)
         times.append(client.root.clock.wall_ms())
         ids.append(producer.send(value))
     for value in (b"d", b"e"):
@@ -326,7 +368,7 @@ def test_an_id_says_of_which_topic_it_is_where_there_are_several(client: pulsar.
 def test_names_are_as_they_were_given(client: pulsar.Client) -> None:
     consumer = subscribe(client, consumer_name="c")
     assert (consumer.topic(), consumer.subscription_name(), consumer.consumer_name()) == (
-        "t", "s", "c",
+        "persistent://public/default/t", "s", "c",
     )  # fmt: skip
     assert consumer.is_connected()
     producer = client.create_producer("t", "p")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pulsar_spark.connector.client.message_producer import MOST_WAITING, MessageProducer
-from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.errors import (
     InvalidMessageError,
@@ -21,6 +20,7 @@ from pulsar_spark.errors import (
     StorageError,
 )
 from pulsar_spark.producing.hashing import java_string_hash, murmur3_32_hash
+from pulsar_spark.testing import ManualClock
 from tests.connector.reading import entries, messages
 from tests.scenarios.host import Host
 
@@ -180,8 +180,10 @@ class Racing(ManualClock):
 
     stuck = False
 
-    def repeat(self, every_s: float, action: Callable[[], None], name: str) -> Callable[[], None]:
-        end = super().repeat(every_s, action, name)
+    def repeat(
+        self, every_s: float, action: Callable[[], None], name: str, *, coalesce: bool = False
+    ) -> Callable[[], None]:
+        end = super().repeat(every_s, action, name, coalesce=coalesce)
 
         def stop() -> None:
             thread = threading.Thread(target=action, daemon=True)

@@ -26,8 +26,8 @@ from pulsar_spark.pulsar.schema import (
     String,
     StringSchema,
 )
+from pulsar_spark.testing import ManualClock
 from tests.connector.client.clients import (
-    advance,
     all_of,
     received,
     shared,
@@ -67,13 +67,15 @@ def test_a_message_without_a_value_is_a_tombstone(client: pulsar.Client) -> None
     assert (message.data(), message.value()) == (b"", None)
 
 
-def test_messages_sent_without_waiting_are_told_of_in_order(client: pulsar.Client) -> None:
+def test_messages_sent_without_waiting_are_told_of_in_order(
+    client: pulsar.Client, pulsarlite_clock: ManualClock
+) -> None:
     producer = client.create_producer("t", batching_enabled=True)
     told: list[tuple[pulsar.Result, Any]] = []
     for number in range(5):
         producer.send_async(b"%d" % number, lambda *each: told.append(each))
     assert told == []
-    advance(client, 10)
+    pulsarlite_clock.advance(10)
     assert [(result, str(each)) for result, each in told] == [
         (pulsar.Result.Ok, f"(0,0,-1,{number})") for number in range(5)
     ]
@@ -104,6 +106,13 @@ def test_a_full_queue_refuses_or_blocks(client: pulsar.Client) -> None:
     assert len(told) == 6
 
 
+def test_a_message_that_a_full_queue_refuses_is_not_lost_in_silence(client: pulsar.Client) -> None:
+    producer = client.create_producer("t", max_pending_messages=1)
+    producer.send_async(b"a", None)
+    with pytest.raises(pulsar.ProducerQueueIsFull, match="block_if_queue_full=True"):
+        producer.send_async(b"b", None)
+
+
 def test_a_callback_that_fails_keeps_no_other_from_being_called(client: pulsar.Client) -> None:
     producer = client.create_producer("t")
     told: list[Any] = []
@@ -121,8 +130,8 @@ def test_a_callback_learns_why_a_message_was_refused(client: pulsar.Client) -> N
     producer = client.create_producer("t")
     told: list[Any] = []
     producer.send_async(b"x" * (6 << 20), lambda *each: told.append(each))
-    assert told == [(pulsar.Result.InvalidMessage, None)]
-    with pytest.raises(pulsar.InvalidMessage, match="maxMessageSize is 5242880"):
+    assert told == [(pulsar.Result.MessageTooBig, None)]
+    with pytest.raises(pulsar.MessageTooBig, match="maxMessageSize is 5242880"):
         producer.send(b"x" * (6 << 20))
     with pytest.raises(TypeError, match="bytes"):
         producer.send("text")

@@ -23,10 +23,10 @@ from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import InitialPosition, Report, Subscribe, SubscriptionType
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Stepped
+from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
-from tests.connector.set_clock import SetClock
 from tests.connector.topics import (
     files_below,
     ledger_of,
@@ -124,7 +124,7 @@ def test_a_dead_sink_does_not_stop_the_broker(
 
 
 def test_a_transaction_that_is_open_on_one_topic_holds_the_broker_up_for_none(
-    place: Root, clock: SetClock
+    place: Root, clock: ManualClock
 ) -> None:
     root = place.service_url
     for value in numbers(0, 3):

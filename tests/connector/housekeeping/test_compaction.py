@@ -25,9 +25,9 @@ from pulsar_spark.errors import CorruptFileError, DataLossError
 from pulsar_spark.options.options import Scope
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
+from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_log.ledger_commit import Commit
 from tests.connector.reading import Message, Run
-from tests.connector.set_clock import SetClock
 from tests.connector.sink.test_chunked_messages import send_rows
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topics import ledger_of, options_of, send, trim
@@ -230,7 +230,7 @@ def test_a_horizon_does_not_cut_a_chunked_message(place: Root) -> None:
 
 
 def test_a_chunked_message_that_is_never_complete_does_not_hold_the_horizon(
-    place: Root, clock: SetClock
+    place: Root, clock: ManualClock
 ) -> None:
     root = place.service_url
     chunks(root, ("x", 0, 3, "1"))
@@ -341,7 +341,7 @@ def test_compacting_at_any_time_keeps_what_a_plain_fold_keeps(root: Path, seed: 
         assert batch(root) == expected
 
 
-def test_a_time_begins_and_ends_in_the_compacted_part(place: Root, clock: SetClock) -> None:
+def test_a_time_begins_and_ends_in_the_compacted_part(place: Root, clock: ManualClock) -> None:
     root, begun_ms = place.service_url, clock.wall_ms()
     put(root, "z=1")
     clock.advance(1000)

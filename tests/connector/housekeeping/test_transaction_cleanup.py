@@ -19,7 +19,6 @@ from pulsar_spark.errors import CorruptFileError, InvalidTxnStatusError
 from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_log.transaction_attempt import ANONYMOUS, Transaction, TxnStatus
 from pulsar_spark.topic_name import TopicName
-from tests.connector.set_clock import SetClock
 from tests.connector.topic_log.stores import values_of
 from tests.connector.topic_log.test_transactions import (
     TOPICS,
@@ -125,7 +124,7 @@ def test_a_sink_without_an_application_that_slept_for_days_publishes_nothing(
     assert seen(tmp_path) == before
 
 
-def test_one_without_an_application_does_not_abort_another(place: Root, clock: SetClock) -> None:
+def test_one_without_an_application_does_not_abort_another(place: Root, clock: ManualClock) -> None:
     root = place.service_url
     with pytest.MonkeyPatch.context() as patch:
         die_in(patch, "append", 1)

@@ -16,7 +16,7 @@ from pulsar_spark.connector.sink.stream_writer import sink_schema
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import set_policy
+from pulsar_spark.connector.topic_log.policies import change_policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import CorruptFileError, IncompatibleSchemaError
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
@@ -116,23 +116,29 @@ def test_the_topic_s_strategy_comes_before_its_namespace_s(root: Path) -> None:
     store = open_store(str(root))
     string = SinkSchema(SchemaInfo(SchemaType.STRING))
     register(topic(root), TOPIC, json_schema("a"))
-    set_policy(store, DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE")
-    ledger_of(root, "t").change_settings({"schema_compatibility_strategy": "FULL"})
+    change_policies(store, DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE")
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "schema_compatibility_strategy": "FULL"}
+    )
     with pytest.raises(IncompatibleSchemaError, match="STRING"):
         register(topic(root), TOPIC, string)
-    ledger_of(root, "t").change_settings({"schema_compatibility_strategy": None})
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "schema_compatibility_strategy": None}
+    )
     assert register(topic(root), TOPIC, string) == 1
-    set_policy(store, DEFAULT, is_allow_auto_update_schema=False)
+    change_policies(store, DEFAULT, is_allow_auto_update_schema=False)
     with pytest.raises(IncompatibleSchemaError, match="auto update is disabled"):
         register(topic(root), TOPIC, json_schema("b"))
     assert register(topic(root), TOPIC, json_schema("a")) == 0
-    ledger_of(root, "t").change_settings({"is_allow_auto_update_schema": True})
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "is_allow_auto_update_schema": True}
+    )
     assert register(topic(root), TOPIC, json_schema("b")) == 2
 
 
 def test_who_has_no_schema_is_refused_where_a_topic_with_one_enforces_it(root: Path) -> None:
     store = open_store(str(root))
-    set_policy(store, DEFAULT, schema_validation_enforced=True)
+    change_policies(store, DEFAULT, schema_validation_enforced=True)
     send(root, "t", ["without a schema there is none to enforce"])
     register(topic(root), TOPIC, json_schema("a"))
     before = files_below(root)
@@ -141,13 +147,19 @@ def test_who_has_no_schema_is_refused_where_a_topic_with_one_enforces_it(root: P
     with pytest.raises(IncompatibleSchemaError, match="type JSON"):
         look_ahead(Root.of(options_of(root)), TOPIC, None)
     assert files_below(root) == before
-    ledger_of(root, "t").change_settings({"schema_validation_enforced": False})
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "schema_validation_enforced": False}
+    )
     send(root, "t", ["the topic comes before its namespace"])
-    set_policy(store, DEFAULT, schema_validation_enforced=None)
-    ledger_of(root, "t").change_settings({"schema_validation_enforced": True})
+    change_policies(store, DEFAULT, schema_validation_enforced=None)
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "schema_validation_enforced": True}
+    )
     with pytest.raises(IncompatibleSchemaError, match="type JSON"):
         send(root, "t", ["a"])
-    ledger_of(root, "t").change_settings({"schema_validation_enforced": None})
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "schema_validation_enforced": None}
+    )
     send(root, "t", ["and nobody says it"])
 
 

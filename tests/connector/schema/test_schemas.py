@@ -166,7 +166,9 @@ def test_a_sink_without_a_schema_is_refused_where_validation_is_enforced(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     write(spark.sql("select struct(1L as id) as value"), root, schemaType="JSON")
-    ledger_of(root, "t").change_settings({"schema_validation_enforced": True})
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "schema_validation_enforced": True}
+    )
     before = files_below(root)
     why = r"INCOMPATIBLE_SCHEMA.*takes no messages without one: give schemaType"
     rows = spark.sql("select 'a' as value, 't' as topic")

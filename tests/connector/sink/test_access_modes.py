@@ -224,7 +224,7 @@ def test_an_owner_whose_lease_is_over_makes_room(root: Path) -> None:
 
     def has_it() -> bool:
         try:
-            connect(ledger_of(root, "t"), other.claim)  # type: ignore[arg-type]
+            connect(ledger_of(root, "t"), other.claim)
         except ProducerFencedError:
             return False
         return True

@@ -19,7 +19,7 @@ from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.system_topics import COMMANDS
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import read_policies, set_policy
+from pulsar_spark.connector.topic_log.policies import change_policies, read_policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_commit import begin
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError, UnreadableRecordError
@@ -153,10 +153,10 @@ def test_what_could_not_be_read_back_is_not_put_wherever_it_comes_from(root: Pat
         with pytest.raises(UnreadableRecordError, match="Nothing was stored"):
             ledger.append([], **broken)
     with pytest.raises(UnreadableRecordError, match="Nothing was stored"):
-        ledger.change_settings({"deduplication": float("nan")})
+        ledger.change_settings(lambda known: {**known, "deduplication": float("nan")})
     with pytest.raises(UnreadableRecordError, match="nobody could read it again"):
-        set_policy(ledger.store, NamespaceName("public", "default"), deduplication="perhaps")
-    assert read_policies(ledger.store, NamespaceName("public", "default")).deduplication is None
+        change_policies(ledger.store, NamespaceName("public", "default"), deduplication="perhaps")
+    assert "deduplication" not in read_policies(ledger.store, NamespaceName("public", "default"))
     assert is_readable(str(root)) == [b"a"]
     send(root, "t", ["b"])
     assert is_readable(str(root)) == [b"a", b"b"]

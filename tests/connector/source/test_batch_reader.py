@@ -13,7 +13,7 @@ from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import DataLossError, InvalidOptionError
 from pulsar_spark.options.options import Scope
-from tests.connector.set_clock import SetClock
+from pulsar_spark.testing import ManualClock
 from tests.connector.topics import numbers, options_of, send, trim
 
 
@@ -73,7 +73,7 @@ def test_partitions_without_an_id_are_read_to_their_end(root: Path) -> None:
     assert read(root, endingOffsets=ids(p0="0:0:0:1")) == ["0", "1", *numbers(4, 8)]
 
 
-def test_times_begin_and_end_at_entries(place: Root, clock: SetClock) -> None:
+def test_times_begin_and_end_at_entries(place: Root, clock: ManualClock) -> None:
     root, begun_ms = place.service_url, clock.wall_ms()
     for number in range(4):
         send(root, "t", [f"{number}"])
@@ -86,7 +86,7 @@ def test_times_begin_and_end_at_entries(place: Root, clock: SetClock) -> None:
 
 
 def test_messages_of_one_instant_are_read_from_it_and_not_after_it(
-    place: Root, clock: SetClock
+    place: Root, clock: ManualClock
 ) -> None:
     root = place.service_url
     send(root, "t", numbers(0, 6), batchingMaxMessages=2)

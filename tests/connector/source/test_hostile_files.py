@@ -19,7 +19,7 @@ from pulsar_spark.connector.system.broker_offset import BrokerOffset
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE
-from pulsar_spark.connector.topic_log.namespace_policies import NamespacePolicies
+from pulsar_spark.connector.topic_log.policies import policies_of
 from pulsar_spark.connector.topic_log.transaction_decisions import Decision
 from pulsar_spark.errors import CorruptFileError, PulsarliteError
 from pulsar_spark.hosting.shards import ShardReader, ShardWriter
@@ -142,7 +142,7 @@ def test_a_broker_s_state_that_is_no_value_is_damaged(data: bytes) -> None:
 
 READERS: dict[str, Callable[[bytes], Any]] = {
     "commit": lambda data: Commit.from_json(data, "file"),
-    "policies": lambda data: NamespacePolicies.from_json(data, "file"),
+    "policies": lambda data: policies_of(data, "file"),
     "decision": lambda data: Decision.from_json(data, "file"),
     "broker's offset": BrokerOffset.from_json,
     "message of a system topic": wire_format.decode,

@@ -19,8 +19,8 @@ from pulsar_spark.errors import (
     DataLossError,
     InvalidOptionError,
 )
+from pulsar_spark.testing import ManualClock
 from tests.connector.reading import Batch, Run
-from tests.connector.set_clock import SetClock
 from tests.connector.topics import ledger_of, numbers, send, trim
 
 FULL = "persistent://public/default/"
@@ -130,7 +130,7 @@ def test_ids_of_a_partition_that_is_not_read_are_refused(root: Path) -> None:
 
 
 def test_a_time_begins_at_the_first_entry_published_at_it_or_later(
-    place: Root, clock: SetClock
+    place: Root, clock: ManualClock
 ) -> None:
     root, begun_ms = place.service_url, clock.wall_ms()
     for number in range(3):
@@ -180,7 +180,7 @@ def test_a_limit_of_bytes_goes_by_payload_and_lets_one_message_pass(root: Path) 
 
 
 def test_the_minimum_waits_until_it_is_reached_or_the_delay_is_over(
-    place: Root, clock: SetClock
+    place: Root, clock: ManualClock
 ) -> None:
     root = place.service_url
     send(root, "t", ["a"])

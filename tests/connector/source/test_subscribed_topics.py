@@ -41,6 +41,7 @@ def test_a_partition_that_is_not_there_is_refused(root: Path) -> None:
         ("persistent://public/default/fl.*s", ["flights", "floods"]),
         ("flight", []),
         ("acme/eu/.*", ["orders"]),
+        ("flights|other", ["flights", "other"]),
         ("persistent://.*/.*/.*o.*s", ["floods", "orders"]),
     ],
 )

@@ -17,7 +17,7 @@ from pulsar_spark.connector.schema.schema_types import definition_of
 from pulsar_spark.connector.sink.message_writer import write_messages
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.spark.message_columns import read_schema
-from pulsar_spark.connector.topic_log.namespace_policies import set_policy
+from pulsar_spark.connector.topic_log.policies import change_policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import SchemaMismatchError
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
@@ -102,7 +102,9 @@ def test_a_function_is_not_called_for_what_does_not_fit(root: Path, loop: Embedd
 
 
 def test_a_letter_keeps_its_schema_and_needs_none(root: Path, loop: EmbeddedBroker) -> None:
-    ledger_of(root, "t").change_settings({"schema_compatibility_strategy": "ALWAYS_COMPATIBLE"})
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "schema_compatibility_strategy": "ALWAYS_COMPATIBLE"}
+    )
     number = SinkSchema(SchemaInfo(SchemaType.INT64))
     register(ledger_of(root, "t"), TopicName.parse("t"), number)
     options = options_of(root, given={"topic": "t"})
@@ -110,7 +112,9 @@ def test_a_letter_keeps_its_schema_and_needs_none(root: Path, loop: EmbeddedBrok
     place = Root.of(options)
     publish(place, write_messages([batch], options, place, number), None)
     send(root, "t", ["["])
-    set_policy(place.store, NamespaceName("public", "default"), schema_validation_enforced=True)
+    change_policies(
+        place.store, NamespaceName("public", "default"), schema_validation_enforced=True
+    )
     consumer = run(root, "deadLetter")
     planned = granted(consumer, loop)
     assert ids(consumer.read(planned)) == [1, None, 4]

@@ -18,6 +18,15 @@ def test_a_clock_that_stands_is_moved_by_its_owner_and_by_who_sleeps() -> None:
     assert (clock.wall_ms(), clock.monotonic_s()) == (1_750, 1.75)
 
 
+def test_who_waits_the_least_bit_gets_on() -> None:
+    for wait in (ManualClock.sleep, lambda clock, s: clock.pause(0.0, s, remote=False)):
+        clock = ManualClock(1_700_000_000_000)
+        before_s = clock.monotonic_s()
+        for _ in range(10):
+            wait(clock, 1e-14)
+        assert clock.monotonic_s() > before_s
+
+
 def test_what_is_repeated_happens_at_its_instants_and_in_their_order() -> None:
     clock, seen = ManualClock(), list[tuple[str, int]]()
     end_slow = clock.repeat(3.0, lambda: seen.append(("slow", clock.wall_ms())), "slow")
@@ -34,6 +43,44 @@ def test_the_machines_clock_repeats_in_a_thread_until_it_is_stopped() -> None:
     assert all(seen.acquire(timeout=30) for _ in range(3))
     end()
     end()
+
+
+def test_who_waits_his_own_way_is_not_waited_for_at_the_end_and_looks_no_more() -> None:
+    news, looked, over = threading.Semaphore(0), threading.Event(), threading.Event()
+    late: list[bool] = []
+
+    def wait(_: float) -> None:
+        assert news.acquire(timeout=30)
+
+    def look() -> float:
+        late.append(over.is_set())
+        looked.set()
+        return 0.0
+
+    end = SystemClock().follow(look, "test", remote=False, wait=wait)
+    news.release()
+    assert looked.wait(30)
+    end()  # it waits
+    over.set()
+    news.release()
+    assert not any(late)
+
+
+def test_a_wait_that_fails_is_no_reason_to_look_all_the_time() -> None:
+    looked, waited = threading.Event(), list[float]()
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        raise StorageError("the disk is gone")
+
+    def look() -> float:
+        looked.set()
+        return 0.0
+
+    end = SystemClock().follow(look, "test", remote=False, wait=wait)
+    assert looked.wait(30)
+    end()
+    assert min(waited) > 0
 
 
 def test_a_file_in_memory_is_as_old_as_the_stores_clock_says() -> None:

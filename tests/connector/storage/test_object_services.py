@@ -17,7 +17,7 @@ from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.log_pointer import POINTER_FILE, PointerFile
 from pulsar_spark.connector.topic_log.log_snapshot import snapshot_file
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import read_policies, set_policy
+from pulsar_spark.connector.topic_log.policies import change_policies, read_policies
 from pulsar_spark.connector.topic_log.transaction_decisions import (
     ClosedVersions,
     TransactionDecisions,
@@ -85,8 +85,11 @@ def test_snapshots_move_the_pointer_and_policies_are_set(service: ObjectService)
     assert values_of(opened(service)) == ["a", "b", "c"]
     namespace = NamespaceName("public", "default")
     for wanted in (True, False, None):
-        assert set_policy(ledger.store, namespace, deduplication=wanted).deduplication is wanted
-        assert read_policies(ledger.store, namespace).deduplication is wanted
+        assert (
+            change_policies(ledger.store, namespace, deduplication=wanted).get("deduplication")
+            is wanted
+        )
+        assert read_policies(ledger.store, namespace).get("deduplication") is wanted
 
 
 def test_a_swap_whose_answer_is_lost_is_not_made_twice(service: ObjectService) -> None:
@@ -232,7 +235,7 @@ def test_nothing_that_is_done_in_a_bucket_that_is_not_there_goes_on_for_ever(
     for attempt in (
         lambda: ManagedLedger.create(store, FOLDER, 1),
         lambda: ManagedLedger.open(store, FOLDER),
-        lambda: set_policy(store, NamespaceName("public", "default"), deduplication=True),
+        lambda: change_policies(store, NamespaceName("public", "default"), deduplication=True),
         lambda: TransactionDecisions(store, Transaction.of(("a", 1), "b", 60_000).id).commit("b"),
         lambda: ClosedVersions(store, "f" * 32).add([(1, 1)]),
         lambda: store.compare_and_swap("p", None, b""),
@@ -259,7 +262,7 @@ def test_a_service_that_honours_no_condition_is_told_and_not_tried_for_ever(
     monkeypatch.setattr("pulsar_spark.connector.storage.object_store.LOST_RACE_PAUSE_S", 0.0)
     service.answer("PUT", "policies.json", 412, "PreconditionFailed", times=10**6)
     with pytest.raises(StorageUnavailableError, match="honour conditional writes"):
-        set_policy(store_of(service), NamespaceName("public", "default"), deduplication=True)
+        change_policies(store_of(service), NamespaceName("public", "default"), deduplication=True)
 
 
 def test_a_snapshot_that_fails_for_a_dead_line_does_not_fail_the_commit(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.storage.clock import ManualClock
-from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.subscription import consumer_run
 from pulsar_spark.connector.topic_log import ledger_columns
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Scope
+from pulsar_spark.testing import ManualClock, Place
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, numbers, options_of, send
 
@@ -26,25 +26,18 @@ GIVEN: dict[str, Any] = {
     "delayedDelivery": True, "leaseTimeout": "1000h",
 }  # fmt: skip
 
-
-class Clock(ManualClock):
-    """Its wall stands where a test puts it."""
-
-    now_ms = START_MS
-
-    def wall_ms(self) -> int:
-        return self.now_ms
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def pulsarlite() -> Iterator[Place]:
+    with Place(now=datetime.fromtimestamp(START_MS / 1000, timezone.utc)) as place:
+        yield place
 
 
 @pytest.fixture
-def root(clock: Clock) -> Iterator[str]:
-    yield MemoryStore.named("delayed", clock).root
-    MemoryStore.forget("delayed")
+def root(pulsarlite: Place) -> str:
+    return pulsarlite.service_url
 
 
 @pytest.fixture
@@ -75,57 +68,59 @@ def delivered(run: Run, loop: EmbeddedBroker) -> list[str]:
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_what_is_delayed_waits_and_what_comes_after_it_does_not(
-    root: str, clock: Clock, loop: EmbeddedBroker, kind: str, mode: str
+    root: str, clock: ManualClock, loop: EmbeddedBroker, kind: str, mode: str
 ) -> None:
     publish(root, ("a", None), ("later", 5_000), ("b", None), ("much later", DAY_MS), ("c", -1))
     run = run_of(root, subscriptionType=kind, ackMode=mode)
     assert delivered(run, loop) == ["a", "b", "c"]
     publish(root, ("d", None), ("sooner", 2_000))
     assert delivered(run, loop) == ["d"]
-    clock.now_ms = START_MS + 1_999
+    clock.ahead_ms = 1_999
     assert delivered(run, loop) == []
-    clock.now_ms = START_MS + 6_000
+    clock.ahead_ms = 6_000
     assert delivered(run, loop) == ["later", "sooner"]
-    clock.now_ms = START_MS + DAY_MS + 1_000
+    clock.ahead_ms = DAY_MS + 1_000
     assert delivered(run, loop) == ["much later"]
     assert delivered(run, loop) == []
 
 
 def test_without_the_option_nothing_waits_as_in_pulsar(
-    root: str, clock: Clock, loop: EmbeddedBroker
+    root: str, clock: ManualClock, loop: EmbeddedBroker
 ) -> None:
     publish(root, ("a", None), ("later", 5_000), ("b", None))
     assert delivered(run_of(root, delayedDelivery=False), loop) == ["a", "later", "b"]
 
 
 def test_a_topic_without_delayed_delivery_delays_nothing(
-    root: str, clock: Clock, loop: EmbeddedBroker
+    root: str, clock: ManualClock, loop: EmbeddedBroker
 ) -> None:
     publish(root, ("a", 5_000))
-    ledger_of(root, "t").change_settings({"policies": {"delayed_delivery": False}})
+    ledger_of(root, "t").change_settings(
+        lambda known: {**known, "policies": {"delayed_delivery": False}}
+    )
     assert delivered(run_of(root), loop) == ["a"]
 
 
 def test_a_restart_waits_on_and_repeats_what_it_had(
-    root: str, clock: Clock, loop: EmbeddedBroker
+    root: str, clock: ManualClock, loop: EmbeddedBroker
 ) -> None:
     publish(root, ("a", None), ("later", 5_000), ("b", None))
     run = run_of(root)
     assert delivered(run, loop) == ["a", "b"]
-    clock.now_ms = START_MS + 6_000
+    clock.ahead_ms = 6_000
     planned = run.planned()
     assert planned is not None
     assert [each["value"] for each in run.read(planned)] == [b"later"]
-    clock.now_ms = START_MS  # what was planned is in the offset, whatever the clock says
+    clock.ahead_ms = 0  # what was planned is in the offset, whatever the clock says
     again = run_of(root, planned.start)
     assert [each["value"] for each in again.read(planned)] == [b"later"]
     again.commit(planned)
-    clock.now_ms = START_MS + 6_000
+    clock.ahead_ms = 6_000
     assert delivered(again, loop) == []
 
 
 def test_of_many_delayed_messages_times_are_read_once(
-    root: str, clock: Clock, loop: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    root: str, clock: ManualClock, loop: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 20_000
     publish(root, *((number, DAY_MS + int(number)) for number in numbers(0, count)))
@@ -141,7 +136,7 @@ def test_of_many_delayed_messages_times_are_read_once(
     run = run_of(root)
     assert delivered(run, loop) == ["now"]
     assert len(str(run.offset)) < 10_000
-    clock.now_ms = START_MS + DAY_MS + count + 1_000
+    clock.ahead_ms = DAY_MS + count + 1_000
     assert delivered(run, loop) == numbers(0, count)
     assert reads == [0]
 

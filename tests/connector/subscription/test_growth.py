@@ -11,8 +11,8 @@ from pulsar_spark.connector.broker import broker_source
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.testing import ManualClock
 from tests.connector.reading import Run
-from tests.connector.set_clock import SetClock
 from tests.connector.topics import ledger_of, send
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -116,7 +116,7 @@ def test_who_is_first_on_a_new_partition_before_the_broker_looks_begins_there_at
 
 
 def test_growth_is_noticed_though_the_topic_cannot_be_read_when_the_subscription_is_heard_of(
-    place: Root, clock: SetClock
+    place: Root, clock: ManualClock
 ) -> None:
     loop = EmbeddedBroker(place)
     send(place.service_url, "t", "xy", numPartitions=2)

@@ -308,6 +308,26 @@ def test_a_consumer_that_is_refused_on_one_topic_leaves_the_others_to_the_next(
     assert values(turns(consume(topic="u", **one), broker)) == ["u"]
 
 
+def test_a_consumer_that_is_refused_later_has_acknowledged_what_its_query_has_committed(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    one = {"subscriptionType": "Exclusive"}
+    send(root, "t", ["a"])
+    both = consume(topicsPattern="t|u", topicDiscoveryInterval="1ms", **one)
+    assert values(turns(both, broker)) == ["a"]
+    send(root, "u", ["u"])
+    assert values(turns(consume(topic="u", **one), broker)) == ["u"]
+    assert both.next() is None, "it finds u, and subscribes"
+    send(root, "t", ["b"])
+    batch = both.next()
+    assert batch is not None
+    assert batch.values == ["b"]
+    broker.until_quiet()
+    with pytest.raises(ConsumerBusyError, match=r"on .*/u-partition-0"):
+        both.next()
+    assert values(turns(consume(**one), broker)) == []
+
+
 @pytest.mark.parametrize("given", [{"subscriptionName": "other"}, {"consumerName": "other"}])
 def test_a_checkpoint_of_somebody_else_is_refused(
     consume: Consume, root: Path, given: dict[str, Any]

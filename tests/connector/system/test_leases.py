@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.system.lease import Lease, LeaseKeeper, leases, read_lease
@@ -20,9 +19,9 @@ from pulsar_spark.errors import ConsumerBusyError, ServerError, StorageError
 from pulsar_spark.protocol.commands import InitialPosition, Subscribe, SubscriptionType
 from pulsar_spark.protocol.ready import Grant, Reply
 from pulsar_spark.records.stored_record import canonical_json
+from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
-from tests.connector.set_clock import SetClock
 from tests.connector.topics import send
 
 FULL = "persistent://public/default/"
@@ -89,7 +88,7 @@ def looks(loop: EmbeddedBroker, clock: ManualClock, count: int, every_s: int = 1
 
 @pytest.mark.parametrize("every_s", [1, 20, 100])
 def test_the_dead_are_given_up_however_seldom_the_broker_looks(
-    loop: EmbeddedBroker, place: Root, clock: SetClock, every_s: int
+    loop: EmbeddedBroker, place: Root, clock: ManualClock, every_s: int
 ) -> None:
     send(place.service_url, "t", "a")
     keeper = LeaseKeeper(place.store)
@@ -107,7 +106,7 @@ def test_the_dead_are_given_up_however_seldom_the_broker_looks(
     "lease_ms", ["30000", None, -5, 10**400, 1.5], ids=lambda each: str(each)[:9]
 )
 def test_a_file_that_is_no_lease_ends_no_broker(
-    place: Root, clock: SetClock, loop: EmbeddedBroker, lease_ms: Any
+    place: Root, clock: ManualClock, loop: EmbeddedBroker, lease_ms: Any
 ) -> None:
     who = {"version": 1, "subscription": "s", "consumer": "x", "incarnation": 1, "partitions": []}
     place.store.touch("_leases/s~x~1", canonical_json({**who, "lease_ms": lease_ms}))
@@ -119,7 +118,7 @@ def test_a_file_that_is_no_lease_ends_no_broker(
 
 
 def test_a_consumer_without_a_file_is_given_up_too(
-    loop: EmbeddedBroker, place: Root, clock: SetClock, tmp_path: Path
+    loop: EmbeddedBroker, place: Root, clock: ManualClock, tmp_path: Path
 ) -> None:
     send(place.service_url, "t", "a")
     subscribe(place)
@@ -132,7 +131,7 @@ def test_a_consumer_without_a_file_is_given_up_too(
 
 
 def test_wall_time_that_jumps_ahead_and_back_gives_up_nobody(
-    loop: EmbeddedBroker, place: Root, clock: SetClock
+    loop: EmbeddedBroker, place: Root, clock: ManualClock
 ) -> None:
     send(place.service_url, "t", "a")
     LeaseKeeper(place.store).keep(Lease("s", "c", 1, 30_000))
@@ -149,7 +148,7 @@ def test_wall_time_that_jumps_ahead_and_back_gives_up_nobody(
 
 
 def test_a_store_whose_clock_is_wrong_gives_up_nobody(
-    loop: EmbeddedBroker, place: Root, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    loop: EmbeddedBroker, place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = MemoryStore.files
 
@@ -166,7 +165,7 @@ def test_a_store_whose_clock_is_wrong_gives_up_nobody(
 
 
 def test_a_broker_that_slept_with_its_consumers_gives_them_time(
-    loop: EmbeddedBroker, place: Root, clock: SetClock
+    loop: EmbeddedBroker, place: Root, clock: ManualClock
 ) -> None:
     lease = Lease("s", "c", 1, 30_000)
     keeper = LeaseKeeper(place.store)
@@ -200,7 +199,7 @@ def test_a_consumer_that_is_refused_on_one_topic_leaves_the_others(
 
 
 def test_one_that_could_not_say_that_it_leaves_lapses(
-    loop: EmbeddedBroker, place: Root, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    loop: EmbeddedBroker, place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for topic in "tu":
         send(place.service_url, topic, ["a"])
@@ -224,7 +223,7 @@ def test_one_that_could_not_say_that_it_leaves_lapses(
 
 
 def test_a_lease_whose_consumer_never_came_is_forgotten_and_makes_no_broker(
-    loop: EmbeddedBroker, place: Root, clock: SetClock, tmp_path: Path
+    loop: EmbeddedBroker, place: Root, clock: ManualClock, tmp_path: Path
 ) -> None:
     send(place.service_url, "t", "a")
     send(place.service_url, "u", "a")

@@ -20,7 +20,7 @@ from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log import managed_ledger
-from pulsar_spark.connector.topic_log.namespace_policies import read_policies, set_policy
+from pulsar_spark.connector.topic_log.policies import change_policies, read_policies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_commit import commit_together
 from pulsar_spark.errors import PulsarliteError
@@ -64,12 +64,12 @@ def make_topic(root: Path, *, snapshot: bool = True) -> None:
     ledger = ledger_of(root, TOPIC)
     compact(ledger)
     transaction = Transaction.of(("flips", 0), "try", 60_000)
-    ledger.change_settings({"deduplication": False})
+    ledger.change_settings(lambda known: {**known, "deduplication": False})
     commit_together(ledger.store, transaction, [_prepared(root)])
     ledger.refresh()
     if snapshot:
         ledger.write_snapshot()
-    set_policy(ledger.store, TopicName.parse(TOPIC).namespace, deduplication=True)
+    change_policies(ledger.store, TopicName.parse(TOPIC).namespace, deduplication=True)
     send(root, TOPIC, ["after", "the snapshot"], columns={"key": ["k", "k"]})
     second = Transaction.of(("flips", 1), "try", 60_000)
     commit_together(ledger.store, second, [_prepared(root)])

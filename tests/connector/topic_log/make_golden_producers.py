@@ -18,7 +18,7 @@ import pyarrow as pa
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import set_policy
+from pulsar_spark.connector.topic_log.policies import change_policies
 from pulsar_spark.connector.topic_log.producer_connection import connect
 from pulsar_spark.topic_log.chunked_messages import ChunkRun
 from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
@@ -51,7 +51,7 @@ def main() -> None:
     names = (f"{number:032x}" for number in range(100))
     with patch("uuid.uuid4", side_effect=(SimpleNamespace(hex=name) for name in names)):
         store = with_clock(open_store(root), Clock(1_700_000_000_000))
-        set_policy(store, NamespaceName("public", "default"), deduplication=True)
+        change_policies(store, NamespaceName("public", "default"), deduplication=True)
         ledger = ManagedLedger.create(store, FOLDER, 1)
         holes = pa.concat_tables([messages(["a5"], "p", 5), messages(["a9"], "p", 9)])
         ledger.append(write(ledger, {0: holes}), deduplicate=True)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import SchemaPolicies, set_policy
+from pulsar_spark.connector.topic_log.policies import SchemaPolicies, change_policies
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy
 from pulsar_spark.topic_name import NamespaceName, TopicName
@@ -38,8 +38,8 @@ def main() -> None:
     with patch("uuid.uuid4", side_effect=(SimpleNamespace(hex=name) for name in names)):
         store = with_clock(open_store(root), Clock(1_700_000_000_000))
         default = NamespaceName("public", "default")
-        set_policy(store, default, schema_compatibility_strategy="BACKWARD_TRANSITIVE")
-        set_policy(store, default, is_allow_auto_update_schema=False)
+        change_policies(store, default, schema_compatibility_strategy="BACKWARD_TRANSITIVE")
+        change_policies(store, default, is_allow_auto_update_schema=False)
         ledger = ManagedLedger.create(store, FOLDER, 1)
         policies = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE)
         for schema in SCHEMAS[:2]:

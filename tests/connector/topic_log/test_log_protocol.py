@@ -376,10 +376,10 @@ def test_partitions_grow_and_never_shrink(world: World) -> None:
 
 
 def test_settings_are_merged(world: World) -> None:
-    world.first.change_settings({"deduplication": True})
+    world.first.change_settings(lambda known: {**known, "deduplication": True})
     other = world.open()
-    other.change_settings({"compaction": False})
-    assert other.change_settings({"compaction": False}) is None
+    other.change_settings(lambda known: {**known, "compaction": False})
+    assert other.change_settings(lambda known: {**known, "compaction": False}) is None
     assert world.open().state.settings == {"compaction": False, "deduplication": True}
 
 

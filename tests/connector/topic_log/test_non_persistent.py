@@ -245,7 +245,7 @@ def test_a_subscription_is_gone_with_its_last_consumer(root: Path, broker: Plain
     send(root, TICKS, ["before"])
     run = consumer(root)
     assert values(run, broker) == []
-    run.reader._client.close({})  # type: ignore[union-attr]
+    run.reader._client.close()  # type: ignore[union-attr]
     broker.until_quiet()
     send(root, TICKS, ["missed"])
     other = consumer(root, subscriptionType="Failover")

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import read_policies
+from pulsar_spark.connector.topic_log.policies import read_policies
 from pulsar_spark.errors import CorruptFileError, ProducerFencedError
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages, ChunkRun
 from pulsar_spark.topic_log.sequence_ranges import SequenceRange
@@ -44,7 +44,7 @@ def test_what_producers_said_is_read(golden: Path, from_snapshot: bool) -> None:
     ledger = ManagedLedger.open_anew(store, FOLDER)
     state = ledger.state
     check_state(state)
-    assert read_policies(store, NamespaceName("public", "default")).deduplication is True
+    assert read_policies(store, NamespaceName("public", "default"))["deduplication"] is True
     sequences = state.partition(0).sequences
     assert sequences.floors == {"p": 9}
     assert sequences.ranges == {1: {"p": SequenceRange(20, 21, dense=True)}}

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.namespace_policies import NamespacePolicies, read_policies
+from pulsar_spark.connector.topic_log.policies import read_policies
 from pulsar_spark.topic_name import NamespaceName
 from tests.connector.topic_log.make_golden_schemas import SCHEMAS
 from tests.connector.topic_log.stores import FOLDER, assert_is_rewritten_as_it_was
@@ -31,9 +31,10 @@ def test_schemas_and_policies_are_read(tmp_path: Path, from_snapshot: bool, vers
     assert [info.definition for info in state.schemas.schemas] == [
         info.definition for info in SCHEMAS
     ]
-    assert read_policies(store, NamespaceName("public", "default")) == NamespacePolicies(
-        None, "BACKWARD_TRANSITIVE", is_allow_auto_update_schema=False
-    )
+    assert read_policies(store, NamespaceName("public", "default")) == {
+        "schema_compatibility_strategy": "BACKWARD_TRANSITIVE",
+        "is_allow_auto_update_schema": False,
+    }
 
 
 @pytest.mark.parametrize("path", COMMITS, ids=lambda path: f"{path.parts[-6]}-{path.stem[-1]}")

@@ -27,10 +27,10 @@ from pulsar_spark.errors import (
     InvalidTxnStatusError,
 )
 from pulsar_spark.options.options import Scope
+from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_log.transaction_attempt import Transaction, TxnStatus
 from pulsar_spark.topic_name import TopicName
 from tests.connector.s3_server import S3Root
-from tests.connector.set_clock import SetClock
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topic_log.stores import Clock, rewrite_text, values_of
 from tests.connector.topics import files_below, ledger_of, options_of, send, written
@@ -52,7 +52,7 @@ def fresh(root: Path | str, topic: str, clock: Clock | None = None) -> ManagedLe
     store = open_store(str(root))
     if clock is not None:
         store.clock = clock
-    return ManagedLedger.open_anew(store, name.storage_path)
+    return ManagedLedger.open_anew(store, name.storage_path, str(name))
 
 
 def seen(root: Path | str) -> dict[str, list[str]]:
@@ -187,7 +187,9 @@ def test_who_writes_behind_an_open_transaction_aborts_it_after_its_time(tmp_path
     assert seen(tmp_path) == {"a": ["other"], "b": []}
 
 
-def test_who_writes_behind_an_open_transaction_waits_for_it(place: Root, clock: SetClock) -> None:
+def test_who_writes_behind_an_open_transaction_waits_for_it(
+    place: Root, clock: ManualClock
+) -> None:
     root, transaction, begun_s = place.service_url, begin(0), clock.monotonic_s()
     left_open(root, transaction)
 
@@ -352,7 +354,6 @@ def test_a_producer_of_an_access_mode_has_its_topics_until_the_decision(
     publish_all(1)
     assert seen(tmp_path) == {"a": ["a1"], "b": ["b1"]}
     other = claim_of(options, "other", "run")
-    assert other is not None
     for topic in TOPICS:
         connect(fresh(tmp_path, topic), other)  # the first has left
 

@@ -1,8 +1,4 @@
-"""Messages are taken by the handful.
-
-Prints:
-    2 2 1
-"""
+"""Messages are taken by the handful."""
 
 import os
 

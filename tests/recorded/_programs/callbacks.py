@@ -1,9 +1,4 @@
-"""Messages sent without waiting, each with a callback.
-
-Prints:
-    5 published
-    b'async-0' b'async-1' b'async-2' b'async-3' b'async-4'
-"""
+"""Messages sent without waiting, each with a callback."""
 
 import os
 

@@ -1,8 +1,4 @@
-"""A message that is larger than a broker takes comes as a whole.
-
-Prints:
-    11000000
-"""
+"""A message that is larger than a broker takes comes as a whole."""
 
 import os
 

@@ -1,8 +1,4 @@
-"""A cumulative acknowledgement takes in all before it.
-
-Prints:
-    b'3' b'4'
-"""
+"""A cumulative acknowledgement takes in all before it."""
 
 import os
 

@@ -1,9 +1,4 @@
-"""A message that is rejected too often becomes a dead letter.
-
-Prints:
-    3 deliveries
-    b'x'
-"""
+"""A message that is rejected too often becomes a dead letter."""
 
 import os
 

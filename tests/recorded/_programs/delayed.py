@@ -1,8 +1,4 @@
-"""A delayed message is delivered after one that was sent later.
-
-Prints:
-    b'now' b'later'
-"""
+"""A delayed message is delivered after one that was sent later."""
 
 import os
 from datetime import timedelta

@@ -1,9 +1,4 @@
-"""Everything that a message can say of itself.
-
-Prints:
-    b'content' {'a': '1', 'b': '2'} key order 1234 producer-1
-    True True 0
-"""
+"""Everything that a message can say of itself."""
 
 import os
 

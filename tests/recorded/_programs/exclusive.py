@@ -1,8 +1,4 @@
-"""A second exclusive consumer is refused.
-
-Prints:
-    refused
-"""
+"""A second exclusive consumer is refused."""
 
 import os
 

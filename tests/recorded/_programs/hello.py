@@ -1,10 +1,4 @@
-"""The first example of the documentation: a producer and a consumer.
-
-Prints:
-    Received 'Hello-0'
-    Received 'Hello-1'
-    Received 'Hello-2'
-"""
+"""The first examples of the documentation: a producer of ten messages, and their consumer."""
 
 import os
 
@@ -15,13 +9,16 @@ URL, TOPIC = os.environ["PULSAR_URL"], os.environ["PULSAR_TOPIC"]
 client = pulsar.Client(URL)
 consumer = client.subscribe(TOPIC, "my-subscription")
 producer = client.create_producer(TOPIC)
-for number in range(3):
-    producer.send(f"Hello-{number}".encode())
-for _ in range(3):
-    message = consumer.receive()
+
+for i in range(10):
+    producer.send(f"Hello-{i}".encode())
+
+for _ in range(10):
+    msg = consumer.receive()
     try:
-        print(f"Received {message.data().decode()!r}")
-        consumer.acknowledge(message)
+        print(f"Received message {msg.data().decode()!r}")
+        consumer.acknowledge(msg)
     except UnicodeDecodeError:
-        consumer.negative_acknowledge(message)
+        consumer.negative_acknowledge(msg)
+
 client.close()

@@ -1,9 +1,4 @@
-"""Messages of a key go to one consumer, in order.
-
-Prints:
-    True
-    [(0, [0, 3, 6, 9]), (1, [1, 4, 7, 10]), (2, [2, 5, 8, 11])]
-"""
+"""Messages of a key go to one consumer, in order."""
 
 import os
 

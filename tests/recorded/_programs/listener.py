@@ -1,8 +1,4 @@
-"""A listener gets the messages in a thread of its own.
-
-Prints:
-    [b'0', b'1', b'2']
-"""
+"""A listener gets the messages in a thread of its own."""
 
 import os
 import threading

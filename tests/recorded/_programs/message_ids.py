@@ -1,10 +1,4 @@
-"""Ids are stored as bytes, and a reader begins behind one, or at it.
-
-Prints:
-    True
-    b'2' b'3'
-    b'1' b'2' b'3'
-"""
+"""Ids are stored as bytes, and a reader begins behind one, or at it."""
 
 import os
 

@@ -1,9 +1,4 @@
-"""A rejected message comes again.
-
-Prints:
-    b'x' 0
-    b'x' 1
-"""
+"""A rejected message comes again."""
 
 import os
 

@@ -1,11 +1,4 @@
-"""A reader begins at the earliest message, and knows when it has read all.
-
-Prints:
-    b'0' b'1' b'2'
-    False
-    True
-    b'3'
-"""
+"""A reader begins at the earliest message, and knows when it has read all."""
 
 import os
 

@@ -1,8 +1,4 @@
-"""Unacknowledged messages are delivered again on demand.
-
-Prints:
-    b'1' b'2'
-"""
+"""Unacknowledged messages are delivered again on demand."""
 
 import os
 

@@ -1,10 +1,4 @@
-"""Records as JSON and as Avro, and texts.
-
-Prints:
-    Example 7 True
-    Example 7 True
-    text
-"""
+"""Records as JSON and as Avro, and texts."""
 
 import os
 

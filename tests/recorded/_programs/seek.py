@@ -1,10 +1,4 @@
-"""A consumer goes back to the beginning, and to a message.
-
-Prints:
-    b'0' b'1' b'2' b'3'
-    b'0' b'1' b'2' b'3'
-    b'2' b'3'
-"""
+"""A consumer goes back to the beginning, and to a message."""
 
 import os
 

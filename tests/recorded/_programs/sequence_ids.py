@@ -1,9 +1,4 @@
-"""A producer of the same name goes on behind the last sequence id.
-
-Prints:
-    -1
-    4 10
-"""
+"""Sequence ids count up from where the producer begins, or are set."""
 
 import os
 
@@ -19,4 +14,8 @@ for _ in range(5):
 last = producer.last_sequence_id()
 producer.send(b"y", sequence_id=10)
 print(last, producer.last_sequence_id())
+producer.close()
+again = client.create_producer(TOPIC, producer_name="p", initial_sequence_id=99)
+again.send(b"x")
+print(again.last_sequence_id())
 client.close()

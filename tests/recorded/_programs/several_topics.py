@@ -1,8 +1,4 @@
-"""A consumer of a list of topics.
-
-Prints:
-    [b'one', b'two']
-"""
+"""A consumer of a list of topics."""
 
 import os
 

@@ -1,9 +1,4 @@
-"""Two consumers share a subscription: each message goes to one of them.
-
-Prints:
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    True
-"""
+"""Two consumers share a subscription: each message goes to one of them."""
 
 import os
 

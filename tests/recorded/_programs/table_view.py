@@ -1,9 +1,4 @@
-"""The latest value of each key.
-
-Prints:
-    2 b'3' None
-    ['a', 'b']
-"""
+"""The latest value of each key."""
 
 import os
 

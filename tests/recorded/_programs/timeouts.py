@@ -1,9 +1,4 @@
-"""Whoever waits in vain gives up, and what is closed says so.
-
-Prints:
-    no message
-    closed
-"""
+"""Whoever waits in vain gives up, and what is closed says so."""
 
 import os
 

@@ -1,8 +1,4 @@
-"""A subscription that was deleted begins anew.
-
-Prints:
-    gone
-"""
+"""A subscription that was deleted begins anew."""
 
 import os
 

@@ -7,15 +7,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.storage.service_url import open_store
-from pulsar_spark.connector.topic_log.namespace_policies import (
-    NamespacePolicies,
+from pulsar_spark.connector.topic_log.policies import (
+    Policies,
+    change_policies,
     read_policies,
-    set_policy,
 )
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.topic_name import NamespaceName
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
+    InvalidOptionError,
+    TopicNotFoundError,
+)
+from pulsar_spark.topic_name import NamespaceName, TopicName
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, send
 
@@ -35,20 +42,20 @@ def twice(root: Path, **given: bool) -> int:
 
 def test_a_namespace_s_policy_holds_for_topics_that_don_t_say(root: Path) -> None:
     store = open_store(str(root))
-    set_policy(store, DEFAULT, deduplication=True)
+    change_policies(store, DEFAULT, deduplication=True)
     assert twice(root) == 1
-    set_policy(store, DEFAULT, deduplication=False)
+    change_policies(store, DEFAULT, deduplication=False)
     assert twice(root) == 2
-    ledger_of(root, "t").change_settings({"deduplication": True})
+    ledger_of(root, "t").change_settings(lambda known: {**known, "deduplication": True})
     assert twice(root) == 0
     assert twice(root, enableDeduplication=False) == 2
-    ledger_of(root, "t").change_settings({"deduplication": None})
+    ledger_of(root, "t").change_settings(lambda known: {**known, "deduplication": None})
     assert twice(root) == 2
     assert twice(root, enableDeduplication=True) == 0
 
 
 def test_another_namespace_is_not_touched(root: Path) -> None:
-    set_policy(open_store(str(root)), NamespaceName("acme", "eu"), deduplication=True)
+    change_policies(open_store(str(root)), NamespaceName("acme", "eu"), deduplication=True)
     assert twice(root) == 2
     assert [str(topic) for topic in Root.of(options_of(root)).find()] == [
         "persistent://public/default/t"
@@ -57,16 +64,17 @@ def test_another_namespace_is_not_touched(root: Path) -> None:
 
 def test_policies_are_read_as_they_were_written(root: Path) -> None:
     store = open_store(str(root))
-    assert read_policies(store, DEFAULT) == NamespacePolicies()
+    assert read_policies(store, DEFAULT) == {}
     for enabled in (True, False, None):
-        assert set_policy(store, DEFAULT, deduplication=enabled) == NamespacePolicies(enabled)
-        assert read_policies(store, DEFAULT) == NamespacePolicies(enabled)
+        said = {} if enabled is None else {"deduplication": enabled}
+        assert change_policies(store, DEFAULT, deduplication=enabled) == said
+        assert read_policies(store, DEFAULT) == said
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('{"version":3}', FutureVersionError),
+        ('{"version":4}', FutureVersionError),
         ('{"version":1,"retention":5}', FutureVersionError),
         ('{"version":1,"deduplication":"yes"}', CorruptFileError),
         ("{", CorruptFileError),
@@ -75,9 +83,31 @@ def test_policies_are_read_as_they_were_written(root: Path) -> None:
 def test_policies_that_can_t_be_understood_stop_a_sink_before_it_stores_anything(
     root: Path, text: str, error: type[Exception]
 ) -> None:
-    set_policy(open_store(str(root)), DEFAULT, deduplication=True)
+    change_policies(open_store(str(root)), DEFAULT, deduplication=True)
     (file,) = root.rglob("~policies.json")
     file.write_text(text)
     with pytest.raises(error, match=r"~policies\.json"):
         send(root, "t", ["a"])
     assert not list(root.rglob("*.parquet"))
+
+
+def test_a_namespace_says_whether_and_with_how_many_partitions_topics_are_made(root: Path) -> None:
+    policies = Policies("public/default", service_url=str(root))
+    policies.set(auto_topic_partitions=3)
+    send(root, "t", ["a"])
+    send(root, "u", ["a"], numPartitions=2)
+    assert [ledger_of(root, name).state.partitions for name in ("t", "u")] == [3, 2]
+    policies.set(auto_topic_creation=False)
+    send(root, "t", ["b"])
+    with pytest.raises(TopicNotFoundError, match=r"auto_topic_creation off.*topics create"):
+        send(root, "new", ["a"])
+    with (
+        Client(str(root), broker="embedded") as client,
+        pytest.raises(client_errors.TopicNotFound, match="auto_topic_creation off"),
+    ):
+        client.subscribe("new", "s")
+    send(root, "acme/eu/new", ["a"])
+    Root(str(root), {}).create(TopicName.parse("new"), 1)
+    send(root, "new", ["a"])
+    with pytest.raises(InvalidOptionError, match="said of a namespace: of public/default"):
+        Policies("t", service_url=str(root)).set(auto_topic_creation=True)

@@ -1,0 +1,58 @@
+"""Commands with the peers.
+
+python -m benchmarks.peers pulsar|kafka     runs one until Ctrl-C, and prints its address
+python -m benchmarks.peers record           runs tests/recorded/_programs against Pulsar
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import threading
+from types import FrameType
+
+from benchmarks.peers import installed, servers, source_and_sink, subscriptions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = ("pulsar", "kafka", "record", "subscriptions", "kafka-source")
+    parser.add_argument("command", choices=commands)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, help="50,000 of a subscription; 2,000,000 of Kafka")
+    parser.add_argument("--few", type=int, default=5_000, help="of delayed and redelivered ones")
+    asked = parser.parse_args()
+    command = asked.command
+    signal.signal(signal.SIGTERM, end)
+    if command == "record":
+        sys.exit(record())
+    if command == "subscriptions":
+        subscriptions.measure(asked.rounds, asked.messages or 50_000, asked.few)
+        return
+    if command == "kafka-source":
+        source_and_sink.measure(asked.rounds, asked.messages or 2_000_000)
+        return
+    with servers.pulsar() if command == "pulsar" else servers.kafka() as address:
+        print(address, flush=True)
+        threading.Event().wait()
+
+
+def record() -> int:
+    """What Pulsar's own client prints, written to where the tests compare with it."""
+    with servers.pulsar() as url:
+        server = f"Apache Pulsar {installed.PULSAR}, standalone"
+        command = [str(installed.client_python()), "-m", "tests.recorded.programs", url]
+        return subprocess.run([*command, "--record", server], check=False).returncode
+
+
+def end(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM leaves the blocks as an error does, so that no server stays."""
+    sys.exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Waiting until a folder of a local disk gets a new name, without looking again and again.
+
+Invariants: who waits is woken by each name that comes after `add`, and looks for itself whether it
+was worth it; where the kernel can't tell (not Linux, another disk's files, too many who wait) the
+wait is made of short sleeps. Uses inotify(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from functools import cache
+from math import ceil
+from typing import Any, Final
+
+from pulsar_spark.connector.storage.object_store import ObjectStore
+
+LEAST_STEP_S: Final = 0.001
+MOST_STEP_S: Final = 0.005
+"""How often it is asked where the kernel can't tell: ten times, within these, ..."""
+RESTS: Final = 100
+"""... and seldom enough that asking takes a hundredth of the time."""
+_CREATED: Final = 0x100 | 0x80
+"""IN_CREATE and IN_MOVED_TO."""
+
+
+class FolderWatch(threading.local):
+    """Waits for news in some folders of a store; each thread that waits is told for itself."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._known: set[str] = set()
+        self._descriptor: _Descriptor | None = None
+
+    def wait(self, folders: Iterable[str], seconds: float, until: Callable[[], bool]) -> None:
+        """Return when that time has passed, or soon after `until()` is true.
+
+        That turns true by new names in these folders only, or by what this process does.
+        """
+        told = [self._add(folder) for folder in folders]
+        clock = self._store.clock
+        asked_s = clock.monotonic_s()
+        end_s = asked_s + seconds
+        step_s = min(max(LEAST_STEP_S, seconds / 10), MOST_STEP_S)
+        while not until() and (now_s := clock.monotonic_s()) < end_s:
+            if told and all(told):
+                self._block(end_s - now_s)
+            else:
+                clock.sleep(min(max(step_s, (now_s - asked_s) * RESTS), end_s - now_s))
+            asked_s = clock.monotonic_s()
+
+    def _block(self, seconds: float) -> None:
+        assert self._descriptor is not None
+        names = select.poll()
+        names.register(self._descriptor.number, select.POLLIN)
+        if names.poll(ceil(seconds * 1000)):
+            os.read(self._descriptor.number, 1 << 16)
+
+    def _add(self, folder: str) -> bool:
+        """Whether the kernel tells of this folder."""
+        if folder in self._known:
+            return True
+        path, libc = self._store.local_folder(folder), _inotify()
+        if path is None or libc is None:
+            return False
+        if self._descriptor is None:
+            number = libc.inotify_init1(os.O_CLOEXEC)
+            if number < 0:
+                return False
+            self._descriptor = _Descriptor(number)
+        if libc.inotify_add_watch(self._descriptor.number, os.fsencode(path), _CREATED) < 0:
+            return False
+        self._known.add(folder)
+        return True
+
+
+class _Descriptor:
+    """Is closed with the last who knows it, which is not while anybody waits."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        weakref.finalize(self, os.close, number)
+
+
+@cache
+def _inotify() -> Any:
+    """The C library, if it has inotify."""
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    return library if hasattr(library, "inotify_init1") else None

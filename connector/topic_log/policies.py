@@ -1,0 +1,289 @@
+"""Policies on disk: a topic's are settings in its log, a namespace's are one small file.
+
+Invariants: both have the same form, and are changed on their latest state only (the log's next
+commit, the file's compare-and-swap); a file of a newer version is refused; an option of a sink
+comes before its topic's word, and that before its namespace's. Follows Pulsar's `Policies` and
+`TopicPolicies`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsar_spark.connector.storage.object_store import ObjectStore, join
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.errors import InvalidOptionError, PulsarliteError, TopicNotFoundError
+from pulsar_spark.options import topic_policies
+from pulsar_spark.options.options import Options
+from pulsar_spark.options.topic_policies import (
+    APART,
+    HOSTED,
+    NAMESPACES_ONLY,
+    NESTED,
+    Applied,
+    hosted_policies,
+)
+from pulsar_spark.protocol.policies import TopicPolicies
+from pulsar_spark.records.stored_record import StoredFormat, readable
+from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, SchemaCompatibilityStrategy
+from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName, check_user_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pulsar_spark.options.topic_policies import PolicyValues
+
+POLICIES_FILE = "~policies.json"
+"""The file beside the namespace's topics, whose folders' names have no `~`."""
+POLICIES_FORMAT: Final = StoredFormat(
+    "File",
+    version=3,
+    checked_since=2,
+    fields=APART | {NESTED},
+    remedy="Restore it from a copy, or delete it to be without policies.",
+)
+POLICIES_EVERY_S: Final = 5.0
+"""How often the broker and consumers look at what a namespace says."""
+Settings = Mapping[str, Any]
+_log = logging.getLogger(__name__)
+
+
+class Policies:
+    """What is said of a topic, or of all topics of a namespace, and what counts.
+
+        orders = pulsar_spark.Policies("orders", service_url="s3://bucket/prefix")
+        orders.set(retention_time="3d", retention_size="10G")
+        orders.get()                      # {'retention_time': 259200, 'retention_size': ...}
+        orders.remove("retention_time", "retention_size")
+
+    Names and values are those of docs/policies.md: times in seconds or as texts such as `3d` (or a
+    `timedelta`), sizes in bytes or as `10G`. What is said holds from the next micro-batch, message
+    or step of the broker on, and nothing has to be started anew.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        service_url: str | None = None,
+        storage: Mapping[str, str] | None = None,
+    ) -> None:
+        """`name` is a topic's (`orders`), or a namespace's with its tenant (`acme/eu`).
+
+        Without `service_url` the environment's counts; `storage` are options of the object store.
+        TopicNotFoundError if there is no such topic. A namespace need not be there.
+        """
+        given = {f"storage.{key}": each for key, each in (storage or {}).items()}
+        url = {} if service_url is None else {"serviceUrl": service_url}
+        root = Root.of(options_of({**url, **given}))
+        self._store, self._ledger = root.store, None
+        if name.count("/") == 1:
+            self._namespace = NamespaceName.parse(name)
+            self.name = name
+        else:
+            topic = check_user_topic(TopicName.parse(name), "changed")
+            self._namespace, self._ledger = topic.namespace, root.open(topic)
+            self.name = self._ledger.topic
+
+    def set(self, **policies: Unpack[PolicyValues]) -> None:
+        """Say these. InvalidOptionError if a name or a value is wrong: then nothing is changed."""
+        changes = topic_policies.checked(policies)
+        if self._ledger is not None and (beyond := NAMESPACES_ONLY & policies.keys()):
+            raise InvalidOptionError(
+                f"Policy {min(beyond)} is said of a namespace: of {self._namespace}, for instance."
+            )
+        self._change(changes)
+
+    def remove(self, *names: str) -> None:
+        """Say nothing of these any more: what the namespace says counts then, or the default."""
+        self._change({topic_policies.named(name).stored: None for name in names})
+
+    def get(self) -> dict[str, Any]:
+        """What is said here, by name."""
+        if self._ledger is None:
+            words = topic_policies.said(read_policies(self._store, self._namespace))
+        else:
+            self._ledger.refresh()
+            words = topic_policies.said(self._ledger.state.settings)
+        settings = topic_policies.SETTINGS.values()
+        return {e.name: e.unit.given(words[e.stored]) for e in settings if e.stored in words}
+
+    def applied(self) -> dict[str, Applied]:
+        """What counts, by name, and who says so; of a namespace, for topics that say nothing."""
+        settings: Settings = {}
+        if self._ledger is not None:
+            self._ledger.refresh()
+            settings = self._ledger.state.settings
+        found = topic_policies.applied(settings, read_policies(self._store, self._namespace))
+        return {
+            each.setting.name: each._replace(value=each.setting.unit.given(each.value))
+            for each in found.values()
+            if self._ledger is None or each.setting.name not in NAMESPACES_ONLY
+        }
+
+    def why(self, source: str) -> str:
+        """In words, why what such a source says counts here."""
+        if source == "default":
+            return "the default: nobody says otherwise"
+        if source == "topic":
+            return "as the topic says"
+        open_ = "" if self._ledger is None else "; the topic says nothing"
+        return f"as namespace {self._namespace} says{open_}"
+
+    def _change(self, changes: Mapping[str, Any]) -> None:
+        if self._ledger is None:
+            change_policies(self._store, self._namespace, **changes)
+        else:
+            self._ledger.change_settings(lambda known: topic_policies.changed(known, changes))
+
+
+# -- a namespace's file ----------------------------------------------------------------------------
+
+
+def read_policies(store: ObjectStore, namespace: NamespaceName) -> Settings:
+    """What the namespace's file says as of now; nothing if there is none."""
+    path = _path(namespace)
+    return policies_of(store.get(path), path)
+
+
+def policies_of(data: bytes | None, name: str) -> Settings:
+    """Read a file. CorruptFileError if it is damaged, FutureVersionError if it is too new."""
+    if data is None:
+        return {}
+    settings = POLICIES_FORMAT.decode(data, name)
+    if not topic_policies.is_stored(settings):
+        raise POLICIES_FORMAT.damaged(name, f"it says {settings}")
+    POLICIES_FORMAT.check_fields(settings.get(NESTED) or (), HOSTED, name)
+    return settings
+
+
+def change_policies(store: ObjectStore, namespace: NamespaceName, **changes: Any) -> Settings:
+    """Have the file say these by stored name, or (None) say nothing of them; all that it says."""
+    path = _path(namespace)
+    wanted: Settings = {}
+
+    def change(data: bytes | None) -> bytes | None:
+        nonlocal wanted
+        known = policies_of(data, path)
+        wanted = topic_policies.changed(known, changes)
+        if wanted == known:
+            return None
+        return readable(lambda: POLICIES_FORMAT.encode(wanted), policies_of, path)
+
+    store.replace(path, change)
+    return wanted
+
+
+class NamespaceWatch:
+    """What namespaces say, looked at every POLICIES_EVERY_S. One that can't be read stays known."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._known: dict[NamespaceName, tuple[float, Settings]] = {}
+        """When a namespace was looked at, and what it said."""
+
+    def policies(self, namespace: NamespaceName, before: Settings | None = None) -> Settings:
+        """What it says; `before` is what it said as far as the caller knows."""
+        now_s = self._store.clock.monotonic_s()
+        looked_s, known = self._known.get(namespace, (-inf, before or {}))
+        if now_s - looked_s < POLICIES_EVERY_S:
+            return known
+        try:
+            known = read_policies(self._store, namespace)
+        except PulsarliteError as error:
+            _log.error("The policies of %s stay as they were: %s", namespace, error)
+        self._known[namespace] = (now_s, known)
+        return known
+
+
+def open_or_create(
+    root: Root, topic: TopicName, options: Options | None, settings: Settings | None = None
+) -> ManagedLedger:
+    """The topic; made now, if there is none and its namespace lets that be, with these settings.
+
+    It gets as many partitions as the options say, or else the namespace. TopicNotFoundError if it
+    is not made.
+    """
+    if (ledger := root.open_found(topic)) is not None:
+        return ledger
+    counts = topic_policies.applied({}, read_policies(root.store, topic.namespace))
+    if not counts["auto_topic_creation"].value:
+        name = topic.partitioned_topic_name
+        raise TopicNotFoundError(
+            f"Topic {name} does not exist in {root.store.root}, and namespace {topic.namespace} "
+            f"has auto_topic_creation off. Create it: pulsarlite topics create {name} --partitions "
+            f"4 --service-url {root.service_url}"
+        )
+    partitions = counts["auto_topic_partitions"].value
+    if options is not None and options.has("numPartitions"):
+        partitions = options["numPartitions"]
+    return root.open_or_create(topic, partitions, settings)
+
+
+# -- what counts for a topic -----------------------------------------------------------------------
+
+
+def policies_now(ledger: ManagedLedger) -> TopicPolicies:
+    """What counts for a topic now."""
+    namespace = TopicName.parse(ledger.topic).namespace
+    return hosted_policies(ledger.state.settings, read_policies(ledger.store, namespace))
+
+
+def max_producers(ledger: ManagedLedger) -> int:
+    """How many producers the topic lets in; 0 is no limit. What its namespace said a moment ago."""
+    key = (os.getpid(), ledger.store)
+    watch = _watches.setdefault(key, NamespaceWatch(ledger.store))
+    said = watch.policies(TopicName.parse(ledger.topic).namespace)
+    return hosted_policies(ledger.state.settings, said).max_producers_per_topic
+
+
+def deduplicates(ledger: ManagedLedger, topic: TopicName, option: bool | None) -> bool:
+    """Whether the topic deduplicates: the sink's option says, else topic, else namespace."""
+    return bool(_applied(ledger, topic, "deduplication")[0] if option is None else option)
+
+
+def enforces_schemas(ledger: ManagedLedger, topic: TopicName) -> bool:
+    """Whether a producer without a schema is refused: the topic has one, and enforces it."""
+    if not ledger.state.schemas.schemas:
+        return False
+    return bool(_applied(ledger, topic, "schema_validation_enforced")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPolicies:
+    """A topic's demands on a new schema."""
+
+    strategy: SchemaCompatibilityStrategy = DEFAULT_STRATEGY
+    allow_auto_update: bool = True
+
+
+def schema_policies(ledger: ManagedLedger, topic: TopicName) -> SchemaPolicies:
+    """What the topic demands of a new schema."""
+    strategy, allowed = _applied(
+        ledger, topic, "schema_compatibility_strategy", "is_allow_auto_update_schema"
+    )
+    return SchemaPolicies(SchemaCompatibilityStrategy(strategy), allowed)
+
+
+def _applied(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:
+    """What counts of these; the namespace's file is read only if the topic leaves one open."""
+    settings = ledger.state.settings
+    is_said = topic_policies.said(settings).keys() >= {*names}
+    found = topic_policies.applied(
+        settings, {} if is_said else read_policies(ledger.store, topic.namespace)
+    )
+    return [found[name].value for name in names]
+
+
+def _path(namespace: NamespaceName) -> str:
+    folder, _, _ = TopicName(PERSISTENT, namespace, "any").storage_path.rpartition("/")
+    return join(folder, POLICIES_FILE)
+
+
+_watches: dict[tuple[int, ObjectStore], NamespaceWatch] = {}

@@ -1,0 +1,128 @@
+"""Who acknowledged what, and when: batch by batch, as far as the system topics have it.
+
+Invariants: what a batch acknowledged is the difference of a subscription's cursors, so what was
+refused or came twice is not in it; it goes to the first report among the batch's commands that has
+it, and to the broker itself where none has; duplicates, which nobody was given, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from pulsar_spark.connector.system.system_topics import COMMANDS, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.views.dispatch_history import Batch, DispatchHistory
+from pulsar_spark.connector.views.message_sets import Group, MessageSet
+from pulsar_spark.errors import CorruptFileError
+from pulsar_spark.positions.cursor import Cursor
+from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import Report
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.subscription import Subscription
+from pulsar_spark.topic_name import TopicPartition
+
+
+class SentReport(NamedTuple):
+    """A report, and when it was sent, by its sender's clock."""
+
+    report: Report
+    sent_ms: int
+
+    def has_of(self, messages: PositionSet) -> PositionSet:
+        """Those of the messages that it acknowledges."""
+        cursors: list[Cursor] = [
+            self.report.acknowledged, *self.report.acknowledged_attempts.values(),
+        ]  # fmt: skip
+        rest = messages
+        for cursor in cursors:
+            rest = cursor.not_acknowledged(rest)
+        return messages.difference(rest)
+
+
+Reports = dict[tuple[TopicPartition, str], list[SentReport]]
+"""By topic partition and subscription, in the order of the commands."""
+
+
+def acknowledgements(
+    root: Root,
+    history: DispatchHistory,
+    up_to: Batch | None,
+    wanted: Callable[[TopicPartition], bool],
+) -> Iterator[MessageSet]:
+    """In groups of (subscription, by, consumer, reported, acknowledged, batch).
+
+    As far as `__dispatch` goes back, up to that batch; each epoch of a subscription for itself.
+    """
+    if up_to is None:
+        return
+    commands = SystemTopic(root, COMMANDS)
+    commands.refresh()
+    known = {about: state.subscriptions for about, state in history.base(wanted).items()}
+    groups: dict[tuple[TopicPartition, str, int], list[tuple[Group, PositionSet]]] = {}
+    ledgers: dict[TopicPartition, dict[int, LedgerInfo]] = {}
+    for before, batch, changed in history.steps(up_to, wanted):
+        reports = _reports(commands, before, batch, changed)
+        for about, state in changed.items():
+            ledgers.setdefault(about, {}).update((each.ledger_id, each) for each in state.ledgers)
+            earlier = known.get(about, {})
+            for name, subscription in state.subscriptions.items():
+                new = _news(state, subscription, earlier.get(name))
+                mine = groups.setdefault((about, name, subscription.epoch), [])
+                mine += _attributed(new, name, reports.get((about, name), ()), batch)
+            known[about] = state.subscriptions
+    for (about, _, _), mine in groups.items():
+        yield MessageSet(about, mine, ledgers[about])
+
+
+def _news(
+    state: BrokerState, subscription: Subscription, before: Subscription | None
+) -> PositionSet:
+    """What is acknowledged and was not; after a seek, what was not where that began."""
+    same = before is not None and before.epoch == subscription.epoch
+    since = before.cursor if before is not None and same else subscription.origin
+    return subscription.cursor.difference(since, state.ledgers).difference(state.hidden)
+
+
+def _reports(
+    commands: SystemTopic, before: Batch, batch: Batch, changed: Iterable[TopicPartition]
+) -> Reports:
+    """The reports that the batch took in: of one that was set aside, from then on."""
+    aside = before.offset.aside
+    since = {
+        about: aside[about].commands if about in aside else before.offset.commands
+        for about in changed
+    }
+    found: Reports = {}
+    first, stop = min(since.values(), default=0), batch.offset.commands
+    if first >= stop:
+        return found
+    for stored in commands.read(first, stop, keep=lambda about, _: about in since):
+        about = stored.record.about
+        if stored.ledger_id < since[about]:
+            continue
+        try:
+            item = stored.record.item()
+        except CorruptFileError:  # the broker left it out as well
+            continue
+        if isinstance(item, Report):
+            sent = SentReport(item, stored.publish_time_ms)
+            found.setdefault((about, item.subscription), []).append(sent)
+    return found
+
+
+def _attributed(
+    messages: PositionSet, name: str, reports: Iterable[SentReport], batch: Batch
+) -> Iterator[tuple[Group, PositionSet]]:
+    when = (batch.offset.now_ms, batch.number)
+    for sent in reports:
+        if not messages:
+            return
+        if mine := sent.has_of(messages):
+            consumer = sent.report.consumer
+            by = ("consumer", consumer) if consumer else ("sink", None)
+            yield (name, *by, sent.sent_ms, *when), mine
+            messages = messages.difference(mine)
+    if messages:
+        yield (name, "broker", None, None, *when), messages

@@ -1,0 +1,59 @@
+"""Dead letters: where they lie, and what their properties say.
+
+Invariants: a letter is known by its property REAL_TOPIC, and a dead one has no delivery time, which
+copies in retry letter topics have; what is asked of it is in its properties, and null if it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.subscriptions.dead_letter import (
+    ERROR,
+    ORIGIN_MESSAGE_ID,
+    REAL_SUBSCRIPTION,
+    REAL_TOPIC,
+    RECONSUMETIMES,
+)
+
+NEEDED: Final = ("topic", "properties", "deliver_at")
+"""Columns of a message from which all of a letter's follow."""
+_TEXTS: Final = {
+    "subscription": REAL_SUBSCRIPTION,
+    "origin_topic": REAL_TOPIC,
+    "origin_message_id": ORIGIN_MESSAGE_ID,
+    "reason": ERROR,
+}
+
+
+def may_have_letters(log: ManagedLedger) -> bool:
+    """Whether a broker made the topic for letters, or it has a dead letter topic's usual name."""
+    policies = log.state.settings.get("policies", {})
+    return bool(policies.get("keep_without_subscription")) or log.topic.endswith("-DLQ")
+
+
+def letters_of(batch: pa.RecordBatch, topics: frozenset[str] | None) -> pa.RecordBatch:
+    """The dead letters among these messages, with what they say; if `topics`, theirs alone."""
+    real = _property(batch, REAL_TOPIC)
+    chosen = pc.and_(pc.is_valid(real), pc.is_null(batch.column("deliver_at")))
+    if topics is not None:
+        names = pa.array(sorted(topics), pa.string())
+        of_origin = pc.is_in(real, value_set=names)
+        chosen = pc.and_(chosen, pc.or_(of_origin, pc.is_in(batch.column("topic"), names)))
+    letters = batch.filter(chosen)
+    said: Mapping[str, pa.Array] = {name: _property(letters, key) for name, key in _TEXTS.items()}
+    times = _property(letters, RECONSUMETIMES)
+    counted = pc.match_substring_regex(times, r"^\d{1,9}$")
+    numbers = pc.if_else(counted, times, None).cast(pa.int32())
+    for name, column in (*said.items(), ("reconsume_times", numbers)):
+        letters = letters.append_column(name, column)
+    return letters
+
+
+def _property(batch: pa.RecordBatch, name: str) -> pa.Array:
+    return pc.map_lookup(batch.column("properties"), pa.scalar(name), "first")

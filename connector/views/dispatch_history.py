@@ -1,0 +1,151 @@
+"""The broker's states after each of its batches, as far as `__dispatch` has them.
+
+Invariants: a state is the fold of all shards up to the end of one batch, so it is the one that
+every topic partition had when that batch was done; a batch can be had only if all that the fold
+needs is still there: from the topic's first ledger on, or from a batch that wrote all shards anew.
+A batch's number is the ledger of `__dispatch` that has its offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from pulsar_spark.connector.system.broker_offset import (
+    OFFSET_RECORD,
+    SHARD_PREFIX,
+    BrokerOffset,
+    last_shards,
+)
+from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.hosting.broker_format import from_shards
+from pulsar_spark.options.option_values import AsOf, time_text
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_name import TopicPartition
+
+States = dict[TopicPartition, BrokerState]
+"""Without the columns of their ledgers."""
+Wanted = Callable[[TopicPartition], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of the broker; `stop` is the ledger of `__dispatch` behind it."""
+
+    number: int
+    stop: int
+    written_ms: int
+    offset: BrokerOffset
+
+
+class DispatchHistory:
+    """What `__dispatch` said when it was made: later batches change nothing here."""
+
+    def __init__(self, root: Root) -> None:
+        self._dispatch = SystemTopic(root, DISPATCH)
+        self._stop = self._dispatch.refresh()
+        self._root = root
+        self._is_whole = bool(self._stop) and self._dispatch.first_ledger() == 0
+        """Whether the first batch that ever was is there."""
+
+    @cached_property
+    def batches(self) -> list[Batch]:
+        """Those whose states can be had, in order."""
+        if not self._stop:
+            return []
+        found = [*self._read_batches()]
+        if self._is_whole:
+            return found
+        snapshots = (place for place, each in enumerate(found) if each.offset.snapshot)
+        return found[next(snapshots, len(found)) :]
+
+    def batch(self, as_of: AsOf | None) -> Batch | None:
+        """The batch that is asked for; the newest, or None if there never was one.
+
+        InvalidOptionError names those that there are.
+        """
+        if as_of is None:
+            return self._newest()
+        if not self.batches:
+            raise InvalidOptionError(
+                f"Option asOf: no broker has served {self._root.service_url} yet, so there is "
+                "nothing to go back to. Start one: pulsarlite standalone --service-url "
+                f"{self._root.service_url}"
+            )
+        found = [each for each in self.batches if each.number == as_of.batch]
+        if as_of.time_ms is not None:
+            time_ms = as_of.time_ms
+            later = (at for at, each in enumerate(self.batches) if each.written_ms > time_ms)
+            stop = next(later, len(self.batches))
+            found = self.batches[max(stop - 1, 0) : stop]
+        if found:
+            return found[0]
+        first, last = self.batches[0], self.batches[-1]
+        asked = as_of.batch if as_of.time_ms is None else time_text(as_of.time_ms)
+        raise InvalidOptionError(
+            f"Option asOf can't be {asked}: __dispatch has the batches from {first.number} (of "
+            f"{time_text(first.written_ms)}) to {last.number} (of {time_text(last.written_ms)}). "
+            "The view batches lists them; docs/views.md says how to keep more."
+        )
+
+    def states(self, batch: Batch | None, wanted: Wanted) -> States:
+        """Each topic partition's state after that batch; none without a batch."""
+        if batch is None:
+            return {}
+        brokers = last_shards(self._dispatch, batch.stop)[1]
+        chosen = ((about, held) for about, held in sorted(brokers.items()) if wanted(about))
+        return {about: from_shards(held, columns=False) for about, held in chosen if held}
+
+    def base(self, wanted: Wanted) -> States:
+        """The states with which `steps` begins."""
+        return {} if self._is_whole else self.states(self.batches[0], wanted)
+
+    def steps(self, up_to: Batch, wanted: Wanted) -> Iterator[tuple[Batch, Batch, States]]:
+        """(the batch before, a batch, the states that it changed) as far back as they are known."""
+        batches = [each for each in self.batches if each.number <= up_to.number]
+        if self._is_whole:
+            batches.insert(0, Batch(-1, 0, 0, BrokerOffset()))
+        brokers = last_shards(self._dispatch, batches[0].stop)[1]
+        for before, batch in pairwise(batches):
+            changed = set()
+            for stored in self._dispatch.read(
+                before.stop,
+                batch.stop,
+                keep=lambda about, name: name.startswith(SHARD_PREFIX) and wanted(about),
+            ):
+                about, data = stored.record.about, stored.record.data
+                key = stored.record.subscription.removeprefix(SHARD_PREFIX)
+                changed.add(about)
+                brokers.setdefault(about, {})[key] = data
+                if not data:
+                    del brokers[about][key]
+            states = {
+                about: from_shards(brokers[about], columns=False)
+                for about in sorted(changed)
+                if brokers[about]
+            }
+            yield before, batch, states
+
+    def _newest(self) -> Batch | None:
+        first = self._dispatch.first_ledger() if self._stop else 0
+        for ledger_id in range(self._stop - 1, first - 1, -1):
+            for number, written_ms, offset in self._offsets(ledger_id):
+                return Batch(number, self._stop, written_ms, offset)
+        return None
+
+    def _offsets(self, first: int) -> Iterator[tuple[int, int, BrokerOffset]]:
+        """(ledger, when it was written, the offset) of each batch that ends there or later."""
+        for each in self._dispatch.read(first, self._stop, keep=lambda _, to: to == OFFSET_RECORD):
+            yield each.ledger_id, each.publish_time_ms, BrokerOffset.from_json(each.record.data)
+
+    def _read_batches(self) -> Iterator[Batch]:
+        offsets = [*self._offsets(0)]
+        for place, (number, written_ms, offset) in enumerate(offsets):
+            stop: int | None = self._stop
+            if place + 1 < len(offsets):  # what the next one was planned behind
+                stop = offsets[place + 1][2].dispatched
+            yield Batch(number, number + 1 if stop is None else stop, written_ms, offset)

@@ -1,0 +1,252 @@
+"""Statistics of topics by the names, and nested as, Pulsar's `topics stats` has them.
+
+Invariants: every field of Pulsar 4.0's `TopicStatsImpl`, `SubscriptionStatsImpl`,
+`ConsumerStatsImpl` and `PublisherStatsImpl` is in a table here, with its type or with why it is not
+known; what a state says is counted once, in `state_rows`, and only named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import deduplicates
+from pulsar_spark.connector.views import state_rows
+from pulsar_spark.connector.views.message_sets import LeaseEnds, unread
+from pulsar_spark.connector.views.state_rows import Row
+from pulsar_spark.positions.ledger_info import LedgerList
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_log.producer_registry import ProducerRegistry
+from pulsar_spark.topic_name import TopicName, TopicPartition
+
+LONG: Final = pa.int64()
+INT: Final = pa.int32()
+TEXT: Final = pa.string()
+FLAG: Final = pa.bool_()
+REAL: Final = pa.float64()
+
+
+class StatsField(NamedTuple):
+    """A field of Pulsar's: its type and meaning, or (no type) why it is not there."""
+
+    name: str
+    type: pa.DataType | None
+    meaning: str
+
+
+def struct(fields: tuple[StatsField, ...]) -> pa.StructType:
+    """Those that are there."""
+    return pa.struct([(each.name, each.type) for each in fields if each.type is not None])
+
+
+def _missing(why: str, *names: str) -> tuple[StatsField, ...]:
+    return tuple(StatsField(name, None, why) for name in names)
+
+
+_RATES: Final = "nothing counts rates: count `messages` or `acknowledgements` by time"
+_SUMS: Final = "nothing counts what was delivered"
+_TIMES: Final = "no such time is kept: `acknowledgements` and `batches` have times"
+_NOBODY: Final = "nobody is connected to a broker: they meet in files"
+_NOT_HERE: Final = "there is no such thing here"
+_JOINED: Final = "a key waits for what of it is in process, whoever joined"
+_DRAINING: Final = "not kept by hash"
+_OUT: Final = ("msgRateOut", "msgThroughputOut")
+
+CONSUMER: Final = (
+    StatsField("consumerName", TEXT, "name of the consumer"),
+    StatsField("availablePermits", LONG, "how many messages it may hold at most"),
+    StatsField("unackedMessages", LONG, "messages that it holds by explicit grants"),
+    StatsField("blockedConsumerOnUnackedMsgs", FLAG, "whether it is granted nothing until it holds "
+               "half of what it may"),
+    StatsField("drainingHashesUnackedMessages", LONG, "what it holds of keys that are another's by "
+               "now"),
+    StatsField("keyHashRanges", pa.list_(TEXT), "its slots, in Key_Shared"),
+    *_missing(_RATES, *_OUT, "msgRateRedeliver", "messageAckRate", "chunkedMessageRate"),
+    *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "avgMessagesPerEntry"),
+    *_missing(_TIMES, "lastAckedTimestamp", "lastConsumedTimestamp", "lastConsumedFlowTimestamp",
+              "lastAckedTime", "lastConsumedTime"),
+    *_missing(_NOBODY, "appId", "address", "connectedSince", "clientVersion", "metadata"),
+    *_missing(_DRAINING, "drainingHashesCount", "drainingHashesClearedTotal",
+              "drainingHashesUnackedMessagesByHash", "drainingHashes"),
+    *_missing(_JOINED, "readPositionWhenJoining"),
+)  # fmt: skip
+SUBSCRIPTION: Final = (
+    StatsField("type", TEXT, "Exclusive, Failover, Shared or Key_Shared"),
+    StatsField("isDurable", FLAG, "whether it stays without consumers"),
+    StatsField("msgBacklog", LONG, "messages that are not acknowledged (Pulsar counts entries)"),
+    StatsField("msgBacklogNoDelayed", LONG, "those that no producer delayed"),
+    StatsField("backlogSize", LONG, "bytes, as if all messages of a ledger had one size"),
+    StatsField("earliestMsgPublishTimeInBacklog", LONG, "milliseconds since 1970, of the ledger in "
+               "which the backlog begins; null without backlog"),
+    StatsField("msgDelayed", LONG, "those whose producers delayed them"),
+    StatsField("msgInReplay", LONG, "those that go out again next"),
+    StatsField("unackedMessages", LONG, "those that consumers hold by explicit grants"),
+    StatsField("blockedSubscriptionOnUnackedMsgs", FLAG, "whether nothing is granted"),
+    StatsField("activeConsumerName", TEXT, "who reads all; null where consumers share"),
+    StatsField("consumers", pa.list_(struct(CONSUMER)), "see below"),
+    StatsField("allowOutOfOrderDelivery", FLAG, "of Key_Shared"),
+    StatsField("keySharedMode", TEXT, "of Key_Shared"),
+    StatsField("nonContiguousDeletedMessagesRanges", LONG, "stretches of entries that are "
+               "acknowledged behind the mark-delete position"),
+    StatsField("nonContiguousDeletedMessagesRangesSerializedSize", LONG, "bytes of the cursor"),
+    *_missing(_RATES, *_OUT, "msgRateRedeliver", "messageAckRate", "chunkedMessageRate",
+              "msgRateExpired"),
+    *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "totalMsgExpired"),
+    *_missing(_TIMES, "lastExpireTimestamp", "lastConsumedFlowTimestamp", "lastConsumedTimestamp",
+              "lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp"),
+    *_missing(_DRAINING, "drainingHashesCount", "drainingHashesClearedTotal",
+              "drainingHashesUnackedMessages"),
+    *_missing(_JOINED, "consumersAfterMarkDeletePosition"),
+    *_missing("the delayed are the topic's, for all subscriptions",
+              "delayedMessageIndexSizeInBytes", "bucketDelayedIndexStats"),
+    *_missing(_NOT_HERE, "isReplicated", "subscriptionProperties", "filterProcessedMsgCount",
+              "filterAcceptedMsgCount", "filterRejectedMsgCount", "filterRescheduledMsgCount"),
+)  # fmt: skip
+PUBLISHER: Final = (
+    StatsField("producerName", TEXT, "name of a producer that said its access mode"),
+    StatsField("accessMode", TEXT, "Shared, Exclusive, ExclusiveWithFencing or WaitForExclusive"),
+    *_missing(_RATES, "msgRateIn", "msgThroughputIn", "averageMsgSize", "chunkedMessageRate"),
+    *_missing(_NOBODY, "producerId", "address", "connectedSince", "clientVersion", "metadata",
+              "supportsPartialProducer"),
+)  # fmt: skip
+TOPIC: Final = (
+    StatsField("msgInCounter", LONG, "messages ever published, dropped duplicates included; null "
+               "with asOf"),
+    StatsField("averageMsgSize", REAL, "bytes, of those that are there; null if there are none"),
+    StatsField("msgChunkPublished", FLAG, "whether a chunked message is there"),
+    StatsField("storageSize", LONG, "payload bytes before compression"),
+    StatsField("backlogSize", LONG, "of the subscription that has most"),
+    StatsField("backlogQuotaLimitSize", LONG, "bytes; -1 for none, null without a broker"),
+    StatsField("backlogQuotaLimitTime", LONG, "seconds; -1 for none, null without a broker"),
+    StatsField("earliestMsgPublishTimeInBacklogs", LONG, "milliseconds since 1970; null if no "
+               "subscription has a backlog"),
+    StatsField("oldestBacklogMessageAgeSeconds", LONG, "the same as an age"),
+    StatsField("oldestBacklogMessageSubscriptionName", TEXT, "whose that is"),
+    StatsField("lastPublishTimeStamp", LONG, "milliseconds since 1970; null if nothing is there"),
+    StatsField("publishers", pa.list_(struct(PUBLISHER)), "see below; null with asOf"),
+    StatsField("waitingPublishers", INT, "producers that wait for the topic; null with asOf"),
+    StatsField("subscriptions", pa.map_(TEXT, struct(SUBSCRIPTION)), "by name, see below"),
+    StatsField("deduplicationStatus", TEXT, "Enabled or Disabled; null with asOf"),
+    StatsField("topicEpoch", LONG, "of the producer that has it for itself; null without"),
+    StatsField("nonContiguousDeletedMessagesRanges", LONG, "of all subscriptions"),
+    StatsField("nonContiguousDeletedMessagesRangesSerializedSize", LONG, "of all subscriptions"),
+    StatsField("delayedMessageIndexSizeInBytes", LONG, "what the broker keeps of the delayed"),
+    *_missing(_RATES, "msgRateIn", "msgThroughputIn", *_OUT, "publishRateLimitedTimes"),
+    *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "bytesOutInternalCounter"),
+    *_missing("nothing counts the bytes of what is gone", "bytesInCounter",
+              "systemTopicBytesInCounter"),
+    *_missing("the log does not keep it", "topicCreationTimeStamp", "ongoingTxnCount",
+              "abortedTxnCount", "committedTxnCount", "compaction"),
+    *_missing(_NOT_HERE, "offloadedStorageSize", "lastOffloadLedgerId",
+              "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp", "replication",
+              "ownerBroker"),
+)  # fmt: skip
+
+_NAMES: Final = {
+    "subscription_type": "type",
+    "is_durable": "isDurable",
+    "total_non_contiguous_deleted_messages_range": "nonContiguousDeletedMessagesRanges",
+    "cursor_bytes": "nonContiguousDeletedMessagesRangesSerializedSize",
+}
+"""Columns of other views whose names are not Pulsar's in this project's spelling."""
+_SUMMED: Final = (
+    "nonContiguousDeletedMessagesRanges", "nonContiguousDeletedMessagesRangesSerializedSize",
+)  # fmt: skip
+
+
+def topic_row(
+    about: TopicPartition, ledgers: LedgerList, state: BrokerState | None, now_ms: int
+) -> Row:
+    """What its ledgers and its broker's state say of a topic partition."""
+    found = {} if state is None else _subscriptions(state)
+    oldest = {
+        name: each["earliestMsgPublishTimeInBacklog"]
+        for name, each in found.items()
+        if each["earliestMsgPublishTimeInBacklog"] is not None
+    }
+    whose = min(oldest, key=oldest.__getitem__, default=None)
+    first_ms = None if whose is None else oldest[whose]
+    size, messages = (sum(getattr(e, n) for e in ledgers) for n in ("size_bytes", "messages"))
+    policies = None if state is None else state.policies
+    quota_ms = None if policies is None else policies.backlog_quota_time_ms
+    groups = () if state is None else state.delayed.groups.values()
+    return {
+        **about._asdict(),
+        "averageMsgSize": size / messages if messages else None,
+        "storageSize": size,
+        "backlogSize": max((each["backlogSize"] for each in found.values()), default=0),
+        "backlogQuotaLimitSize": policies and policies.backlog_quota_bytes,
+        "backlogQuotaLimitTime": quota_ms and (quota_ms // 1000 if quota_ms > 0 else quota_ms),
+        "earliestMsgPublishTimeInBacklogs": first_ms,
+        "oldestBacklogMessageAgeSeconds": first_ms and max(now_ms - first_ms, 0) // 1000,
+        "oldestBacklogMessageSubscriptionName": whose,
+        "lastPublishTimeStamp": ledgers[-1].max_publish_time_ms if len(ledgers) else None,
+        "subscriptions": list(found.items()),
+        **{name: sum(each[name] for each in found.values()) for name in _SUMMED},
+        "delayedMessageIndexSizeInBytes": sum(each.rows.nbytes for each in groups),
+    }
+
+
+def log_row(log: ManagedLedger, partition: int) -> Row:
+    """What only the log of now says."""
+    part = log.state.partition(partition)
+    registry = ProducerRegistry.from_json_value(log.state.producers)
+    return {
+        "msgInCounter": part.published and part.published.messages,
+        "msgChunkPublished": bool(part.chunks),
+        "publishers": [
+            {"producerName": each.name, "accessMode": each.access_mode.value}
+            for each in registry.producers
+        ],
+        "waitingPublishers": len(registry.waiting),
+        "topicEpoch": registry.topic_epoch,
+        "deduplicationStatus": "Enabled"
+        if deduplicates(log, TopicName.parse(log.topic), None)
+        else "Disabled",
+    }
+
+
+def _subscriptions(state: BrokerState) -> dict[str, Row]:
+    """By name."""
+    ends: LeaseEnds = lambda _: None  # noqa: E731 - of no use here
+    rows: dict[str, Row] = {}
+    for name, held in sorted(state.subscriptions.items()):
+        (said,) = state_rows.subscriptions(state, held, ends)
+        (cursor,) = state_rows.cursors(state, held, ends)
+        row = _by_pulsars_names({**said, **cursor})
+        rest = unread(state, held)
+        row["msgBacklogNoDelayed"] = row["msgBacklog"] - row["msgDelayed"]
+        row["backlogSize"] = _size(rest, state.ledgers)
+        row["consumers"] = []
+        for consumer, each in zip(
+            held.consumers.values(), state_rows.consumers(state, held, ends), strict=True
+        ):
+            draining = consumer.draining.count(state.ledgers)
+            row["consumers"].append(
+                {**_by_pulsars_names(each), "drainingHashesUnackedMessages": draining}
+            )
+        rows[name] = row
+    return rows
+
+
+def _by_pulsars_names(row: Mapping[str, Any]) -> Row:
+    found = {}
+    for name, value in row.items():
+        head, *rest = name.split("_")
+        key = _NAMES.get(name) or head + "".join(word.capitalize() for word in rest)
+        found[key] = value
+    return found
+
+
+def _size(messages: PositionSet, ledgers: LedgerList) -> int:
+    """Their bytes, as if all messages of a ledger had one size."""
+    total = 0
+    for ledger_id in messages.ledger_ids:
+        ledger = ledgers.of_id(ledger_id)
+        count = messages.of_ledgers([ledger_id]).count(ledgers)
+        total += ledger.size_bytes * count // max(1, ledger.messages)
+    return total

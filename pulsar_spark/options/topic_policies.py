@@ -1,0 +1,374 @@
+"""The policies of a topic and of its namespace, declared once.
+
+Invariants: what is stored, checked, taken by `pulsar_spark.Policies` and the command line, and told
+in docs/policies.md comes from the one table below; a topic's word comes before its namespace's, and
+that before the default, for each setting by itself; what is unknown is refused with the nearest
+name, and a value with what would be right. Times are stored in milliseconds, and given in seconds.
+Follows Pulsar's `HierarchyTopicPolicies`; commands and flags are those of `pulsar-admin`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypedDict
+
+from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.options import policy_units as units
+from pulsar_spark.options.policy_units import SWITCH, Unit
+from pulsar_spark.protocol.policies import INFINITE, BacklogQuotaPolicy, TopicPolicies
+from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
+from pulsar_spark.topic_name import MAX_PARTITIONS
+
+NESTED: Final = "policies"
+"""The setting of a topic that has most of its policies; the others are settings themselves."""
+
+
+Time = float | str | timedelta
+"""Seconds, or a text such as `3d`."""
+Size = int | str
+"""Bytes, or a text such as `10G`."""
+
+
+class PolicyValues(TypedDict, total=False):
+    """What `Policies.set` takes, for those who check types; a test compares with the table."""
+
+    retention_time: Time
+    retention_size: Size
+    message_ttl: Time
+    backlog_quota_limit: Size
+    backlog_quota_limit_time: Time
+    backlog_quota_policy: str
+    max_unacked_messages_per_consumer: int
+    max_unacked_messages_per_subscription: int
+    max_producers: int
+    max_consumers: int
+    max_consumers_per_subscription: int
+    max_subscriptions_per_topic: int
+    delayed_delivery: bool
+    delayed_delivery_tick: Time
+    deduplication: bool
+    schema_compatibility_strategy: str
+    is_allow_auto_update_schema: bool
+    schema_validation_enforced: bool
+    batch_index_acknowledgment: bool
+    dispatcher_max_round_robin_batch_size: int
+    key_shared_consistent_hashing: bool
+    key_shared_look_ahead_per_consumer: int
+    key_shared_look_ahead: int
+    failover_consistent_hashing: bool
+    auto_topic_creation: bool
+    auto_topic_partitions: int
+
+
+class Setting(NamedTuple):
+    """One value of a policy: its name in Python, and that under which it is stored.
+
+    `flags` are those of the command that sets it; those of a switch turn it on. `option` is that of
+    a sink or source, which comes before the policy.
+    """
+
+    name: str
+    stored: str
+    unit: Unit
+    default: Any
+    flags: tuple[str, ...]
+    meaning: str
+    is_required: bool = True
+    option: str = ""
+
+
+class Policy(NamedTuple):
+    """Settings with one command: `set-NAME`, `get-NAME` and `remove-NAME`.
+
+    `also` are other names of it in pulsar-admin. Where that has none, `pulsar` is the setting of
+    Pulsar's broker.
+    """
+
+    name: str
+    settings: tuple[Setting, ...]
+    also: tuple[str, ...] = ()
+    pulsar: str = ""
+    is_namespaces: bool = False
+    """Whether it can be said of namespaces only."""
+
+
+ENABLE: Final = ("-e", "--enable")
+DISABLE: Final = ("-d", "--disable")
+_MAX_NUM: Final = ("-m", "--maxNum", "-c")
+
+POLICIES: Final = (
+    Policy("retention", (
+        Setting("retention_time", "retention_time_ms", units.time(0, infinite=True), 0,
+                ("-t", "--time"),
+                "How long messages stay that every durable subscription has acknowledged."),
+        Setting("retention_size", "retention_size_bytes", units.size(0, infinite=True), 0,
+                ("-s", "--size"),
+                "How many bytes of the topic stay at least. With time and size messages go as soon "
+                "as either lets them; both are 0, or neither is."),
+    )),
+    Policy("message-ttl", (
+        Setting("message_ttl", "message_ttl_ms", units.time(0), 0,
+                ("-t", "--ttl", "-ttl", "--messageTTL"),
+                "When a message counts as acknowledged by every subscription; 0 is never."),
+    )),
+    Policy("backlog-quota", (
+        Setting("backlog_quota_limit", "backlog_quota_bytes", units.size(1, infinite=True),
+                INFINITE,
+                ("-l", "--limit"),
+                "Bytes that the slowest durable subscription may be behind, for each partition.",
+                is_required=False),
+        Setting("backlog_quota_limit_time", "backlog_quota_time_ms",
+                units.time(1, infinite=True, off=True), INFINITE, ("-lt", "--limitTime"),
+                "How old the oldest message may be that it has not acknowledged.",
+                is_required=False),
+        Setting("backlog_quota_policy", "backlog_quota_policy",
+                units.one_of(*(each.value for each in BacklogQuotaPolicy)),
+                BacklogQuotaPolicy.PRODUCER_REQUEST_HOLD.value, ("-p", "--policy"),
+                "What happens then: sinks and producers wait, sinks and producers fail, or the "
+                "oldest messages count as acknowledged."),
+    ), also=("backlog-quotas",)),
+    Policy("max-unacked-messages-per-consumer", (
+        Setting("max_unacked_messages_per_consumer", "max_unacked_messages_per_consumer",
+                units.count(0), 0,
+                (*_MAX_NUM, "--max-unacked-messages-per-consumer",
+                 "--max-unacked-messages-per-topic"),
+                "Messages that a Shared or Key_Shared consumer may have unacknowledged before it "
+                "gets no more."),
+    ), also=("max-unacked-messages-on-consumer",)),
+    Policy("max-unacked-messages-per-subscription", (
+        Setting("max_unacked_messages_per_subscription", "max_unacked_messages_per_subscription",
+                units.count(0), 0, (*_MAX_NUM, "--max-unacked-messages-per-subscription"),
+                "The same, over all consumers of a Shared or Key_Shared subscription."),
+    ), also=("max-unacked-messages-on-subscription",)),
+    Policy("max-producers", (
+        Setting("max_producers", "max_producers_per_topic", units.count(0), 0,
+                ("-p", "--max-producers", "--max-producers-per-topic"),
+                "Queries and producers that may publish at once; another is refused. A query "
+                "counts from its first micro-batch with messages until its producerLease is over."),
+    ), also=("max-producers-per-topic", "maxProducers")),
+    Policy("max-consumers", (
+        Setting("max_consumers", "max_consumers_per_topic", units.count(0), 0,
+                ("-c", "--max-consumers", "--max-consumers-per-topic"),
+                "Consumers of all subscriptions of a partition together; another is refused."),
+    ), also=("max-consumers-per-topic",)),
+    Policy("max-consumers-per-subscription", (
+        Setting("max_consumers_per_subscription", "max_consumers_per_subscription", units.count(0),
+                0,
+                ("-c", "--max-consumers-per-subscription"),
+                "Consumers of one subscription of a partition; another is refused."),
+    )),
+    Policy("max-subscriptions-per-topic", (
+        Setting("max_subscriptions_per_topic", "max_subscriptions_per_topic", units.count(0), 0,
+                ("-s", "-m", "--max-subscriptions-per-topic"),
+                "Subscriptions; a new one above that is refused."),
+    ), also=("max-subscriptions",)),
+    Policy("delayed-delivery", (
+        Setting("delayed_delivery", "delayed_delivery", SWITCH, True, ENABLE,
+                "Whether messages wait for the time that their producers gave them. Looked at when "
+                "a message is published.", is_required=False),
+        Setting("delayed_delivery_tick", "delayed_delivery_tick_ms", units.time(1), 1_000,
+                ("-t", "--time"),
+                "How much later than that they may come, so that many come together. Never "
+                "earlier: Pulsar's `isDelayedDeliveryDeliverAtTimeStrict` always holds.",
+                is_required=False),
+    )),
+    Policy("deduplication", (
+        Setting("deduplication", "deduplication", SWITCH, False, ENABLE,
+                "Whether messages are dropped whose producer name and sequence id were used "
+                "before.", option="enableDeduplication"),
+    )),
+    Policy("schema-compatibility-strategy", (
+        Setting("schema_compatibility_strategy", "schema_compatibility_strategy",
+                units.one_of(*STRATEGIES), DEFAULT_STRATEGY.value,
+                ("-c", "--compatibility", "-s", "--strategy"),
+                "Which schema may follow those of a topic."),
+    )),
+    Policy("is-allow-auto-update-schema", (
+        Setting("is_allow_auto_update_schema", "is_allow_auto_update_schema", SWITCH, True, ENABLE,
+                "Whether producers may add schemas."),
+    )),
+    Policy("schema-validation-enforce", (
+        Setting("schema_validation_enforced", "schema_validation_enforced", SWITCH, False, ENABLE,
+                "Whether producers without a schema are refused where the topic has one."),
+    )),
+    Policy("auto-topic-creation", (
+        Setting("auto_topic_creation", "auto_topic_creation", SWITCH, True, ENABLE,
+                "Whether a topic that is not there is made by who publishes to it, and by a client "
+                "that subscribes to it."),
+        Setting("auto_topic_partitions", "auto_topic_partitions", units.count(1, MAX_PARTITIONS),
+                1, ("-n", "--num-partitions"), "How many partitions it gets then.",
+                is_required=False, option="numPartitions"),
+    ), is_namespaces=True),
+    Policy("batch-index-acknowledgment", (
+        Setting("batch_index_acknowledgment", "batch_index_acknowledgment", SWITCH, True, ENABLE,
+                "Whether messages of a batch are acknowledged one by one. Without it a batch is "
+                "delivered again unless all of it was."),
+    ), pulsar="acknowledgmentAtBatchIndexLevelEnabled"),
+    Policy("dispatcher-max-round-robin-batch-size", (
+        Setting("dispatcher_max_round_robin_batch_size", "dispatcher_max_round_robin_batch_size",
+                units.count(1), 20, _MAX_NUM,
+                "Entries that a Shared consumer gets before it is the next one's turn."),
+    ), pulsar="dispatcherMaxRoundRobinBatchSize"),
+    Policy("key-shared-consistent-hashing", (
+        Setting("key_shared_consistent_hashing", "key_shared_consistent_hashing", SWITCH, True,
+                ENABLE,
+                "Whether Key_Shared consumers get keys by a ring of hashes; otherwise by ranges "
+                "that are split and joined. A subscription begins with it, and keeps it until its "
+                "last consumer has gone."),
+    ), pulsar="subscriptionKeySharedUseConsistentHashing"),
+    Policy("key-shared-look-ahead", (
+        Setting("key_shared_look_ahead_per_consumer", "key_shared_look_ahead_per_consumer",
+                units.count(0), 2_000, ("-c", "--per-consumer"),
+                "Messages, for each consumer, that Key_Shared looks at behind those whose consumer "
+                "takes none just now.", is_required=False),
+        Setting("key_shared_look_ahead", "key_shared_look_ahead", units.count(0), 20_000,
+                ("-s", "--per-subscription"), "The same, over all its consumers.",
+                is_required=False),
+    ), pulsar="keySharedLookAheadMsgInReplayThresholdPerConsumer, ...PerSubscription"),
+    Policy("failover-consistent-hashing", (
+        Setting("failover_consistent_hashing", "failover_consistent_hashing", SWITCH, False, ENABLE,
+                "Whether the active Failover consumer is found by a ring of hashes; otherwise by "
+                "name and partition. Looked at when a consumer comes or goes."),
+    ), pulsar="activeConsumerFailoverConsistentHashing"),
+)  # fmt: skip
+"""Every policy, in the order in which they are printed."""
+
+MISSING: Final = {
+    "auto-subscription-creation": "a consumer always makes its subscription",
+    "compaction-threshold": "the broker does not compact by itself: pulsarlite topics compact",
+    "deduplication-snapshot-interval": "the log itself remembers sequence ids: no snapshot",
+    "delayed-delivery --maxDelay": "a message may be as late as its producer says",
+    "dispatch-rate, publish-rate, subscribe-rate": "a query's maxMessagesPerTrigger bounds it",
+    "inactive-topic-policies": "no topic is deleted by itself",
+    "max-message-size": "the option maxMessageSize of a sink",
+    "max-topics-per-namespace": "nobody counts topics",
+    "offload-policies, persistence": "topics are files already, and bookies there are none",
+    "replication-clusters": "there is one cluster: the root",
+    "subscription-expiration-time": "subscriptions stay until they are deleted",
+    "subscription-types-enabled": "every type is",
+}
+"""Policies of pulsar-admin that there are not here, and why or what to do instead."""
+
+NAMESPACES_ONLY: Final = frozenset(
+    each.name for policy in POLICIES if policy.is_namespaces for each in policy.settings
+)
+SETTINGS: Final = {each.name: each for policy in POLICIES for each in policy.settings}
+HOSTED: Final = frozenset(each.name for each in fields(TopicPolicies))
+"""Names that are stored in NESTED."""
+_BY_STORED: Final = {each.stored: each for each in SETTINGS.values()}
+APART: Final = frozenset(_BY_STORED) - HOSTED
+"""Names that are stored beside NESTED: those which the broker does not have to know."""
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored of these settings. InvalidOptionError names what is wrong."""
+    found = {}
+    for name, value in given.items():
+        setting = named(name)
+        try:
+            found[setting.stored] = setting.unit.stored(value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidOptionError(
+                f"Policy {setting.name} can't be {value!r}: it takes {setting.unit.expects}."
+            ) from None
+    return found
+
+
+def named(name: str) -> Setting:
+    """The setting of that name; InvalidOptionError offers the nearest."""
+    if name in SETTINGS:
+        return SETTINGS[name]
+    near = difflib.get_close_matches(name.replace("-", "_"), SETTINGS, n=1, cutoff=0.5)
+    offer = f"Did you mean {near[0]}?" if near else f"There are {', '.join(SETTINGS)}."
+    raise InvalidOptionError(f"There is no policy {name}. {offer}")
+
+
+def said(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """By stored name, what a topic's or a namespace's settings say of policies."""
+    nested = settings.get(NESTED) or {}
+    found = {name: (settings if name in APART else nested).get(name) for name in _BY_STORED}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with these policies by stored name; None takes one back.
+
+    InvalidOptionError if what they say then does not go together.
+    """
+    nested, beside = dict(settings.get(NESTED) or {}), dict(settings)
+    for name, value in changes.items():
+        place = beside if name in APART else nested
+        if value is None:
+            place.pop(name, None)
+        else:
+            place[name] = value
+    beside.pop(NESTED, None)
+    after = beside | ({NESTED: nested} if nested else {})
+    if {"retention_time_ms", "retention_size_bytes"} & changes.keys():
+        _check_retention(said(after))
+    return after
+
+
+def is_stored(settings: Mapping[str, Any]) -> bool:
+    """Whether each policy in these settings is what could have been stored."""
+    if not isinstance(settings.get(NESTED) or {}, Mapping):
+        return False
+    for name, value in said(settings).items():
+        unit = _BY_STORED[name].unit
+        try:
+            fits = unit.stored(unit.given(value)) == value and type(value) is not float
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            return False
+    return True
+
+
+class Applied(NamedTuple):
+    """What counts of a setting, and who said so: topic, namespace or default."""
+
+    setting: Setting
+    value: Any
+    source: str
+
+
+def applied(topic: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Applied]:
+    """By stored name, what counts for a topic with these settings in that namespace."""
+    levels = (("topic", said(topic)), ("namespace", said(namespace)))
+    found = {}
+    for name, setting in _BY_STORED.items():
+        source, value = next(
+            ((level, words[name]) for level, words in levels if name in words),
+            ("default", setting.default),
+        )
+        found[name] = Applied(setting, value, source)
+    return found
+
+
+def hosted_policies(settings: Mapping[str, Any], namespace: Mapping[str, Any]) -> TopicPolicies:
+    """What the broker obeys, of a topic with these settings in a namespace with those.
+
+    Unacknowledged messages have no limit unless one is set: Pulsar's protect the broker's memory,
+    and here they are bitmaps, while a micro-batch takes hundreds of thousands at once.
+    """
+    counts = applied(settings, namespace)
+    chosen = {name: each.value for name, each in counts.items() if name in HOSTED}
+    chosen["backlog_quota_policy"] = BacklogQuotaPolicy(chosen["backlog_quota_policy"])
+    nested = settings.get(NESTED) or {}
+    if "keep_without_subscription" in nested:  # the broker's own word, of its letter topics
+        chosen["keep_without_subscription"] = nested["keep_without_subscription"]
+    return TopicPolicies(**chosen)
+
+
+def _check_retention(words: Mapping[str, Any]) -> None:
+    pair = [words.get(name) for name in ("retention_time_ms", "retention_size_bytes")]
+    if pair == [None, None]:
+        return
+    if None in pair or (pair[0] == 0) != (pair[1] == 0):
+        raise InvalidOptionError(
+            "Policies retention_time and retention_size go together: give both, and 0 for both or "
+            "for neither, as messages go as soon as either lets them. -1 is no limit."
+        )
