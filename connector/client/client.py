@@ -57,6 +57,7 @@ from pulsar_spark.connector.schema.schema_registration import SinkSchema, join
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import open_or_create
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
@@ -343,7 +344,7 @@ class Client(AbstractContextManager["Client"], Shown):
         self.check_open()
         with translated():
             name = TopicName.parse(topic)
-            count = self.root.open_or_create(name, 1, KEPT).state.partitions
+            count = open_or_create(self.root, name, None, KEPT).state.partitions
         return [str(name)] if count == 1 else [str(name.partition(each)) for each in range(count)]
 
     # -- its end -------------------------------------------------------------------------------
@@ -448,7 +449,7 @@ class Client(AbstractContextManager["Client"], Shown):
         with translated():
             for name in names:
                 whole = TopicName.parse(name).partitioned_topic
-                self._join(self.root.open_or_create(whole, 1, KEPT), whole, info)
+                self._join(open_or_create(self.root, whole, None, KEPT), whole, info)
         return {"topic": names[0]} if len(names) == 1 else {"topics": ",".join(names)}
 
     def _join(self, ledger: ManagedLedger | None, topic: TopicName, info: SchemaInfo) -> None:

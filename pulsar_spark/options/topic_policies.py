@@ -20,6 +20,7 @@ from pulsar_spark.options import policy_units as units
 from pulsar_spark.options.policy_units import SWITCH, Unit
 from pulsar_spark.protocol.policies import INFINITE, BacklogQuotaPolicy, TopicPolicies
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
+from pulsar_spark.topic_name import MAX_PARTITIONS
 
 NESTED: Final = "policies"
 """The setting of a topic that has most of its policies; the others are settings themselves."""
@@ -58,6 +59,8 @@ class PolicyValues(TypedDict, total=False):
     key_shared_look_ahead_per_consumer: int
     key_shared_look_ahead: int
     failover_consistent_hashing: bool
+    auto_topic_creation: bool
+    auto_topic_partitions: int
 
 
 class Setting(NamedTuple):
@@ -88,6 +91,8 @@ class Policy(NamedTuple):
     settings: tuple[Setting, ...]
     also: tuple[str, ...] = ()
     pulsar: str = ""
+    is_namespaces: bool = False
+    """Whether it can be said of namespaces only."""
 
 
 ENABLE: Final = ("-e", "--enable")
@@ -189,6 +194,14 @@ POLICIES: Final = (
         Setting("schema_validation_enforced", "schema_validation_enforced", SWITCH, False, ENABLE,
                 "Whether producers without a schema are refused where the topic has one."),
     )),
+    Policy("auto-topic-creation", (
+        Setting("auto_topic_creation", "auto_topic_creation", SWITCH, True, ENABLE,
+                "Whether a topic that is not there is made by who publishes to it, and by a client "
+                "that subscribes to it."),
+        Setting("auto_topic_partitions", "auto_topic_partitions", units.count(1, MAX_PARTITIONS),
+                1, ("-n", "--num-partitions"), "How many partitions it gets then.",
+                is_required=False, option="numPartitions"),
+    ), is_namespaces=True),
     Policy("batch-index-acknowledgment", (
         Setting("batch_index_acknowledgment", "batch_index_acknowledgment", SWITCH, True, ENABLE,
                 "Whether messages of a batch are acknowledged one by one. Without it a batch is "
@@ -225,7 +238,6 @@ POLICIES: Final = (
 
 MISSING: Final = {
     "auto-subscription-creation": "a consumer always makes its subscription",
-    "auto-topic-creation": "a sink always makes its topic, with its option numPartitions",
     "compaction-threshold": "the broker does not compact by itself: pulsarlite topics compact",
     "deduplication-snapshot-interval": "the log itself remembers sequence ids: no snapshot",
     "delayed-delivery --maxDelay": "a message may be as late as its producer says",
@@ -240,6 +252,9 @@ MISSING: Final = {
 }
 """Policies of pulsar-admin that there are not here, and why or what to do instead."""
 
+NAMESPACES_ONLY: Final = frozenset(
+    each.name for policy in POLICIES if policy.is_namespaces for each in policy.settings
+)
 SETTINGS: Final = {each.name: each for policy in POLICIES for each in policy.settings}
 HOSTED: Final = frozenset(each.name for each in fields(TopicPolicies))
 """Names that are stored in NESTED."""
