@@ -62,7 +62,7 @@ def _received(root: Root, arguments: Namespace, received: Received) -> Iterator[
                 receiver_queue_size=queue_size(arguments),
                 start_message_id_inclusive=arguments.start_message_id_inclusive,
             )
-        yield from received.shown(reader, reader.read_now, signals)
+        yield from received.shown(reader, reader.receive_now, signals)
 
 
 READ: Final = Command(

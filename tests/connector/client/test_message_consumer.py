@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
+from pulsar_spark.connector.client.message_consumer import MessageConsumer
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.errors import ConsumerNotConnectedError, StorageError, TopicNotFoundError
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.topic_name import TopicPartition
