@@ -15,8 +15,8 @@ from math import inf
 from typing import ClassVar, Final
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
+from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import FencedError, StaleCheckpointError
 
