@@ -25,6 +25,7 @@ from pulsar_spark.connector.client import transaction as sync_transaction
 from pulsar_spark.connector.client.client_errors import AlreadyClosed
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.positions import message_id as core
+from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 LOOKS_EVERY_S: Final = 0.01
@@ -35,12 +36,16 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Twin(Generic[S_co]):
+class Twin(Shown, Generic[S_co]):
     """A class of the client, whose calls are awaited."""
 
     def __init__(self, sync: S_co) -> None:
         self.sync = sync
         """The object whose calls these are."""
+
+    def _facts(self) -> Mapping[str, object]:
+        assert isinstance(self.sync, Shown)
+        return self.sync._facts()  # noqa: SLF001 - what a twin is, its other half knows
 
 
 def awaited(

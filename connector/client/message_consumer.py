@@ -215,7 +215,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def negative_acknowledge(self, *messages: ReceivedMessage, delay_ms: int | None = None) -> None:
         """Have these delivered again, after the consumer's delay or that one."""
         self._say("Negative", messages, delay_ms)
-        self.poll()
 
     def reconsume_later(
         self,
@@ -226,7 +225,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Have them delivered again from the retry letter topic."""
         times = int((message.properties or {}).get(RECONSUMETIMES, "0"))
         self._say("ReconsumeLater", [message], delay_ms, times, list((properties or {}).items()))
-        self.poll()
 
     def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Say of messages what these rows say, as to a sink that acknowledges."""

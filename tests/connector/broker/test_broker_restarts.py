@@ -80,6 +80,8 @@ def test_a_query_that_fails_is_begun_again_and_counted(root: Path) -> None:
         assert status["error"] is None
         assert status["restart_error"] == str(gone)
         assert id(broker.query) == id(queries.begun[-1])
+        assert "is_active=True" in repr(broker)
+        assert str(root) in broker._repr_html_()
         assert not broker.await_termination(0.01)
         assert (root / "_broker" / "alive.json").exists()
     assert broker.await_termination(1)
