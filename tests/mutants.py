@@ -43,7 +43,9 @@ from pulsar_spark.connector.source import (
 )
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.subscription import subscription_client, withheld
+from pulsar_spark.connector.system import broker_offset
 from pulsar_spark.connector.topic_log import ledger_store, managed_ledger
+from pulsar_spark.connector.views import dispatch_history
 from pulsar_spark.hosting import hosted_broker
 from pulsar_spark.planning import partition_consumer
 from pulsar_spark.positions import cursor
@@ -84,6 +86,7 @@ INVARIANTS = {
     "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
     "AcknowledgingIsAUnion": "What is said late or twice changes nothing that was said since.",
     "OnlyWhatIsThere": "An acknowledgement of what never was fails, and stores nothing.",
+    "WhatWasCanBeSeen": "A view as of a batch has what was so when that batch was done.",
     "EachHasAnOutcome": "Every message that was processed has exactly one outcome.",
 }
 """Of what no model has."""
@@ -247,6 +250,29 @@ def reads_backwards(patch: Any) -> None:
 )
 def takes_each_chunk_for_a_message(patch: Any) -> None:
     patch.setattr(chunk_reading.PartitionChunks, "known", lambda *_: None)
+
+
+@breaks(
+    "WhatWasCanBeSeen",
+    "connector/views/test_time_travel.py::test_as_of_a_batch_everything_is_as_it_was_seen_then",
+)
+def shows_the_newest_state_for_an_older(patch: Any) -> None:
+    original = broker_offset.last_shards
+    patch.setattr(dispatch_history, "last_shards", lambda log, _: original(log, log.refresh()))
+
+
+@breaks(
+    "WhatWasCanBeSeen",
+    "connector/views/test_views.py"
+    "::test_as_of_goes_back_to_the_last_snapshot_but_one_and_as_far_as_retention_says",
+)
+def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
+    original = broker_sink._looked_back_to
+
+    def looked_back_to(dispatch: Any, ended: Any) -> Any:
+        return original(dispatch, ended)._replace(ledger_id=ended.dispatched)
+
+    patch.setattr(broker_sink, "_looked_back_to", looked_back_to)
 
 
 @breaks(
