@@ -172,7 +172,8 @@ def policies_page() -> str:
     rows, flags = [], []
     for policy in POLICIES:
         for number, each in enumerate(policy.settings):
-            name = f"`{policy.name}`" if not number else ""
+            only = " (namespaces only)" if policy.is_namespaces else ""
+            name = f"`{policy.name}`{only}" if not number else ""
             default = each.unit.text(each.default)
             option = f" Option: `{each.option}`." if each.option else ""
             rows.append(

@@ -25,6 +25,7 @@ import pytest
 
 from pulsar_spark.connector.ack_sink import acknowledgment_rows, acknowledgment_writer
 from pulsar_spark.connector.broker import (
+    broker_input,
     broker_query,
     broker_sink,
     broker_source,
@@ -32,7 +33,7 @@ from pulsar_spark.connector.broker import (
 )
 from pulsar_spark.connector.functions import processing
 from pulsar_spark.connector.ledger_files import ledger_file
-from pulsar_spark.connector.sink import message_routing
+from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
     chunk_reading,
     message_reader,
@@ -43,8 +44,11 @@ from pulsar_spark.connector.source import (
 )
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.subscription import subscription_client, withheld
-from pulsar_spark.connector.topic_log import ledger_store, managed_ledger
+from pulsar_spark.connector.system import broker_offset
+from pulsar_spark.connector.topic_log import backlog_quota, ledger_store, managed_ledger
+from pulsar_spark.connector.views import dispatch_history
 from pulsar_spark.hosting import hosted_broker
+from pulsar_spark.options import topic_policies
 from pulsar_spark.planning import partition_consumer
 from pulsar_spark.positions import cursor
 from pulsar_spark.positions.position import EARLIEST
@@ -57,6 +61,8 @@ INVARIANTS = {
     "ForgottenInTime": "Who publishes no more is forgotten after its time, and not before.",
     "NoDuplicateIsSeen": "Of messages with one producer name and sequence id, readers get one.",
     "FencedNeverLands": "No commit of a producer that was fenced out is ever seen.",
+    "QuotaIsObeyed": "A backlog quota that is exceeded keeps out what is new, and nothing else.",
+    "TheNearerWordCounts": "A topic's policy comes before its namespace's.",
     "AllOrNothing": "Of what belongs together a reader sees all, or nothing.",
     "KeysKeepTheirOrder": "Messages of one task with one key are read in their order.",
     "ConfirmedIsDurable": "What was confirmed is on the disk before, file and folder.",
@@ -84,6 +90,7 @@ INVARIANTS = {
     "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
     "AcknowledgingIsAUnion": "What is said late or twice changes nothing that was said since.",
     "OnlyWhatIsThere": "An acknowledgement of what never was fails, and stores nothing.",
+    "WhatWasCanBeSeen": "A view as of a batch has what was so when that batch was done.",
     "EachHasAnOutcome": "Every message that was processed has exactly one outcome.",
 }
 """Of what no model has."""
@@ -159,6 +166,37 @@ def hides_no_duplicate(patch: Any) -> None:
 )
 def checks_no_producer(patch: Any) -> None:
     patch.setattr(publications.Publication, "_producers", lambda *_: None)
+
+
+@breaks(
+    "QuotaIsObeyed",
+    "connector/sink/test_backlog_quota.py"
+    "::test_producer_exception_refuses_a_sink_until_its_backlog_is_acknowledged",
+)
+def overlooks_a_quota(patch: Any) -> None:
+    patch.setattr(backlog_quota, "_exceeded", lambda *_: None)
+
+
+@breaks(
+    "QuotaIsObeyed",
+    "connector/sink/test_backlog_quota.py"
+    "::test_a_batch_that_was_published_is_not_refused_when_it_is_repeated",
+)
+def holds_back_what_was_published(patch: Any) -> None:
+    patch.setattr(publishing._TopicPart, "_is_published", False)
+
+
+@breaks(
+    "TheNearerWordCounts",
+    "connector/broker/test_policies_heard.py"
+    "::test_a_topic_s_word_is_heard_at_once_and_a_namespace_s_at_the_next_look",
+)
+def lets_the_namespace_s_word_count(patch: Any) -> None:
+    patch.setattr(
+        broker_input,
+        "hosted_policies",
+        lambda topic, namespace: topic_policies.hosted_policies(namespace, topic),
+    )
 
 
 @breaks(
@@ -247,6 +285,29 @@ def reads_backwards(patch: Any) -> None:
 )
 def takes_each_chunk_for_a_message(patch: Any) -> None:
     patch.setattr(chunk_reading.PartitionChunks, "known", lambda *_: None)
+
+
+@breaks(
+    "WhatWasCanBeSeen",
+    "connector/views/test_time_travel.py::test_as_of_a_batch_everything_is_as_it_was_seen_then",
+)
+def shows_the_newest_state_for_an_older(patch: Any) -> None:
+    original = broker_offset.last_shards
+    patch.setattr(dispatch_history, "last_shards", lambda log, _: original(log, log.refresh()))
+
+
+@breaks(
+    "WhatWasCanBeSeen",
+    "connector/views/test_views.py"
+    "::test_as_of_goes_back_to_the_last_snapshot_but_one_and_as_far_as_retention_says",
+)
+def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
+    original = broker_sink._looked_back_to
+
+    def looked_back_to(dispatch: Any, ended: Any) -> Any:
+        return original(dispatch, ended)._replace(ledger_id=ended.dispatched)
+
+    patch.setattr(broker_sink, "_looked_back_to", looked_back_to)
 
 
 @breaks(

@@ -13,18 +13,29 @@ import sys
 import threading
 from types import FrameType
 
-from benchmarks.peers import installed, servers
+from benchmarks.peers import installed, servers, source_and_sink, subscriptions
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("pulsar", "kafka", "record"))
-    command = parser.parse_args().command
+    commands = ("pulsar", "kafka", "record", "subscriptions", "kafka-source")
+    parser.add_argument("command", choices=commands)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, help="50,000 of a subscription; 2,000,000 of Kafka")
+    parser.add_argument("--few", type=int, default=5_000, help="of delayed and redelivered ones")
+    asked = parser.parse_args()
+    command = asked.command
     signal.signal(signal.SIGTERM, end)
     if command == "record":
         sys.exit(record())
+    if command == "subscriptions":
+        subscriptions.measure(asked.rounds, asked.messages or 50_000, asked.few)
+        return
+    if command == "kafka-source":
+        source_and_sink.measure(asked.rounds, asked.messages or 2_000_000)
+        return
     with servers.pulsar() if command == "pulsar" else servers.kafka() as address:
         print(address, flush=True)
         threading.Event().wait()

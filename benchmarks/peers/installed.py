@@ -16,6 +16,8 @@ from pathlib import Path
 PULSAR = "4.2.4"
 PULSAR_CLIENT = "3.13.0"
 KAFKA = "4.3.1"
+SPARK_KAFKA = "4.2.0"
+"""The newest that Maven's repository has; Spark's own version may be newer."""
 _KAFKA_LOGS = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 
 _POM = """\
@@ -43,6 +45,13 @@ def pulsar_classpath() -> str:
 def kafka_classpath() -> str:
     """Kafka's server, and what makes it write a log."""
     return _classpath(f"org.apache.kafka:kafka_2.13:{KAFKA}", _KAFKA_LOGS)
+
+
+def spark_kafka_jars() -> list[str]:
+    """Spark's Kafka source and sink, without what Spark itself has."""
+    found = _classpath(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_KAFKA}")
+    wanted = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+    return [jar for jar in found.split(os.pathsep) if Path(jar).name.startswith(wanted)]
 
 
 def java(tool: str = "java") -> str:

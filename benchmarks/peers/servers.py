@@ -66,8 +66,9 @@ _KAFKA = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    "num.partitions": "4",
 }
-"""What Kafka's `config/server.properties` sets otherwise than its defaults."""
+"""What Kafka's `config/server.properties` sets otherwise than its defaults, but for partitions."""
 
 
 @contextlib.contextmanager

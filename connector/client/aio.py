@@ -25,53 +25,58 @@ from pulsar_spark.connector.client import transaction as sync_transaction
 from pulsar_spark.connector.client.client_errors import AlreadyClosed
 from pulsar_spark.connector.client.message import Message, MessageId
 from pulsar_spark.positions import message_id as core
+from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 LOOKS_EVERY_S: Final = 0.01
 """How often who awaits a message looks at a glance: a thread that waits would cost more."""
-S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Twin(Generic[S]):
+class Twin(Shown, Generic[S_co]):
     """A class of the client, whose calls are awaited."""
 
-    def __init__(self, sync: S) -> None:
+    def __init__(self, sync: S_co) -> None:
         self.sync = sync
         """The object whose calls these are."""
 
+    def _facts(self) -> Mapping[str, object]:
+        assert isinstance(self.sync, Shown)
+        return self.sync._facts()  # noqa: SLF001 - what a twin is, its other half knows
+
 
 def awaited(
-    method: Callable[Concatenate[S, P], R],
-) -> Callable[Concatenate[Twin[S], P], Awaitable[R]]:
+    method: Callable[Concatenate[S_co, P], R],
+) -> Callable[Concatenate[Twin[S_co], P], Awaitable[R]]:
     """The method, run in another thread."""
 
     @functools.wraps(method)
-    async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self: Twin[S_co], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self.sync, *args, **kwargs)
 
     return call
 
 
-def at_once(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[Twin[S], P], R]:
+def at_once(method: Callable[Concatenate[S_co, P], R]) -> Callable[Concatenate[Twin[S_co], P], R]:
     """The method itself: it waits for nothing."""
 
     @functools.wraps(method)
-    def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Twin[S_co], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return method(self.sync, *args, **kwargs)
 
     return call
 
 
 def making(
-    kind: Callable[[R], T], method: Callable[Concatenate[S, P], R]
-) -> Callable[Concatenate[Twin[S], P], Awaitable[T]]:
+    kind: Callable[[R], T], method: Callable[Concatenate[S_co, P], R]
+) -> Callable[Concatenate[Twin[S_co], P], Awaitable[T]]:
     """The method, run in another thread, and the twin of what it makes."""
 
     @functools.wraps(method)
-    async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: Twin[S_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return kind(await asyncio.to_thread(method, self.sync, *args, **kwargs))
 
     return call
@@ -186,7 +191,7 @@ class Reader(Twin[sync_reader.Reader]):
 
     async def read_next(self) -> Message:
         """The next message; waits for it."""
-        return await _first(self.sync, self.sync.read_now)
+        return await _first(self.sync, self.sync.receive_now)
 
     has_message_available = awaited(sync_reader.Reader.has_message_available)
     seek = awaited(sync_reader.Reader.seek)

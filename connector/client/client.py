@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, Literal, TypeVar
@@ -44,18 +43,26 @@ from pulsar_spark.connector.client.message import MessageId
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.client.message_producer import MessageProducer
 from pulsar_spark.connector.client.producer import Producer, Router
-from pulsar_spark.connector.client.reader import Reader, ReaderListener, TableView
+from pulsar_spark.connector.client.reader import (
+    MessageReader,
+    Reader,
+    ReaderListener,
+    TableView,
+    start_at,
+)
 from pulsar_spark.connector.client.records import BYTES, Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.client.transaction import Transaction
-from pulsar_spark.connector.schema.schema_registration import SinkSchema
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, join
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import open_or_create
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.schema.schema_info import SchemaType
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 _ROUTING: Final = {
     PartitionsRoutingMode.UseSinglePartition: "SinglePartition",
@@ -65,7 +72,7 @@ _ROUTING: Final = {
 _TYPES: Final = {each: each.name for each in ConsumerType} | {ConsumerType.KeyShared: "Key_Shared"}
 _CLUSTERS: Final = ("pulsar://", "pulsar+ssl://", "http://", "https://")
 Topics = str | Sequence[str] | re.Pattern[str]
-Made = TypeVar("Made", Producer, Consumer)
+Made = TypeVar("Made", Producer, Consumer, Reader)
 
 
 class Client(AbstractContextManager["Client"], Shown):
@@ -113,7 +120,7 @@ class Client(AbstractContextManager["Client"], Shown):
         self._timeout_ms = operation_timeout_seconds * 1000
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._made: list[Producer | Consumer] = []
+        self._made: list[Producer | Consumer | Reader] = []
         self._is_closed = False
         self._broker: SharedBroker | None = None
         if broker == "embedded" or service_url.startswith(MEMORY):
@@ -251,7 +258,7 @@ class Client(AbstractContextManager["Client"], Shown):
         )
         most = max_total_receiver_queue_size_across_partitions
         given |= _texts(maxTotalReceiverQueueSizeAcrossPartitions=most)
-        given |= self._topics(topic, pattern_auto_discovery_period, regex_subscription_mode)
+        given |= self._topics(topic, pattern_auto_discovery_period, regex_subscription_mode, schema)
         given |= _dead_letters(dead_letter_policy) | _key_shared(consumer_type, key_shared_policy)
         return self._consumer(
             given | dict(options or {}),
@@ -281,34 +288,28 @@ class Client(AbstractContextManager["Client"], Shown):
         """A reader of a topic from that message on: behind it, or from it itself if inclusive."""
         _refuse("Messages are not encrypted here", crypto_key_reader)
         self.check_open()
-        prefix = f"{subscription_role_prefix}-" if subscription_role_prefix else ""
-        given = self._given | _texts(
-            subscriptionName=f"{prefix}reader-{uuid.uuid4().hex[:10]}",
-            subscriptionMode="NonDurable",
-            consumerName=reader_name,
-            receiverQueueSize=max(1, receiver_queue_size),
-            readCompacted=is_read_compacted,
-        )
-        given |= self._topics(topic, 60, RegexSubscriptionMode.PersistentOnly)
-        if start_message_id in (MessageId.earliest, MessageId.latest):
-            at_end = start_message_id == MessageId.latest
-            given["subscriptionInitialPosition"] = "Latest" if at_end else "Earliest"
-        else:
-            given["startMessageId"] = str(start_message_id.core)
-            given["startMessageIdInclusive"] = str(start_message_id_inclusive)
-        consumer = self._consumer(
-            given,
-            str(TopicName.parse(topic)),
-            schema,
-            DEFAULT_BATCH_RECEIVE,
+        given = self._given | _texts(readCompacted=is_read_compacted)
+        given |= self._topics(topic, 60, RegexSubscriptionMode.PersistentOnly, schema)
+        name = TopicName.parse(topic)
+        with translated():
+            number = max(name.partition_index, start_message_id.partition(), 0)
+            about = TopicPartition(name.partitioned_topic_name, number)
+            start = start_at(start_message_id, [about], inclusive=start_message_id_inclusive)
+            engine = MessageReader(given, start, prefetch=max(1, receiver_queue_size))
+        made = Reader(
+            engine,
+            str(name),
+            schema or BYTES,
             inclusive=start_message_id_inclusive,
+            check_open=self.check_open,
+            closed=self._forget,
         )
-        last = consumer.get_last_message_id()
+        last = made.get_last_message_id()
         if start_message_id_inclusive and MessageId.latest == start_message_id != last:
-            consumer.seek(last)
-        else:
-            consumer.begins_at(start_message_id)
-        return Reader(consumer, reader_listener)
+            made.seek(last)
+        if reader_listener is not None:
+            made.listen(reader_listener)
+        return self._kept(made)
 
     def create_table_view(
         self, topic: str, subscription_name: str | None = None, schema: Schema | None = BYTES
@@ -343,7 +344,7 @@ class Client(AbstractContextManager["Client"], Shown):
         self.check_open()
         with translated():
             name = TopicName.parse(topic)
-            count = self.root.open_or_create(name, 1, KEPT).state.partitions
+            count = open_or_create(self.root, name, None, KEPT).state.partitions
         return [str(name)] if count == 1 else [str(name.partition(each)) for each in range(count)]
 
     # -- its end -------------------------------------------------------------------------------
@@ -387,6 +388,7 @@ class Client(AbstractContextManager["Client"], Shown):
             "broker": "embedded" if self._broker else "elsewhere",
             "producers": made.count(Producer),
             "consumers": made.count(Consumer),
+            "readers": made.count(Reader),
             "is_closed": self._is_closed,
         }
 
@@ -424,9 +426,10 @@ class Client(AbstractContextManager["Client"], Shown):
         return self._kept(made)
 
     def _topics(
-        self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode
+        self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode, schema: Schema | None
     ) -> dict[str, str]:
-        """Options that name the topics; those that don't exist are made."""
+        """Options that name the topics, which may be read by the schema; those without are made."""
+        info = (schema or BYTES).schema_info()
         if isinstance(topic, re.Pattern):
             if mode is RegexSubscriptionMode.AllTopics:
                 text = "A pattern finds persistent topics, or non-persistent ones: subscribe twice."
@@ -434,6 +437,9 @@ class Client(AbstractContextManager["Client"], Shown):
             pattern = topic.pattern
             if mode is RegexSubscriptionMode.NonPersistentOnly:
                 pattern = "non-persistent://" + pattern.partition("://")[2]
+            with translated():
+                for found in self.root.matching(pattern):
+                    self._join(self.root.open_found(found), found, info)
             return {"topicsPattern": pattern, "topicDiscoveryInterval": f"{discovery_s}s"}
         names = [topic] if isinstance(topic, str) else list(topic)
         if not names or not all(isinstance(each, str) for each in names):
@@ -442,15 +448,21 @@ class Client(AbstractContextManager["Client"], Shown):
             )
         with translated():
             for name in names:
-                self.root.open_or_create(TopicName.parse(name).partitioned_topic, 1, KEPT)
+                whole = TopicName.parse(name).partitioned_topic
+                self._join(open_or_create(self.root, whole, None, KEPT), whole, info)
         return {"topic": names[0]} if len(names) == 1 else {"topics": ",".join(names)}
+
+    def _join(self, ledger: ManagedLedger | None, topic: TopicName, info: SchemaInfo) -> None:
+        """Let somebody read by that schema; everything can be read as bytes."""
+        if ledger is not None and info.type is not SchemaType.BYTES:
+            join(ledger, topic, info)
 
     def _kept(self, made: Made) -> Made:
         with self._lock:
             self._made.append(made)
         return made
 
-    def _forget(self, closed: Producer | Consumer) -> None:
+    def _forget(self, closed: Producer | Consumer | Reader) -> None:
         with self._lock, suppress(ValueError):
             self._made.remove(closed)
 

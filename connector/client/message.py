@@ -10,8 +10,8 @@ from datetime import datetime, timedelta, timezone
 from functools import total_ordering
 from typing import Any, ClassVar, Protocol
 
-from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.schema.schema_info import SchemaInfo
 from pulsar_spark.shown import Shown

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, fold
-from pulsar_spark.connector.client.delayed_flush import DelayedFlush
-from pulsar_spark.connector.source.message_reader import read_messages
-from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.spark.message_columns import IDS, read_columns
+from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
+from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.system.lease import Lease
 from pulsar_spark.connector.topic_log.topics import Root, options_of
@@ -62,49 +60,6 @@ _SAID: Final = {
 }  # fmt: skip
 """The columns of what is said of messages, as for a sink that acknowledges."""
 _SaidRow = tuple[Any, ...]
-
-
-Place = tuple[int, int, int, int]
-"""A message id's ledger, entry, partition and batch index."""
-
-
-class ReceivedMessage(NamedTuple):
-    """A message, who published it and when, and how often it was delivered before.
-
-    A tuple, since each message that a client receives is one.
-    """
-
-    value: bytes | None
-    place: Place
-    topic: str
-    key: str | None = None
-    ordering_key: bytes | None = None
-    properties: Mapping[str, str] | None = None
-    publish_time_us: int | None = None
-    event_time_us: int | None = None
-    producer_name: str | None = None
-    sequence_id: int | None = None
-    schema_version: int | None = None
-    redelivery_count: int = 0
-    attempt: int = 0
-
-    @property
-    def message_id(self) -> MessageId:
-        return MessageId(*self.place)
-
-    @property
-    def partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, max(self.place[2], 0))
-
-
-_ABOUT: Final = tuple(name.removesuffix("_us") for name in ReceivedMessage._fields[2:])
-_COLUMNS: Final = pa.schema(
-    [
-        column
-        for column in read_columns(include_properties=True, consumer=True)
-        if column.name in {"value", *IDS, *_ABOUT}
-    ]
-)
 
 
 class MessageConsumer(AbstractContextManager["MessageConsumer"]):
@@ -260,7 +215,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def negative_acknowledge(self, *messages: ReceivedMessage, delay_ms: int | None = None) -> None:
         """Have these delivered again, after the consumer's delay or that one."""
         self._say("Negative", messages, delay_ms)
-        self.poll()
 
     def reconsume_later(
         self,
@@ -271,7 +225,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Have them delivered again from the retry letter topic."""
         times = int((message.properties or {}).get(RECONSUMETIMES, "0"))
         self._say("ReconsumeLater", [message], delay_ms, times, list((properties or {}).items()))
-        self.poll()
 
     def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Say of messages what these rows say, as to a sink that acknowledges."""
@@ -405,7 +358,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             self._unsaid = [row for row in self._unsaid if (row[1], row[4]) != about]
 
     def _take(self, planned: StreamOffset) -> None:
-        taken = list(self._messages(planned))
+        taken = list(read_between(self._run.topics, self._offset, planned))
         for about, ledgers in self._run.ledgers(planned).items():
             new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
             if new is not None and new != self._offset.get(about):
@@ -416,11 +369,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._offset = planned
         self._run.connected(planned)
         self._queue.extend(taken)
-
-    def _messages(self, planned: StreamOffset) -> Iterator[ReceivedMessage]:
-        for task in plan_tasks(self._run.topics, self._offset, planned):
-            for batch in read_messages(task, _COLUMNS):
-                yield from _received(batch)
 
     def _say(self, kind: str, messages: Iterable[ReceivedMessage], *details: Any) -> None:
         """Add to the next report, and send it unless others may join it.
@@ -505,26 +453,6 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             reconsume_later=said.to_reconsume_later,
             permits=held.count(ledgers) + self._queue_size,
         )
-
-
-def _received(batch: pa.RecordBatch) -> Iterator[ReceivedMessage]:
-    columns = dict(zip(batch.schema.names, map(_values, batch.columns), strict=True))
-    places = zip(*(columns[name] for name in IDS), strict=True)
-    about = (columns[name] for name in _ABOUT)
-    return map(ReceivedMessage._make, zip(columns["value"], places, *about, strict=True))
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """The values, times as microseconds. pyarrow's `to_pylist` makes one object after the other."""
-    if column.null_count == len(column):
-        return [None] * len(column)
-    if pa.types.is_map(column.type):
-        return [dict(each) if each else None for each in column.to_pylist()]
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
-    if column.null_count and pa.types.is_integer(column.type):
-        return list(column.to_pylist())
-    return list(column.to_numpy(zero_copy_only=False).tolist())
 
 
 def folded(

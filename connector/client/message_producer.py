@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pulsar_spark.connector.client.delayed_flush import DelayedFlush
 from pulsar_spark.connector.schema.schema_registration import (
     SinkSchema,
     check_validation,
@@ -30,7 +29,9 @@ from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
 from pulsar_spark.connector.sink.outgoing_messages import as_messages
 from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.topic_log.backlog_quota import await_room
+from pulsar_spark.connector.topic_log.policies import open_or_create
 from pulsar_spark.connector.topic_log.producer_connection import (
     claim_of,
     connect,
@@ -119,7 +120,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         self.topic = check_user_topic(TopicName.parse(self.options["topic"]), "written")
         self._delay_ms, self._timeout_s = publish_delay_ms, send_timeout_ms / 1000
         self._schema, self._largest = schema, int(self.options["maxMessageSize"])
-        self._ledger = self.root.open_or_create(self.topic, self.options["numPartitions"], settings)
+        self._ledger = open_or_create(self.root, self.topic, self.options, settings)
         if schema is None:
             check_validation(self._ledger, self.topic)
         else:

@@ -16,9 +16,9 @@ from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import Result, exception_of, translated
 from pulsar_spark.connector.client.client_settings import check_type_or_none
 from pulsar_spark.connector.client.message import Message, MessageId
-from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.client.message_producer import Done, MessageProducer, Row
 from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.errors import ProducerHeldError, PulsarliteError, StorageError
 from pulsar_spark.positions import message_id as core

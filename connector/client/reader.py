@@ -1,85 +1,179 @@
 """A reader and a table view of the client: they read a topic from a place of their own choice.
 
-Invariants: a reader is the one consumer of a subscription that nobody else sees and that ends with
-it; a table view's value of a key is that of the key's last message, and one without content takes
-the key away. Methods as of Pulsar's Python client 3.13. Follows Pulsar's `ReaderImpl` and
-`TableViewImpl`.
+Invariants: nobody hears of a reader, so it needs no broker and holds back no trim: what was trimmed
+before it came there is passed over, with a warning; each message is taken into its queue once, but
+after a seek. A table view's value of a key is that of the key's last message, and one without
+content takes the key away. Methods as of Pulsar's Python client 3.13. Follows Pulsar's `ReaderImpl`
+and `TableViewImpl`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
 from pulsar_spark.connector.client import client_errors
-from pulsar_spark.connector.client.consumer import Consumer
+from pulsar_spark.connector.client.client_errors import translated
+from pulsar_spark.connector.client.client_settings import check_type_or_none
 from pulsar_spark.connector.client.message import Message, MessageId
+from pulsar_spark.connector.client.receiver import Receiver
+from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.source.reader_run import ReaderRun
+from pulsar_spark.connector.source.received_message import ReceivedMessage, read_between
+from pulsar_spark.connector.source.start_positions import StartPosition
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.options.options import Options, Scope
+from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.shown import Shown
+from pulsar_spark.topic_name import TopicPartition
 
 ReaderListener = Callable[["Reader", Message], object]
 
 _log = logging.getLogger(__name__)
 
 
-class Reader(Shown):
-    """One reader; `Client.create_reader` makes it."""
+class MessageReader:
+    """Reads one topic, and never waits. Safe for several threads."""
 
-    def __init__(self, consumer: Consumer, listener: ReaderListener | None = None) -> None:
-        self._consumer = consumer
-        if listener is not None:
-            consumer.listen(lambda _, message: listener(self, self._read(message)))
+    def __init__(
+        self, options: Mapping[str, str], start: StartPosition, *, prefetch: int = 1
+    ) -> None:
+        """Begins at `start` as of now; `options` are those of a streaming source.
 
-    def topic(self) -> str:
-        return self._consumer.topic()
+        InvalidOptionError if an option is wrong, TopicNotFoundError if there is no topic.
+        """
+        given = {**options, "maxMessagesPerTrigger": str(prefetch), "failOnDataLoss": "false"}
+        self.options: Options = options_of(given, Scope.STREAM_READ)
+        self.root = Root.of(self.options)
+        self._run = ReaderRun(self.options, self.root, start)
+        self._lock = threading.RLock()
+        self._queue: deque[ReceivedMessage] = deque()
+        self._offset = StreamOffset()
+        partitions = self.partitions()
+        start.check_topics(partitions)
+        self.seek(partitions, start)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its queue has a message."""
+        return bool(self._queue)
+
+    def fetch(self) -> bool:
+        """Fill its queue if that is empty; whether there is a message now."""
+        with self._lock:
+            if not self._queue:
+                self._run.topics.refresh()
+            while not self._queue:
+                planned = self._run.plan(self._offset)
+                if planned is None:
+                    return False
+                self._run.planned()
+                self._queue.extend(read_between(self._run.topics, self._offset, planned))
+                self._offset = planned
+            return True
+
+    def take(self) -> ReceivedMessage | None:
+        """The next message of its queue."""
+        try:
+            return self._queue.popleft()
+        except IndexError:
+            return None
+
+    def seek(self, partitions: Iterable[TopicPartition], to: StartPosition) -> None:
+        """Go on from there in these partitions; in others where it is."""
+        with self._lock:
+            begun = {about: to.cursor(self.view(about)) for about in partitions}
+            begins = {about: PartitionOffset.beginning(each) for about, each in begun.items()}
+            self._offset = StreamOffset(dict(self._offset.items()) | begins)
+            self._queue = deque(each for each in self._queue if each.partition not in begun)
+
+    def has_news(self) -> bool:
+        """Whether `fetch` may find something new; cheap, and may err."""
+        return self._run.topics.has_news()
+
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+        return self._run.topics.log_folders
+
+    def view(self, about: TopicPartition) -> PartitionView:
+        """A partition of its topic."""
+        return self._run.topics.view(about)
+
+    def partitions(self) -> dict[TopicPartition, PartitionView]:
+        """Its topic's partitions as of now."""
+        with self._lock:
+            self._run.topics.refresh()
+            return self._run.topics.partitions()
+
+    def close(self) -> None:
+        """Nobody has to hear of it."""
+
+
+class Reader(Receiver[MessageReader]):
+    """One reader; `Client.create_reader` makes it. Safe for several threads."""
+
+    def __init__(
+        self,
+        engine: MessageReader,
+        topic: str,
+        schema: Schema,
+        *,
+        inclusive: bool,
+        check_open: Callable[[], None],
+        closed: Callable[[Reader], None],
+    ) -> None:
+        super().__init__(engine, topic, schema, broker=None, check_open=check_open, closed=closed)
+        self._inclusive = inclusive
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Timeout if there is none in that time."""
-        return self._read(self._consumer.receive(timeout_millis))
-
-    def fetch(self) -> bool:
-        """Look for messages; whether there is one now."""
-        return self._consumer.fetch()
-
-    def has_news(self) -> bool:
-        """Whether it is time for another `fetch`; cheap, and may err."""
-        return self._consumer.has_news()
-
-    def pause_s(self, quiet_s: float) -> float:
-        """How long to wait before the next look, when nothing has come for so long."""
-        return self._consumer.pause_s(quiet_s)
-
-    def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
-        """Have that look for messages again and again; returns what ends it."""
-        return self._consumer.follow(look, name)
-
-    def read_now(self) -> Message | None:
-        """The next message of those that were fetched; None if there is none left."""
-        message = self._consumer.receive_now()
-        return None if message is None else self._read(message)
+        check_type_or_none(int, timeout_millis=timeout_millis)
+        return self._receive(timeout_millis)
 
     def has_message_available(self) -> bool:
         """Whether there is a message behind the last that was read."""
-        return self._consumer.has_message_available()
+        return self.fetch()
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Go on behind this message, or at the first that was published at that time, in ms."""
-        self._consumer.seek(messageid)
+        """Go on behind this message, or at the first that was published at that time, in ms.
 
-    def is_connected(self) -> bool:
-        return self._consumer.is_connected()
-
-    def close(self) -> None:
-        self._consumer.close()
+        With `start_message_id_inclusive` the message itself is read too. `earliest` and `latest`
+        are the ends of the topic.
+        """
+        self._check_open()
+        with translated():
+            partitions = self._engine.partitions()
+            if isinstance(messageid, MessageId):
+                chosen = self._partitions_of(messageid.core)
+                to = start_at(messageid, chosen, inclusive=self._inclusive)
+                self._engine.seek(chosen if to.ids else partitions, to)
+            elif isinstance(messageid, int):
+                self._engine.seek(partitions, StartPosition(time_ms=messageid))
+            else:
+                raise ValueError(  # noqa: TRY004 - as Pulsar's
+                    f"invalid seek_arg type {type(messageid)}"
+                )
 
     def _facts(self) -> dict[str, object]:
         return {"topic": self.topic(), "is_connected": self.is_connected()}
 
-    def _read(self, message: Message) -> Message:
-        self._consumer.acknowledge_cumulative(message)
-        return message
+
+def start_at(
+    message_id: MessageId, partitions: Iterable[TopicPartition], *, inclusive: bool
+) -> StartPosition:
+    """Where to begin for a message: its partition behind it, or at it, others at their first."""
+    if message_id == MessageId.earliest:
+        return StartPosition("earliest")
+    if message_id == MessageId.latest:
+        return StartPosition("latest")
+    ids = dict.fromkeys(partitions, str(message_id.core))
+    return StartPosition("earliest", ids, inclusive=inclusive)
 
 
 class TableView(Shown):
@@ -130,7 +224,7 @@ class TableView(Shown):
         """Take in what there is; 0 if there was something."""
         taken = 0
         try:
-            while self._reader.fetch() and (message := self._reader.read_now()) is not None:
+            while self._reader.fetch() and (message := self._reader.receive_now()) is not None:
                 self._take(message)
                 taken += 1
         except client_errors.PulsarException:

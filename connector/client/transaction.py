@@ -10,13 +10,10 @@ from collections.abc import Iterable
 
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
-from pulsar_spark.connector.client.message_consumer import (
-    MessageConsumer,
-    ReceivedMessage,
-    folded,
-)
+from pulsar_spark.connector.client.message_consumer import MessageConsumer, folded
 from pulsar_spark.connector.client.message_producer import MessageProducer, Row
 from pulsar_spark.connector.sink.publishing import commit_as_one
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.system.system_topics import Record
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.shown import Shown

@@ -26,4 +26,4 @@ def _policies(root: Root, arguments: Namespace) -> Policies:
     return Policies(namespace, service_url=root.service_url, storage=root.storage)
 
 
-register_policies(NAMESPACES, _NAMESPACE, _policies)
+register_policies(NAMESPACES, _NAMESPACE, _policies, of_topics=False)

@@ -31,14 +31,13 @@ from pulsar_spark.topic_name import TopicName
 Place = Callable[[Root, Namespace], Policies]
 EACH: Final = "{} Each set-POLICY has a get-POLICY and a remove-POLICY beside it."
 """Tells of the commands that a noun's list leaves out."""
-_QUOTA_TYPES: Final = {
-    "destination_storage": "backlog_quota_limit", "message_age": "backlog_quota_limit_time"
+_TYPES: Final = {
+    "backlog-quota": {
+        "destination_storage": "backlog_quota_limit", "message_age": "backlog_quota_limit_time",
+    },
+    "auto-topic-creation": {"partitioned": "auto_topic_partitions"},
 }  # fmt: skip
-"""Pulsar's name for what a backlog quota limits -> the setting."""
-_QUOTA_TYPE: Final = argument(
-    "-t", "--type", choices=_QUOTA_TYPES, metavar="TYPE",
-    help="which limit is meant: destination_storage (--limit) or message_age (--limitTime)",
-)  # fmt: skip
+"""Pulsar's `--type` of a policy, by what it means -> the setting that goes with it."""
 _APPLIED: Final = argument(
     "-ap", "--applied", action="store_true", help="print what counts, and who says so"
 )
@@ -47,12 +46,16 @@ _JSON: Final = argument(
 )
 
 
-def register_policies(noun: Noun, about: Argument, place: Place, *, is_listed: bool = True) -> None:
+def register_policies(
+    noun: Noun, about: Argument, place: Place, *, is_listed: bool = True, of_topics: bool = True
+) -> None:
     """Add the commands for policies to a noun, and (main ones) to its list."""
+    policies = [each for each in POLICIES if not (of_topics and each.is_namespaces)]
+    settings = [each for policy in policies for each in policy.settings]
     noun.command(
         "policies", "Print all policies. Pulsar: policies.", about, _APPLIED, _JSON
-    )(partial(_get, SETTINGS.values(), place))  # fmt: skip
-    for policy in POLICIES:
+    )(partial(_get, settings, place))  # fmt: skip
+    for policy in policies:
         for name in (policy.name, *policy.also):
             listed = is_listed and name == policy.name
             _register(noun, about, place, policy, name, is_listed=listed)
@@ -62,7 +65,7 @@ def _register(
     noun: Noun, about: Argument, place: Place, policy: Policy, name: str, *, is_listed: bool
 ) -> None:
     text = " ".join(each.meaning for each in policy.settings).replace("%", "%%")
-    types = [_QUOTA_TYPE] if policy.name == "backlog-quota" else []
+    types = [_type(policy)] if policy.name in _TYPES else []
     flags = map(_flag, policy.settings)
     noun.command(
         f"set-{name}", f"{text} Pulsar: {policy.pulsar or f'set-{name}'}.", about, *flags, *types,
@@ -74,6 +77,17 @@ def _register(
     noun.command(
         f"remove-{name}", f"Take back what set-{name} has set.", about, *types, is_listed=False
     )(partial(_remove, policy, place))
+
+
+def _type(policy: Policy) -> Argument:
+    types = _TYPES[policy.name]
+    said = " or ".join(f"{each} ({SETTINGS[name].flags[-1]})" for each, name in types.items())
+    return argument("-t", "--type", choices=types, metavar="TYPE", help=f"what is meant: {said}")
+
+
+def _meant(policy: Policy, arguments: Namespace) -> str | None:
+    """The setting that `--type` means; None if it is not given."""
+    return _TYPES.get(policy.name, {}).get(getattr(arguments, "type", None) or "")
 
 
 def _flag(setting: Setting) -> Argument:
@@ -94,10 +108,10 @@ def _flag(setting: Setting) -> Argument:
 def _set(policy: Policy, place: Place, root: Root, arguments: Namespace) -> Iterator[str]:
     names = [each.name for each in policy.settings]
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    wanted = _QUOTA_TYPES.get(getattr(arguments, "type", None) or "")
+    wanted = _meant(policy, arguments)
     if wanted is not None and wanted not in given:
         flag = SETTINGS[wanted].flags[-1]
-        raise InvalidOptionError(f"--type {arguments.type} needs {flag}: that is what it limits.")
+        raise InvalidOptionError(f"--type {arguments.type} needs {flag}: that is what it says.")
     if not given:
         raise InvalidOptionError(f"set-{policy.name} needs something to set: see --help.")
     policies = place(root, arguments)
@@ -107,7 +121,7 @@ def _set(policy: Policy, place: Place, root: Root, arguments: Namespace) -> Iter
 
 
 def _remove(policy: Policy, place: Place, root: Root, arguments: Namespace) -> Iterator[str]:
-    only = _QUOTA_TYPES.get(getattr(arguments, "type", None) or "")
+    only = _meant(policy, arguments)
     policies = place(root, arguments)
     policies.remove(*([only] if only else [each.name for each in policy.settings]))
     yield policies.name

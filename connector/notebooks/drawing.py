@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import BytesIO
+from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -38,7 +38,6 @@ STYLE: Final[Mapping[str, Any]] = {
     "axes.spines.right": False, "axes.axisbelow": True, "xtick.color": TEXT, "ytick.color": TEXT,
     "grid.color": LINES, "figure.facecolor": "none", "axes.facecolor": "none",
     "savefig.facecolor": "none", "legend.frameon": False, "legend.fontsize": 8.5,
-    "svg.hashsalt": "pulsarlite",
 }  # fmt: skip
 DOTS_AN_INCH: Final = 144
 MOST_CELLS: Final = 1200
@@ -88,6 +87,16 @@ class Picture:
         self.figure.savefig(data, format="png", dpi=DOTS_AN_INCH, metadata=what)
         width, height = self.figure.get_size_inches() * 96
         return data.getvalue(), {"width": round(width), "height": round(height)}
+
+    def svg(self) -> str:
+        """The same for a page: text that grows without blur, and is the same each time."""
+        import matplotlib as mpl
+
+        text = StringIO()
+        with mpl.rc_context({"svg.hashsalt": "pulsarlite"}):
+            what = {"Date": None, "Title": self.title}
+            self.figure.savefig(text, format="svg", metadata=what)
+        return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from pulsar_spark.connector.sink.message_chunking import chunk_runs, in_chunks
 from pulsar_spark.connector.sink.message_routing import MessageRouting
 from pulsar_spark.connector.sink.outgoing_messages import PAYLOAD_SIZE, as_messages, check_rows
 from pulsar_spark.connector.topic_log.non_persistent import check_publishing
-from pulsar_spark.connector.topic_log.policies import deduplicates
+from pulsar_spark.connector.topic_log.policies import deduplicates, open_or_create
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError
 from pulsar_spark.options.options import Options
@@ -101,7 +101,7 @@ class _TopicWriter:
         check_publishing(str(topic), options)
         self._options, self._root, self._topic = options, root, topic
         settings = {"deduplication": True} if options["enableDeduplication"] else None
-        self._ledger = root.open_or_create(topic, options["numPartitions"], settings)
+        self._ledger = open_or_create(root, topic, options, settings)
         if schema is None and enforced:
             check_validation(self._ledger, topic)
         self._schema_version = None if schema is None else register(self._ledger, topic, schema)

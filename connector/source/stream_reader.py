@@ -24,14 +24,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.source.input_partition import MessageInputPartition
-from pulsar_spark.connector.source.micro_batch import admission, plan_tasks
+from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.offset_store import OffsetStore
 from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.source.start_positions import (
-    StartPosition,
-    end_position,
-    start_position,
-)
+from pulsar_spark.connector.source.reader_run import ReaderRun
+from pulsar_spark.connector.source.start_positions import end_position, start_position
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.spark.polling import pause_s
@@ -40,9 +37,7 @@ from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options, Scope
-from pulsar_spark.planning.admission import Waiting
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
-from pulsar_spark.topic_name import TopicPartition, is_persistent
 
 LONGEST_WAIT_S = 0.2
 """How long a look waits for news before it says that there is none: Spark asks 100 times a s."""
@@ -114,10 +109,8 @@ class PulsarliteStreamReader(StreamReader):
     """Reads topics from a start position on; durable in Spark's checkpoint only."""
 
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
-        super().__init__(options, schema, SubscribedTopics(options, root))
-        self._start = start_position(options, default="latest")
-        self._admission = admission(options, self._clock.monotonic_s())
-        self._connected: set[TopicPartition] = set()
+        self._run = ReaderRun(options, root, start_position(options, default="latest"))
+        super().__init__(options, schema, self._run.topics)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
@@ -131,51 +124,18 @@ class PulsarliteStreamReader(StreamReader):
         deadline = self._clock.monotonic_s() + LONGEST_WAIT_S
         while True:
             self._topics.refresh()
-            planned = self._plan(begun)
+            planned = self._run.plan(begun)
             if planned is not None:
-                self._admission.planned(self._clock.monotonic_s())
+                self._run.planned()
                 return self._offsets.save(planned)
             if self._topics.ends or self._clock.monotonic_s() >= deadline:
                 return start
-            self._pause(self._admission.last_batch_s)
+            self._pause(self._run.last_planned_s)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._check()
         begun, ended = self._offsets.load(start), self._offsets.load(end)
         return list(map(InputPartition, plan_tasks(self._topics, begun, ended)))
-
-    def _plan(self, begun: StreamOffset) -> StreamOffset | None:
-        """The offset behind `begun`; None if there is nothing to read and nothing to pin.
-
-        A partition that the changed options no longer name stays where it was.
-        """
-        offsets = dict(begun.items())
-        views = self._topics.partitions()
-        if begun.is_symbolic:
-            self._start.check_topics(views)
-        waiting: dict[TopicPartition, Waiting] = {}
-        for about, view in views.items():
-            if about not in offsets:
-                where = self._start if begun.is_symbolic else StartPosition("earliest")
-                offsets[about] = PartitionOffset.beginning(where.cursor(view))
-            if about not in self._connected and not is_persistent(about.topic):
-                # Older messages are not for this run, whatever the last one has read.
-                origin = StartPosition("latest").cursor(view)
-                offsets[about] = PartitionOffset.beginning(origin, offsets[about].epoch + 1)
-            self._connected.add(about)
-            cursor = view.check_present(offsets[about].cursor)
-            if cursor is not offsets[about].cursor:  # so that a loss is reported once
-                offsets[about] = offsets[about].planned(cursor)
-            end = self._topics.end_of(about)
-            waiting[about] = Waiting(cursor, view.ledgers, end, view.uncounted)
-        now_s = None if self._topics.ends else self._clock.monotonic_s()
-        taken = self._admission.admit(waiting, now_s)
-        for about, messages in taken.items():
-            passed = waiting[about].with_uncounted(messages)
-            cursor = offsets[about].cursor.acknowledge(passed).advance(waiting[about].ledgers)
-            offsets[about] = offsets[about].planned(cursor)
-        changed = begun.is_symbolic or offsets != dict(begun.items())
-        return StreamOffset(offsets) if changed else None
 
 
 class PulsarliteReader(DataSourceReader):

@@ -24,8 +24,8 @@ import pyarrow as pa
 from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message, MessageId
-from pulsar_spark.connector.client.message_consumer import ReceivedMessage
 from pulsar_spark.connector.functions import processing
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MEMORY, MemoryStore
 from pulsar_spark.connector.system.lease import RENEWALS

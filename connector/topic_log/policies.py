@@ -13,18 +13,31 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.errors import InvalidOptionError, PulsarliteError, TopicNotFoundError
 from pulsar_spark.options import topic_policies
-from pulsar_spark.options.topic_policies import APART, HOSTED, NESTED, Applied, hosted_policies
+from pulsar_spark.options.options import Options
+from pulsar_spark.options.topic_policies import (
+    APART,
+    HOSTED,
+    NAMESPACES_ONLY,
+    NESTED,
+    Applied,
+    hosted_policies,
+)
 from pulsar_spark.protocol.policies import TopicPolicies
 from pulsar_spark.records.stored_record import StoredFormat, readable
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, SchemaCompatibilityStrategy
 from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName, check_user_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pulsar_spark.options.topic_policies import PolicyValues
 
 POLICIES_FILE = "~policies.json"
 """The file beside the namespace's topics, whose folders' names have no `~`."""
@@ -78,9 +91,14 @@ class Policies:
             self._namespace, self._ledger = topic.namespace, root.open(topic)
             self.name = self._ledger.topic
 
-    def set(self, **policies: Any) -> None:
+    def set(self, **policies: Unpack[PolicyValues]) -> None:
         """Say these. InvalidOptionError if a name or a value is wrong: then nothing is changed."""
-        self._change(topic_policies.checked(policies))
+        changes = topic_policies.checked(policies)
+        if self._ledger is not None and (beyond := NAMESPACES_ONLY & policies.keys()):
+            raise InvalidOptionError(
+                f"Policy {min(beyond)} is said of a namespace: of {self._namespace}, for instance."
+            )
+        self._change(changes)
 
     def remove(self, *names: str) -> None:
         """Say nothing of these any more: what the namespace says counts then, or the default."""
@@ -106,6 +124,7 @@ class Policies:
         return {
             each.setting.name: each._replace(value=each.setting.unit.given(each.value))
             for each in found.values()
+            if self._ledger is None or each.setting.name not in NAMESPACES_ONLY
         }
 
     def why(self, source: str) -> str:
@@ -181,6 +200,30 @@ class NamespaceWatch:
             _log.error("The policies of %s stay as they were: %s", namespace, error)
         self._known[namespace] = (now_s, known)
         return known
+
+
+def open_or_create(
+    root: Root, topic: TopicName, options: Options | None, settings: Settings | None = None
+) -> ManagedLedger:
+    """The topic; made now, if there is none and its namespace lets that be, with these settings.
+
+    It gets as many partitions as the options say, or else the namespace. TopicNotFoundError if it
+    is not made.
+    """
+    if (ledger := root.open_found(topic)) is not None:
+        return ledger
+    counts = topic_policies.applied({}, read_policies(root.store, topic.namespace))
+    if not counts["auto_topic_creation"].value:
+        name = topic.partitioned_topic_name
+        raise TopicNotFoundError(
+            f"Topic {name} does not exist in {root.store.root}, and namespace {topic.namespace} "
+            f"has auto_topic_creation off. Create it: pulsarlite topics create {name} --partitions "
+            f"4 --service-url {root.service_url}"
+        )
+    partitions = counts["auto_topic_partitions"].value
+    if options is not None and options.has("numPartitions"):
+        partitions = options["numPartitions"]
+    return root.open_or_create(topic, partitions, settings)
 
 
 # -- what counts for a topic -----------------------------------------------------------------------

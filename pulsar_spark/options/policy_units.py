@@ -72,14 +72,14 @@ def size(least: int, *, infinite: bool = False) -> Unit:
     )  # fmt: skip
 
 
-def count(least: int) -> Unit:
+def count(least: int, most: int = MOST_COUNT) -> Unit:
     def stored(value: Any) -> int:
         if isinstance(value, (bool, float)):
             raise ValueError  # noqa: TRY004 - whoever asks says what would be right
-        return _within(int(value), least, MOST_COUNT)
+        return _within(int(value), least, most)
 
     off = "; 0 for no limit" if not least else ""
-    return Unit(stored, f"a whole number, {least} to {MOST_COUNT}{off}", text=lambda n: f"{n:,}")
+    return Unit(stored, f"a whole number, {least} to {most}{off}", text=lambda n: f"{n:,}")
 
 
 def one_of(*words: str) -> Unit:

@@ -12,16 +12,55 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Final, NamedTuple
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypedDict
 
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import policy_units as units
 from pulsar_spark.options.policy_units import SWITCH, Unit
 from pulsar_spark.protocol.policies import INFINITE, BacklogQuotaPolicy, TopicPolicies
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
+from pulsar_spark.topic_name import MAX_PARTITIONS
 
 NESTED: Final = "policies"
 """The setting of a topic that has most of its policies; the others are settings themselves."""
+
+
+Time = float | str | timedelta
+"""Seconds, or a text such as `3d`."""
+Size = int | str
+"""Bytes, or a text such as `10G`."""
+
+
+class PolicyValues(TypedDict, total=False):
+    """What `Policies.set` takes, for those who check types; a test compares with the table."""
+
+    retention_time: Time
+    retention_size: Size
+    message_ttl: Time
+    backlog_quota_limit: Size
+    backlog_quota_limit_time: Time
+    backlog_quota_policy: str
+    max_unacked_messages_per_consumer: int
+    max_unacked_messages_per_subscription: int
+    max_producers: int
+    max_consumers: int
+    max_consumers_per_subscription: int
+    max_subscriptions_per_topic: int
+    delayed_delivery: bool
+    delayed_delivery_tick: Time
+    deduplication: bool
+    schema_compatibility_strategy: str
+    is_allow_auto_update_schema: bool
+    schema_validation_enforced: bool
+    batch_index_acknowledgment: bool
+    dispatcher_max_round_robin_batch_size: int
+    key_shared_consistent_hashing: bool
+    key_shared_look_ahead_per_consumer: int
+    key_shared_look_ahead: int
+    failover_consistent_hashing: bool
+    auto_topic_creation: bool
+    auto_topic_partitions: int
 
 
 class Setting(NamedTuple):
@@ -52,6 +91,8 @@ class Policy(NamedTuple):
     settings: tuple[Setting, ...]
     also: tuple[str, ...] = ()
     pulsar: str = ""
+    is_namespaces: bool = False
+    """Whether it can be said of namespaces only."""
 
 
 ENABLE: Final = ("-e", "--enable")
@@ -153,6 +194,14 @@ POLICIES: Final = (
         Setting("schema_validation_enforced", "schema_validation_enforced", SWITCH, False, ENABLE,
                 "Whether producers without a schema are refused where the topic has one."),
     )),
+    Policy("auto-topic-creation", (
+        Setting("auto_topic_creation", "auto_topic_creation", SWITCH, True, ENABLE,
+                "Whether a topic that is not there is made by who publishes to it, and by a client "
+                "that subscribes to it."),
+        Setting("auto_topic_partitions", "auto_topic_partitions", units.count(1, MAX_PARTITIONS),
+                1, ("-n", "--num-partitions"), "How many partitions it gets then.",
+                is_required=False, option="numPartitions"),
+    ), is_namespaces=True),
     Policy("batch-index-acknowledgment", (
         Setting("batch_index_acknowledgment", "batch_index_acknowledgment", SWITCH, True, ENABLE,
                 "Whether messages of a batch are acknowledged one by one. Without it a batch is "
@@ -189,7 +238,6 @@ POLICIES: Final = (
 
 MISSING: Final = {
     "auto-subscription-creation": "a consumer always makes its subscription",
-    "auto-topic-creation": "a sink always makes its topic, with its option numPartitions",
     "compaction-threshold": "the broker does not compact by itself: pulsarlite topics compact",
     "deduplication-snapshot-interval": "the log itself remembers sequence ids: no snapshot",
     "delayed-delivery --maxDelay": "a message may be as late as its producer says",
@@ -204,6 +252,9 @@ MISSING: Final = {
 }
 """Policies of pulsar-admin that there are not here, and why or what to do instead."""
 
+NAMESPACES_ONLY: Final = frozenset(
+    each.name for policy in POLICIES if policy.is_namespaces for each in policy.settings
+)
 SETTINGS: Final = {each.name: each for policy in POLICIES for each in policy.settings}
 HOSTED: Final = frozenset(each.name for each in fields(TopicPolicies))
 """Names that are stored in NESTED."""

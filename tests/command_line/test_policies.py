@@ -93,6 +93,8 @@ def test_every_policy_has_its_three_commands_and_every_name_of_pulsar_admin(
 ) -> None:
     place = PLACES[group]
     for policy in POLICIES:
+        if policy.is_namespaces and group != "namespaces":
+            continue
         for name in (policy.name, *policy.also):
             given: list[str] = []
             for each in policy.settings:
@@ -116,7 +118,8 @@ def test_all_policies_of_a_place_are_printed(say: Say) -> None:
     assert say.json("namespaces", "policies", "public/default") == {"max_consumers": 3}
     lines = say("topics", "policies", "orders", "--applied")
     assert "max_producers: 4 (as the topic says)" in lines
-    assert len(lines) == sum(len(policy.settings) for policy in POLICIES)
+    of_topics = [policy for policy in POLICIES if not policy.is_namespaces]
+    assert len(lines) == sum(len(policy.settings) for policy in of_topics)
 
 
 def test_a_backlog_quota_has_two_limits_and_one_policy(say: Say) -> None:
@@ -154,3 +157,14 @@ def test_what_is_wrong_is_refused_with_what_would_be_right(root: Root, say: Say)
     with pytest.raises(SystemExit):
         main(["topics", "set-deduplication", "orders"])
     assert Policies(ORDERS, service_url=root.service_url).get() == {}
+
+
+def test_how_topics_are_made_is_said_of_namespaces(say: Say) -> None:
+    command = ("namespaces", "set-auto-topic-creation", "public/default", "--enable")
+    say(*command, "--type", "partitioned", "-n", "4")
+    assert say.json("namespaces", "get-auto-topic-creation", "public/default") == {
+        "auto_topic_creation": True, "auto_topic_partitions": 4,
+    }  # fmt: skip
+    assert "--type partitioned needs --num-partitions" in say.error(*command, "-t", "partitioned")
+    with pytest.raises(SystemExit):
+        main(["topics", "set-auto-topic-creation", "orders", "--enable"])

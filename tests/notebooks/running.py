@@ -30,7 +30,6 @@ _DRIFTS: Final = (
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "…"),
     (re.compile(r"(?<![\w.])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{10,64}(?!\w)"), "…"),
     (re.compile(r"\b20(?!1\d)\d\d-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?"), "(a time)"),
-    (re.compile(r"\b\d+(\.\d+)? (ms|µs|s|seconds)\b(?=.*\btook\b|\s*(\(took\)|per loop))"), "…"),
 )
 """What drifts, and what is said in its place. Flights of 2013 are data, and stay."""
 

@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import tell
-from pulsar_spark.connector.client.message_consumer import MessageConsumer, ReceivedMessage
+from pulsar_spark.connector.client.message_consumer import MessageConsumer
 from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger

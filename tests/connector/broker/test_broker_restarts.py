@@ -80,6 +80,8 @@ def test_a_query_that_fails_is_begun_again_and_counted(root: Path) -> None:
         assert status["error"] is None
         assert status["restart_error"] == str(gone)
         assert id(broker.query) == id(queries.begun[-1])
+        assert "is_active=True" in repr(broker)
+        assert str(root) in broker._repr_html_()
         assert not broker.await_termination(0.01)
         assert (root / "_broker" / "alive.json").exists()
     assert broker.await_termination(1)
@@ -163,7 +165,7 @@ def workers() -> list[int]:
     below = {os.getpid()}
     while new := {each for each, parent in parents.items() if parent in below} - below:
         below |= new
-    python = {each: text for each in below if "-m\0pyspark." in (text := read_of(each, "cmdline"))}
+    python = {each: text for each in below if "\0pyspark." in (text := read_of(each, "cmdline"))}
     return [each for each in python if parents[each] in python or "daemon" not in python[each]]
 
 

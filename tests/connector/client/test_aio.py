@@ -36,6 +36,8 @@ def test_what_is_sent_at_once_shares_a_commit_and_each_gets_its_id() -> None:
             await consumer.acknowledge(message)
         assert len({each.ledger_id() for each in ids}) < len(ids)
         assert producer.topic() == "persistent://public/default/t"
+        assert repr(producer).startswith("Producer(topic='persistent://public/default/t'")
+        assert "Exclusive" in consumer._repr_html_()
         assert await consumer.get_last_message_id() == max(ids)
         await producer.flush()
         await producer.close()

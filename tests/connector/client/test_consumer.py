@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.system.system_topics import COMMANDS
 from pulsar_spark.pulsar.schema import (
     StringSchema,
 )
@@ -79,6 +80,21 @@ def test_many_are_acknowledged_or_rejected_at_once(client: pulsar.Client) -> Non
     consumer.acknowledge([messages[0], messages[3].message_id()])
     consumer.negative_acknowledge(messages[1:3], delay_millis=100)
     assert received(consumer) == [b"b", b"c"]
+
+
+def test_messages_rejected_one_by_one_share_a_report(client: pulsar.Client) -> None:
+    producer = client.create_producer("t")
+    for _ in range(50):
+        producer.send(b"a")
+    consumer = shared(client, negative_ack_redelivery_delay_ms=100)
+    messages = all_of(consumer)
+    said = client.root.open(COMMANDS)
+    before = said.state.number
+    for message in messages:
+        consumer.negative_acknowledge(message)
+    said.refresh()
+    assert said.state.number - before <= 2
+    assert len(received(consumer)) == 50
 
 
 class subscribe_twice:  # noqa: N801 - reads as a call

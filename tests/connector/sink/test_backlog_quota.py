@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def host() -> Iterator[Host]:
 class Place:
     """A topic `t` whose subscription `s` has three messages of two bytes to receive."""
 
-    def __init__(self, host: Host, **quota: object) -> None:
+    def __init__(self, host: Host, **quota: Any) -> None:
         self.host, self.url = host, host.root.service_url
         self.policies = Policies("public/default", service_url=self.url)
         self.policies.set(**quota)

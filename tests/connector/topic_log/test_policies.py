@@ -7,14 +7,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.client import Client
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.policies import (
+    Policies,
     change_policies,
     read_policies,
 )
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import CorruptFileError, FutureVersionError
-from pulsar_spark.topic_name import NamespaceName
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
+    InvalidOptionError,
+    TopicNotFoundError,
+)
+from pulsar_spark.topic_name import NamespaceName, TopicName
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of, send
 
@@ -81,3 +89,25 @@ def test_policies_that_can_t_be_understood_stop_a_sink_before_it_stores_anything
     with pytest.raises(error, match=r"~policies\.json"):
         send(root, "t", ["a"])
     assert not list(root.rglob("*.parquet"))
+
+
+def test_a_namespace_says_whether_and_with_how_many_partitions_topics_are_made(root: Path) -> None:
+    policies = Policies("public/default", service_url=str(root))
+    policies.set(auto_topic_partitions=3)
+    send(root, "t", ["a"])
+    send(root, "u", ["a"], numPartitions=2)
+    assert [ledger_of(root, name).state.partitions for name in ("t", "u")] == [3, 2]
+    policies.set(auto_topic_creation=False)
+    send(root, "t", ["b"])
+    with pytest.raises(TopicNotFoundError, match=r"auto_topic_creation off.*topics create"):
+        send(root, "new", ["a"])
+    with (
+        Client(str(root), broker="embedded") as client,
+        pytest.raises(client_errors.TopicNotFound, match="auto_topic_creation off"),
+    ):
+        client.subscribe("new", "s")
+    send(root, "acme/eu/new", ["a"])
+    Root(str(root), {}).create(TopicName.parse("new"), 1)
+    send(root, "new", ["a"])
+    with pytest.raises(InvalidOptionError, match="said of a namespace: of public/default"):
+        Policies("t", service_url=str(root)).set(auto_topic_creation=True)

@@ -1,0 +1,258 @@
+"""What consumers and readers have in common: they wait for messages, and hand them out.
+
+Invariants: a message is handed out once, to whoever asked first, or to the listener; who waits is
+woken by news, looks now and then besides, and learns soon when this is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from math import inf
+from typing import Any, Generic, Protocol, TypeVar
+
+from pulsar_spark.connector.client import client_errors
+from pulsar_spark.connector.client.client_errors import translated
+from pulsar_spark.connector.client.message import Message, MessageId
+from pulsar_spark.connector.client.records import Schema
+from pulsar_spark.connector.client.shared_broker import SharedBroker
+from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.source.received_message import ReceivedMessage
+from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
+from pulsar_spark.connector.storage.folder_watch import FolderWatch
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.positions import message_id as core
+from pulsar_spark.positions.position import Position
+from pulsar_spark.schema.schema_info import SchemaInfo
+from pulsar_spark.shown import Shown
+from pulsar_spark.topic_name import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """What receives, and never waits."""
+
+    root: Root
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a message, and no need to look for news before."""
+
+    def fetch(self) -> bool:
+        """Look for messages; whether there is one now."""
+
+    def take(self) -> ReceivedMessage | None:
+        """The next message of those that were fetched."""
+
+    def has_news(self) -> bool:
+        """Whether `fetch` may find something new; cheap, and may err."""
+
+    @property
+    def log_folders(self) -> list[str]:
+        """Where news appears."""
+
+    def view(self, about: TopicPartition) -> PartitionView:
+        """A partition of which it has received something."""
+
+    def partitions(self) -> dict[TopicPartition, PartitionView]:
+        """Its topics' partitions as of now."""
+
+    def close(self) -> None:
+        """Receive nothing more."""
+
+
+E = TypeVar("E", bound=Engine)
+
+
+class Receiver(Shown, Generic[E]):
+    """Waits, and hands out what an engine receives. Safe for several threads."""
+
+    def __init__(
+        self,
+        engine: E,
+        topic: str,
+        schema: Schema,
+        *,
+        broker: SharedBroker | None,
+        check_open: Callable[[], None],
+        closed: Callable[[Any], None],
+    ) -> None:
+        """An embedded `broker` works when somebody waits for it."""
+        self._engine, self._topic, self._schema = engine, topic, schema
+        self._broker, self._check_client, self._on_closed = broker, check_open, closed
+        self._watch = FolderWatch(engine.root.store)
+        self._clock, self._remote = engine.root.clock, engine.root.store.remote
+        self._is_closed = False
+        self._is_listening = True
+        self._end_listening: Callable[[], None] | None = None
+
+    @property
+    def _name(self) -> str:
+        """What the log calls it."""
+        return f"a reader of {self._topic}"
+
+    def topic(self) -> str:
+        return self._topic
+
+    def is_connected(self) -> bool:
+        return not self._is_closed
+
+    def fetch(self) -> bool:
+        """Look for messages; whether there is one now."""
+        self._check_open()
+        with translated():
+            if self._engine.is_ready:
+                return True
+            while not self._fetch_first():
+                if not self._turn():
+                    return False
+            return True
+
+    def has_news(self) -> bool:
+        """Whether it is time for another `fetch`; cheap, and may err."""
+        broker = self._broker
+        return (
+            self._is_closed or self._engine.has_news() or (broker is not None and broker.has_news())
+        )
+
+    def pause_s(self, quiet_s: float) -> float:
+        """How long to wait before the next look, when nothing has come for so long."""
+        return pause_s(quiet_s, remote=self._remote)
+
+    def receive_now(self) -> Message | None:
+        """The next message of those that were fetched; None if there is none left."""
+        received = self._engine.take()
+        return None if received is None else Message(received, self._schema, self)
+
+    def listen(self, listener: Callable[[Any, Message], object]) -> None:
+        """Hand each message to the listener from now on, in a thread of its own."""
+        name = f"listener of {self._name}"
+        self._end_listening = self.follow(lambda: self._hand_to(listener), name)
+
+    def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
+        """Have that look for messages again and again; returns what ends it."""
+        return self._clock.follow(look, name, remote=self._remote, wait=self._rest)
+
+    def get_last_message_id(self) -> MessageId:
+        """The id of the topic's last message, of its last partition that has any.
+
+        `earliest` if there is none.
+        """
+        with translated():
+            last = self._last_messages()
+        return last[max(last)] if last else MessageId.earliest
+
+    def close(self) -> None:
+        """Receive nothing more. What a consumer did not acknowledge goes to others."""
+        self._check_open()
+        self._is_closed = True
+        if self._end_listening is not None:
+            self._end_listening()
+        with translated():
+            self._engine.close()
+        self._on_closed(self)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise client_errors.AlreadyClosed("Pulsar error: AlreadyClosed")
+        self._check_client()
+
+    def _receive(self, timeout_ms: int | None) -> Message:
+        begun_s = self._clock.monotonic_s()
+        while True:
+            if self.fetch() and (message := self.receive_now()) is not None:
+                return message
+            quiet_s = self._clock.monotonic_s() - begun_s
+            left_s = inf if timeout_ms is None else timeout_ms / 1000 - quiet_s
+            if left_s <= 0 or not self._pause(quiet_s, left_s):
+                raise client_errors.Timeout(f"Pulsar error: TimeOut.{self._clock.pending()}")
+
+    def _fetch_first(self) -> bool:
+        """Look for messages before an embedded broker goes on."""
+        if self._broker is None:
+            return self._engine.fetch()
+        with self._broker.standing_back():
+            return self._engine.fetch()
+
+    def _turn(self) -> bool:
+        """Make an embedded broker work; whether it had something to do."""
+        return self._broker is not None and self._broker.turn()
+
+    def _pause(self, quiet_s: float, most_s: float) -> bool:
+        return self._clock.pause(quiet_s, most_s, remote=self._remote, wait=self._rest)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait so long for news. What can't be taken in yet is no news."""
+        if self.has_news():
+            self._clock.sleep(min(seconds, LEAST_PAUSE_S))
+            return
+        folders = self._engine.log_folders
+        if self._broker is not None:
+            folders += self._broker.log_folders
+        self._watch.wait(folders, seconds, self.has_news)
+
+    def id_of(self, received: ReceivedMessage) -> MessageId:
+        """The id as Pulsar writes it."""
+        held = received.message_id
+        return self._id(received.partition, held.position, held.batch_index)
+
+    def _id(self, about: TopicPartition, at: Position, batch_index: int) -> MessageId:
+        view = self._engine.view(about)
+        several = view.ledger.state.partitions > 1
+        ledger = view.ledgers.get(at.ledger_id)
+        if ledger is not None and ledger.batch_sizes.size_of(at.entry_id) == 1:
+            batch_index = -1
+        name = str(about) if several else about.topic
+        number = about.partition if several else -1
+        return MessageId(number, at.ledger_id, at.entry_id, batch_index, name)
+
+    def written_with(self, received: ReceivedMessage) -> SchemaInfo | None:
+        """The schema of the message's own version; None if it has none."""
+        if received.schema_version is None:
+            return None
+        schemas = self._engine.view(received.partition).ledger.state.schemas
+        return schemas.get(received.schema_version)
+
+    def _last_messages(self) -> dict[TopicPartition, MessageId]:
+        """The last message of each partition that has one."""
+        found = {}
+        for about, view in self._engine.partitions().items():
+            at = view.last_position
+            if at.entry_id >= 0 and (ledger := view.ledgers.get(at.ledger_id)) is not None:
+                size = ledger.batch_sizes.size_of(at.entry_id)
+                found[about] = self._id(about, at, size - 1)
+        return found
+
+    def _partitions_of(self, message_id: core.MessageId) -> list[TopicPartition]:
+        """Those of that number: one, unless the consumer has several topics."""
+        number = max(message_id.partition, 0)
+        return [about for about in self._engine.partitions() if about.partition == number]
+
+    def _hand_to(self, listener: Callable[[Any, Message], object]) -> float:
+        """Hand over what there is; 0 if there was something."""
+        handed = 0
+        try:
+            # A look takes a while, in which the listener may have been paused.
+            while self._may_tell() and self.fetch() and self._may_tell():
+                message = self.receive_now()
+                if message is None:
+                    break
+                handed += 1
+                self._tell(listener, message)
+        except client_errors.PulsarException as error:
+            if not self._is_closed and self._end_listening is not None:
+                _log.error("The listener of %s stops: %s", self._name, error)
+                self._end_listening()
+        return 0.0 if handed else inf
+
+    def _may_tell(self) -> bool:
+        return self._is_listening and not self._is_closed
+
+    def _tell(self, listener: Callable[[Any, Message], object], message: Message) -> None:
+        try:
+            listener(self, message)
+        except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
+            _log.exception("The listener of %s failed", self._name)

@@ -1,0 +1,113 @@
+"""A reader and a table view need no broker, and nobody waits for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pulsar_spark import pulsar
+from pulsar_spark.connector.storage.clock import ManualClock
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.topic_name import TopicName
+from tests.connector.client.clients import all_of, python, received
+
+
+def send(client: pulsar.Client, *values: bytes, topic: str = "t") -> list[pulsar.MessageId]:
+    producer = client.create_producer(topic)
+    ids = [producer.send(value) for value in values]
+    producer.close()
+    return ids
+
+
+def test_a_reader_and_a_table_view_of_a_folder_that_nobody_serves(tmp_path: Path) -> None:
+    with pulsar.Client(str(tmp_path)) as client:
+        send(client, b"a")
+        reader = client.create_reader("t", pulsar.MessageId.earliest)
+        view = client.create_table_view("keys")
+        late = client.create_reader("t", pulsar.MessageId.latest)
+        assert reader.read_next(30_000).data() == b"a"
+        ended = python(
+            f"""
+from pulsar_spark import pulsar
+with pulsar.Client({str(tmp_path)!r}) as client:
+    client.create_producer("t").send(b"b")
+    client.create_producer("keys").send(b"1", partition_key="k")
+"""
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert reader.read_next(30_000).data() == late.read_next(30_000).data() == b"b"
+        assert not reader.has_message_available()
+        assert all_of(reader, 0) == []
+        again = client.create_table_view("keys")
+        assert (again.get("k"), len(again)) == (b"1", 1)
+        for each in (reader, late, view, again):
+            each.close()
+        with pytest.raises(pulsar.AlreadyClosed):
+            reader.read_next(0)
+    assert not list(tmp_path.glob("persistent/pulsar"))
+
+
+def test_what_was_trimmed_is_passed_over_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pulsar.Client(str(tmp_path)) as client:
+        first, *_ = send(client, b"a", b"b", b"c")
+        reader = client.create_reader("t", pulsar.MessageId.earliest)
+        root = Root(str(tmp_path), {})
+        topic = root.open(TopicName.parse("t"))
+        LedgerStore(topic).trim({0: first.ledger_id() + 1})
+        assert received(reader, 0) == [b"b", b"c"]
+        assert received(client.create_reader("t", first), 0) == [b"b", b"c"]
+    assert "trimmed away before they were read" in caplog.text
+
+
+def test_an_id_moves_its_partition_and_no_other(client: pulsar.Client) -> None:
+    client.create_producer("t", options={"numPartitions": "2"}).close()
+    zero = send(client, b"a", b"b", topic="t-partition-0")
+    one = send(client, b"x", b"y", topic="t-partition-1")
+    assert sorted(received(client.create_reader("t", one[0]), 0)) == [b"a", b"b", b"y"]
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    assert sorted(received(reader, 0)) == [b"a", b"b", b"x", b"y"]
+    reader.seek(zero[0])
+    assert received(reader, 0) == [b"b"]
+    reader.seek(pulsar.MessageId.latest)
+    assert received(reader, 0) == []
+    reader.seek(pulsar.MessageId.earliest)
+    assert sorted(received(reader, 0)) == [b"a", b"b", b"x", b"y"]
+    assert received(client.create_reader("t-partition-1", one[0]), 0) == [b"y"]
+    with pytest.raises(pulsar.InvalidConfiguration, match="is not read here"):
+        client.create_reader("t", pulsar.MessageId(7, 0, 0, -1))
+
+
+def test_a_seek_forgets_what_was_fetched_before_it_and_goes_by_time_too(
+    client: pulsar.Client, pulsarlite_clock: ManualClock
+) -> None:
+    (first,) = send(client, b"a")
+    pulsarlite_clock.advance(5_000)
+    now_ms = client.root.clock.wall_ms()
+    send(client, b"b", b"c")
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    assert reader.fetch()
+    reader.seek(now_ms)
+    assert received(reader, 0) == [b"b", b"c"]
+    reader.seek(first)
+    assert received(reader, 0) == [b"b", b"c"]
+    with pytest.raises(ValueError, match="invalid seek_arg"):
+        reader.seek("yesterday")  # type: ignore[arg-type]
+
+
+def test_a_reader_does_not_wait_for_a_message_s_delay(client: pulsar.Client) -> None:
+    client.create_producer("t").send(b"later", deliver_at=client.root.clock.wall_ms() + 60_000)
+    assert received(client.create_reader("t", pulsar.MessageId.earliest), 0) == [b"later"]
+
+
+def test_what_was_published_twice_or_taken_back_is_not_read(client: pulsar.Client) -> None:
+    producer = client.create_producer("t", "p", options={"enableDeduplication": "true"})
+    for number in (1, 2, 1):
+        producer.send(str(number).encode(), sequence_id=number)
+    transaction = client.new_transaction()
+    client.create_producer("t").add(transaction, b"never")
+    transaction.abort()
+    assert received(client.create_reader("t", pulsar.MessageId.earliest), 0) == [b"1", b"2"]
