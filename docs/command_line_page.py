@@ -32,11 +32,12 @@ to do: Python and packages here and in Spark's workers, Java, the state store's 
 file system or bucket promises, the broker's sign of life, each topic's log and checksums.
 
 ## Which broker serves
-Whoever receives needs a broker; who sends does not. `--broker auto`, the default, uses the one that
-runs (`pulsarlite standalone`, or a process with an embedded one). If none does, the command serves
-the root itself until it ends, and says so; meanwhile other commands and queries may use it, and
-none else can be started. `--broker running` is an error if none runs: say that where a broker
-belongs to the installation. A broker that goes later is waited for.
+A subscription needs a broker, so `consume` and `perf consume` do; the others do not. `--broker
+auto`, the default, uses the one that runs (`pulsarlite standalone`, or a process with an embedded
+one). If none does, the command serves the root itself until it ends, and says so; meanwhile other
+commands and queries may use it, and none else can be started. `--broker running` is an error if
+none runs: say that where a broker belongs to the installation. A broker that goes later is waited
+for.
 
 ## How a command ends
 | exit status | |

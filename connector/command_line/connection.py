@@ -1,7 +1,7 @@
 """What commands that send and receive have in common: a client and its broker, a rate, an end.
 
-Invariants: neither Spark nor Java; who receives is served by the broker that runs, or by this
-process if none does and nobody said otherwise. Ctrl-C and SIGTERM are raised as `Stopped` where
+Invariants: neither Spark nor Java; a consumer is served by the broker that runs, or by this process
+if none does and nobody said otherwise. Ctrl-C and SIGTERM are raised as `Stopped` where
 a command says that it waits, and only noted elsewhere, so that nothing is broken off half done; a
 second one is raised wherever it comes.
 """
@@ -25,6 +25,8 @@ from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
 
+ANSWERED_WITHIN_S: Final = 120
+"""A broker that shows life may have begun just now, and Spark's first micro-batch is slow."""
 BURST_S: Final = 1.0
 """What a rate left unused for so long may be made up for."""
 LEAST_SLEEP_S: Final = 0.001
@@ -86,7 +88,7 @@ class Signals(AbstractContextManager["Signals"]):
 
 @contextmanager
 def connected(root: Root, signals: Signals, broker: str | None = None) -> Iterator[Client]:
-    """A client of that root, closed at the end; with `broker`, as BROKER has it, it may receive.
+    """A client of that root, closed at the end; with `broker`, as BROKER has it, it may subscribe.
 
     BrokerAbsentError if one has to run and none does; ServiceUnitNotReady if another process
     serves the root that this one was to serve.
@@ -102,7 +104,12 @@ def connected(root: Root, signals: Signals, broker: str | None = None) -> Iterat
 
 def _client(root: Root, broker: str | None) -> Client:
     def made(broker: Literal["embedded"] | None) -> Client:
-        return Client(root.service_url, storage=root.storage, broker=broker)
+        return Client(
+            root.service_url,
+            operation_timeout_seconds=ANSWERED_WITHIN_S,
+            storage=root.storage,
+            broker=broker,
+        )
 
     if broker is None or root.service_url.startswith(MEMORY):
         return made(None)

@@ -87,7 +87,7 @@ def _received(root: Root, arguments: Namespace, received: Received) -> Iterator[
             if arguments.start_timestamp:
                 consumer.seek(arguments.start_timestamp)
         until_ms = arguments.end_timestamp
-        yield from received.shown(consumer, consumer.receive_now, signals, until_ms=until_ms)
+        yield from received.shown(consumer, signals, until_ms=until_ms)
 
 
 CONSUME: Final = Command(

@@ -1,6 +1,7 @@
 """`pulsarlite read TOPIC`: messages from a place of one's own choice, without a subscription.
 
-Invariant: nobody else notices. Options and output follow pulsar-client's `CmdRead` 4.0.
+Invariant: nobody else notices, so it needs no broker. Options and output follow pulsar-client's
+`CmdRead` 4.0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from pulsar_spark.connector.client.message import MessageId
 from pulsar_spark.connector.command_line import received_messages
-from pulsar_spark.connector.command_line.connection import BROKER, Signals, connected
+from pulsar_spark.connector.command_line.connection import Signals, connected
 from pulsar_spark.connector.command_line.noun import TOPIC, Command, Printed, argument
 from pulsar_spark.connector.command_line.received_messages import Received, queue_size, schema_of
 from pulsar_spark.connector.topic_log.topics import Root
@@ -43,7 +44,6 @@ _ARGUMENTS: Final = (
         help="begin with that message itself",
     ),
     *received_messages.ARGUMENTS,
-    BROKER,
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def _read(root: Root, arguments: Namespace) -> Iterator[Printed]:
 
 
 def _received(root: Root, arguments: Namespace, received: Received) -> Iterator[Printed]:
-    with Signals() as signals, connected(root, signals, arguments.broker) as client:
+    with Signals() as signals, connected(root, signals) as client:
         with signals.waiting():
             reader = client.create_reader(
                 arguments.name,
@@ -62,7 +62,7 @@ def _received(root: Root, arguments: Namespace, received: Received) -> Iterator[
                 receiver_queue_size=queue_size(arguments),
                 start_message_id_inclusive=arguments.start_message_id_inclusive,
             )
-        yield from received.shown(reader, reader.receive_now, signals)
+        yield from received.shown(reader, signals)
 
 
 READ: Final = Command(

@@ -12,7 +12,7 @@ import json
 import struct
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.option_values import MOST_COUNT
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
-BOUNDARY: Final = "----- got message -----"
+BOUNDARY: Final = b"----- got message -----"
 TOLD_EVERY: Final = 1000
 """Messages, where their content is hidden."""
 RECEIVER_QUEUE_SIZE: Final = 1000
@@ -91,7 +91,6 @@ class Received:
     def shown(
         self,
         source: Consumer | Reader,
-        take: Callable[[], Message | None],
         signals: Signals,
         *,
         until_ms: int = MOST_COUNT,
@@ -101,7 +100,7 @@ class Received:
         wanted: int = self._arguments.num_messages
         while not wanted or self.count < wanted:
             limiter.acquire(signals)
-            message = self._next(source, take, signals)
+            message = self._next(source, signals)
             if message.publish_timestamp() > until_ms:
                 return
             if not self._arguments.hide_content:
@@ -127,16 +126,14 @@ class Received:
         if failure is not None:
             raise failure
 
-    def _next(
-        self, source: Consumer | Reader, take: Callable[[], Message | None], signals: Signals
-    ) -> Message:
+    def _next(self, source: Consumer | Reader, signals: Signals) -> Message:
         clock = self._root.clock
         begun_s = looked_s = clock.monotonic_s()
         while True:
-            if source.fetch() and (message := take()) is not None:
+            if source.fetch() and (message := source.receive_now()) is not None:
                 return message
             now_s = clock.monotonic_s()
-            if now_s - looked_s > DEAD_AFTER_MS / 1000:
+            if isinstance(source, Consumer) and now_s - looked_s > DEAD_AFTER_MS / 1000:
                 looked_s = now_s
                 self._look_for_broker()
             with signals.waiting():
@@ -155,14 +152,16 @@ class Received:
         if self._arguments.json:
             yield json.dumps(_as_json(message), ensure_ascii=False)
             return
-        yield BOUNDARY
-        yield _line(message, hex_dump=self._arguments.hex, all_of_it=self._arguments.print_metadata)
+        line = _line(
+            message, hex_dump=self._arguments.hex, all_of_it=self._arguments.print_metadata
+        )
+        yield b"\n".join((BOUNDARY, line))
 
 
 # -- one message -------------------------------------------------------------------------------
 
 
-def _line(message: Message, *, hex_dump: bool, all_of_it: bool) -> Printed:
+def _line(message: Message, *, hex_dump: bool, all_of_it: bool) -> bytes:
     pairs = ", ".join(f"{name}={value}" for name, value in message.properties().items())
     key = message.received.key
     text = (
@@ -177,7 +176,7 @@ def _line(message: Message, *, hex_dump: bool, all_of_it: bool) -> Printed:
     if all_of_it:
         more = "".join(f", {name}:{each}" for name, each in _metadata(message).items())
     line = text.encode(errors="surrogateescape") + content + more.encode(errors="surrogateescape")
-    return printable(line) if sys.stdout.isatty() else line
+    return printable(line).encode() if sys.stdout.isatty() else line
 
 
 def _metadata(message: Message) -> dict[str, Any]:

@@ -102,8 +102,11 @@ class SubscriptionClient:
         return permits_of(self._options, len(self.consumers))
 
     def close(self) -> None:
-        """Send the last reports and leave."""
-        self._say_and_go([each for each, one in self.consumers.items() if one.connected])
+        """Send the last reports and leave, also where the broker has not answered yet."""
+        asked = [
+            each for each, one in self.consumers.items() if one.connected or one.refusal is None
+        ]
+        self._say_and_go(asked)
 
     def leave(self) -> None:
         """Send nothing more, and let the lease end: the broker knows that the consumer is gone."""

@@ -152,6 +152,16 @@ def test_who_is_closed_says_so_and_another_gets_what_was_not_acknowledged(host: 
     assert again.redelivery_count == 1
 
 
+def test_who_leaves_before_the_broker_has_answered_is_in_nobodys_way(host: Host) -> None:
+    with host.producer({"topic": "t"}) as producer:
+        producer.send(b"m")
+    options = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
+    MessageConsumer({**options, "serviceUrl": host.root.service_url}).close()
+    mine = consumer(host, "b", subscriptionType="Exclusive")
+    host.run()
+    assert [each.value for each in received(host, mine)] == [b"m"]
+
+
 def test_a_topic_that_is_not_there_is_an_error(host: Host) -> None:
     with pytest.raises(TopicNotFoundError, match="does not exist"):
         consumer(host)
