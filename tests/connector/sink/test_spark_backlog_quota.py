@@ -11,22 +11,15 @@ from pyspark.errors import PySparkException
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.client.message_consumer import MessageConsumer
-from pulsar_spark.connector.system.subscription_admin import ask
-from pulsar_spark.connector.topic_log.backlog_quota import EXCEEDED
 from pulsar_spark.connector.topic_log.policies import Policies
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import ProducerBlockedQuotaExceededError
-from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition
-from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import messages
-from tests.connector.topics import ledger_of, send
+from tests.connector.topics import send
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from pulsar_spark.connector.broker.broker_query import Broker
 
 pytestmark = pytest.mark.spark
 SUBSCRIBED = {"topic": "t", "subscriptionName": "s", "subscriptionInitialPosition": "Earliest"}
@@ -120,18 +113,3 @@ def test_a_query_goes_on_where_the_oldest_messages_are_evicted(
     received = topic.received()
     assert "a1" not in received
     assert received[-1] == "b"
-
-
-def test_a_broker_on_spark_hears_of_a_quota_and_tells_who_publishes(
-    broker_of_module: Broker,
-) -> None:
-    root = broker_of_module.root
-    policies = Policies("public/default", service_url=root.service_url)
-    policies.set(backlog_quota_limit=4, backlog_quota_policy="producer_exception")
-    send(root.service_url, "q", ["a"])
-    about = TopicPartition("persistent://public/default/q", 0)
-    ask(root, {about: CreateSubscription("s", InitialPosition.EARLIEST)}, 150)
-    send(root.service_url, "q", ["bbb"])
-    eventually(lambda: EXCEEDED in ledger_of(root.service_url, "q").state.settings, 60)
-    with pytest.raises(ProducerBlockedQuotaExceededError):
-        send(root.service_url, "q", ["c"])
