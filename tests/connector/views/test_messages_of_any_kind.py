@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pulsar_spark
 from pulsar_spark import pulsar
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.storage.clock import ManualClock
-from tests.connector.client.clients import all_of, shared, subscribe
+from tests.connector.client.clients import all_of, python, shared, subscribe
 from tests.connector.topics import ledger_of, numbers, send, trim
 
 
@@ -92,6 +93,17 @@ def test_a_dataset_is_what_others_know_as_one(url: str) -> None:
     assert found.take([1, 4])["value"].to_pylist() == [b"1", b"4"]
     assert found.filter(ds.field("key") == "k1").count_rows() == 3
     assert found.sort_by([("value", "descending")]).head(1)["value"].to_pylist() == [b"8"]
+
+
+def test_a_dataset_needs_no_spark(root: Path) -> None:
+    send(root, "t", ["a"])
+    done = python(
+        "import sys, pulsar_spark\n"
+        "for view in ('messages', 'backlog', 'stats'):\n"
+        f"    pulsar_spark.dataset({str(root)!r}, view=view).to_table()\n"
+        "sys.exit('pyspark' in sys.modules)"
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
