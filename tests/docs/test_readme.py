@@ -47,11 +47,11 @@ def test_a_query_shares_the_subscription_of_the_readme_and_streams_read_what_is_
     rows = tmp_path / "rows"
     spark.createDataFrame([("UA", "1545 to IAH")], "key string, value string").write.json(str(rows))
     with pulsar_spark.Client(str(tmp_path / "topics")) as client:
-        client.create_producer("jobs").send(b"3 pears")
+        sent = client.create_producer("jobs").send(b"3 pears")
 
         def is_done() -> bool:
-            stats = client.topic_stats("jobs").subscription("workers")
-            return stats.backlog == 0 and client.topic_stats("jobs").messages == 0
+            done = client.topic_stats("jobs").subscription("workers").mark_delete_position
+            return done == f"{sent.ledger_id()}:{sent.entry_id()}"
 
         waiting = SUBSCRIPTION.replace("query.awaitTermination()", "eventually(is_done, 180)")
         assert waiting != SUBSCRIPTION
