@@ -23,11 +23,7 @@ PUBLIC = (
 LARGEST_BYTES = 1_000_000
 """Of a notebook with its pictures: who clones the project gets all that were ever committed."""
 
-UNFINISHED = ("08",)
-"""Those that stem from before notebooks had outputs."""
-FINISHED = [path for path in NOTEBOOKS if not path.name.startswith(UNFINISHED)]
-
-of_each_notebook = pytest.mark.parametrize("path", FINISHED, ids=lambda path: path.stem)
+of_each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def read(path: Path) -> Any:
