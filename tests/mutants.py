@@ -550,8 +550,10 @@ def fails(mutant: Mutant, test: str) -> bool:
 
 def _run(mutant: Mutant, test: str) -> int:
     mutant.patch(pytest.MonkeyPatch())
+    arguments = ["-q", "-x", "-p", "no:cacheprovider", str(TESTS / test)]
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the mutant imported it
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(TESTS / test)]))
+        return int(pytest.main(arguments))
 
 
 if __name__ == "__main__":
