@@ -38,6 +38,7 @@ from pulsar_spark.connector.source import (
     chunk_reading,
     message_reader,
     partition_view,
+    reader_run,
     start_positions,
     stream_reader,
     typed_values,
@@ -334,7 +335,7 @@ def is_silent_about_losses(patch: Any) -> None:
     "connector/topic_log/test_non_persistent.py::test_what_was_published_while_it_was_away_is_not_for_it",
 )
 def keeps_what_nobody_was_there_for(patch: Any) -> None:
-    patch.setattr(stream_reader, "is_persistent", lambda _: True)
+    patch.setattr(reader_run, "is_persistent", lambda _: True)
 
 
 @breaks(
