@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["pulsarlite", "pulsarlite_clock"]
 
+# A test's Java lives for a minute or two: optimising takes half of its time, and pays for nothing.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 settings.register_profile("dev", print_blob=True, deadline=None)

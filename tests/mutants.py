@@ -25,6 +25,7 @@ import pytest
 
 from pulsar_spark.connector.ack_sink import acknowledgment_rows, acknowledgment_writer
 from pulsar_spark.connector.broker import (
+    broker_input,
     broker_query,
     broker_sink,
     broker_source,
@@ -32,11 +33,12 @@ from pulsar_spark.connector.broker import (
 )
 from pulsar_spark.connector.functions import processing
 from pulsar_spark.connector.ledger_files import ledger_file
-from pulsar_spark.connector.sink import message_routing
+from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
     chunk_reading,
     message_reader,
     partition_view,
+    reader_run,
     start_positions,
     stream_reader,
     typed_values,
@@ -44,9 +46,10 @@ from pulsar_spark.connector.source import (
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.subscription import subscription_client, withheld
 from pulsar_spark.connector.system import broker_offset
-from pulsar_spark.connector.topic_log import ledger_store, managed_ledger
+from pulsar_spark.connector.topic_log import backlog_quota, ledger_store, managed_ledger
 from pulsar_spark.connector.views import dispatch_history
 from pulsar_spark.hosting import hosted_broker
+from pulsar_spark.options import topic_policies
 from pulsar_spark.planning import partition_consumer
 from pulsar_spark.positions import cursor
 from pulsar_spark.positions.position import EARLIEST
@@ -59,6 +62,8 @@ INVARIANTS = {
     "ForgottenInTime": "Who publishes no more is forgotten after its time, and not before.",
     "NoDuplicateIsSeen": "Of messages with one producer name and sequence id, readers get one.",
     "FencedNeverLands": "No commit of a producer that was fenced out is ever seen.",
+    "QuotaIsObeyed": "A backlog quota that is exceeded keeps out what is new, and nothing else.",
+    "TheNearerWordCounts": "A topic's policy comes before its namespace's.",
     "AllOrNothing": "Of what belongs together a reader sees all, or nothing.",
     "KeysKeepTheirOrder": "Messages of one task with one key are read in their order.",
     "ConfirmedIsDurable": "What was confirmed is on the disk before, file and folder.",
@@ -162,6 +167,37 @@ def hides_no_duplicate(patch: Any) -> None:
 )
 def checks_no_producer(patch: Any) -> None:
     patch.setattr(publications.Publication, "_producers", lambda *_: None)
+
+
+@breaks(
+    "QuotaIsObeyed",
+    "connector/sink/test_backlog_quota.py"
+    "::test_producer_exception_refuses_a_sink_until_its_backlog_is_acknowledged",
+)
+def overlooks_a_quota(patch: Any) -> None:
+    patch.setattr(backlog_quota, "_exceeded", lambda *_: None)
+
+
+@breaks(
+    "QuotaIsObeyed",
+    "connector/sink/test_backlog_quota.py"
+    "::test_a_batch_that_was_published_is_not_refused_when_it_is_repeated",
+)
+def holds_back_what_was_published(patch: Any) -> None:
+    patch.setattr(publishing._TopicPart, "_is_published", False)
+
+
+@breaks(
+    "TheNearerWordCounts",
+    "connector/broker/test_policies_heard.py"
+    "::test_a_topic_s_word_is_heard_at_once_and_a_namespace_s_at_the_next_look",
+)
+def lets_the_namespace_s_word_count(patch: Any) -> None:
+    patch.setattr(
+        broker_input,
+        "hosted_policies",
+        lambda topic, namespace: topic_policies.hosted_policies(namespace, topic),
+    )
 
 
 @breaks(
@@ -299,7 +335,7 @@ def is_silent_about_losses(patch: Any) -> None:
     "connector/topic_log/test_non_persistent.py::test_what_was_published_while_it_was_away_is_not_for_it",
 )
 def keeps_what_nobody_was_there_for(patch: Any) -> None:
-    patch.setattr(stream_reader, "is_persistent", lambda _: True)
+    patch.setattr(reader_run, "is_persistent", lambda _: True)
 
 
 @breaks(
@@ -515,8 +551,10 @@ def fails(mutant: Mutant, test: str) -> bool:
 
 def _run(mutant: Mutant, test: str) -> int:
     mutant.patch(pytest.MonkeyPatch())
+    arguments = ["-q", "-x", "-p", "no:cacheprovider", str(TESTS / test)]
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the mutant imported it
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(TESTS / test)]))
+        return int(pytest.main(arguments))
 
 
 if __name__ == "__main__":

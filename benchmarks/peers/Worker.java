@@ -19,7 +19,7 @@ public final class Worker {
     private static final int CONSUMERS = 3;
     private static final int BYTES = 100;
     private static final int KEYS = 1_000;
-    private static final long DUE_IN_MS = 8_000;
+    private static final long DUE_IN_MS = 4_000;
     private static final long REJECTED_FOR_MS = 1_000;
     private static final long LONGEST_S = 120;
 

@@ -25,7 +25,7 @@ from typing import Any
 CONSUMERS = 3
 BYTES = 100
 KEYS = 1_000
-DUE_IN_S = 8
+DUE_IN_S = 4
 REJECTED_FOR_MS = 1_000
 LONGEST_S = 120
 

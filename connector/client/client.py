@@ -53,12 +53,13 @@ from pulsar_spark.connector.client.reader import (
 from pulsar_spark.connector.client.records import BYTES, Schema
 from pulsar_spark.connector.client.shared_broker import SharedBroker
 from pulsar_spark.connector.client.transaction import Transaction
-from pulsar_spark.connector.schema.schema_registration import SinkSchema
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, join
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import open_or_create
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.schema.schema_info import SchemaType
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
 from pulsar_spark.topic_log.transaction_attempt import DEFAULT_TRANSACTION_TIMEOUT_MS
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -257,7 +258,7 @@ class Client(AbstractContextManager["Client"], Shown):
         )
         most = max_total_receiver_queue_size_across_partitions
         given |= _texts(maxTotalReceiverQueueSizeAcrossPartitions=most)
-        given |= self._topics(topic, pattern_auto_discovery_period, regex_subscription_mode)
+        given |= self._topics(topic, pattern_auto_discovery_period, regex_subscription_mode, schema)
         given |= _dead_letters(dead_letter_policy) | _key_shared(consumer_type, key_shared_policy)
         return self._consumer(
             given | dict(options or {}),
@@ -288,7 +289,7 @@ class Client(AbstractContextManager["Client"], Shown):
         _refuse("Messages are not encrypted here", crypto_key_reader)
         self.check_open()
         given = self._given | _texts(readCompacted=is_read_compacted)
-        given |= self._topics(topic, 60, RegexSubscriptionMode.PersistentOnly)
+        given |= self._topics(topic, 60, RegexSubscriptionMode.PersistentOnly, schema)
         name = TopicName.parse(topic)
         with translated():
             number = max(name.partition_index, start_message_id.partition(), 0)
@@ -425,9 +426,10 @@ class Client(AbstractContextManager["Client"], Shown):
         return self._kept(made)
 
     def _topics(
-        self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode
+        self, topic: Topics, discovery_s: int, mode: RegexSubscriptionMode, schema: Schema | None
     ) -> dict[str, str]:
-        """Options that name the topics; those that don't exist are made."""
+        """Options that name the topics, which may be read by the schema; those without are made."""
+        info = (schema or BYTES).schema_info()
         if isinstance(topic, re.Pattern):
             if mode is RegexSubscriptionMode.AllTopics:
                 text = "A pattern finds persistent topics, or non-persistent ones: subscribe twice."
@@ -435,6 +437,9 @@ class Client(AbstractContextManager["Client"], Shown):
             pattern = topic.pattern
             if mode is RegexSubscriptionMode.NonPersistentOnly:
                 pattern = "non-persistent://" + pattern.partition("://")[2]
+            with translated():
+                for found in self.root.matching(pattern):
+                    self._join(self.root.open_found(found), found, info)
             return {"topicsPattern": pattern, "topicDiscoveryInterval": f"{discovery_s}s"}
         names = [topic] if isinstance(topic, str) else list(topic)
         if not names or not all(isinstance(each, str) for each in names):
@@ -443,8 +448,14 @@ class Client(AbstractContextManager["Client"], Shown):
             )
         with translated():
             for name in names:
-                open_or_create(self.root, TopicName.parse(name).partitioned_topic, None, KEPT)
+                whole = TopicName.parse(name).partitioned_topic
+                self._join(open_or_create(self.root, whole, None, KEPT), whole, info)
         return {"topic": names[0]} if len(names) == 1 else {"topics": ",".join(names)}
+
+    def _join(self, ledger: ManagedLedger | None, topic: TopicName, info: SchemaInfo) -> None:
+        """Let somebody read by that schema; everything can be read as bytes."""
+        if ledger is not None and info.type is not SchemaType.BYTES:
+            join(ledger, topic, info)
 
     def _kept(self, made: Made) -> Made:
         with self._lock:

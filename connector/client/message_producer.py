@@ -149,6 +149,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             self._clock, publish_delay_ms, self.flush, f"producer {self.name}"
         )
         self._is_closed = False
+        pa.array([])  # it loads pandas, if that is there: now, and not in the first send
 
     @property
     def partitions(self) -> int:

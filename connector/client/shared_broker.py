@@ -15,6 +15,7 @@ from math import inf
 from typing import ClassVar, Final
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import FencedError, StaleCheckpointError
@@ -142,7 +143,9 @@ class SharedBroker:
         while self.turn():
             self._stand_back()
         before, self._followed = self._followed, self._batches
-        return 0.0 if before != self._followed else self._due_s
+        if before != self._followed:
+            return 0.0
+        return self._due_s if self._due_s > 0 else LEAST_PAUSE_S
 
     def _pending(self) -> list[tuple[float, str]]:
         with self._turning:

@@ -55,6 +55,30 @@ def register(ledger: ManagedLedger, topic: TopicName, schema: SinkSchema) -> int
     return version
 
 
+def join(ledger: ManagedLedger, topic: TopicName, info: SchemaInfo) -> None:
+    """Let somebody read by that schema; it is registered if the topic has none, and no messages.
+
+    IncompatibleSchemaError if what there is can't be read by it. Follows Pulsar's
+    `addSchemaIfIdleOrCheckCompatible`, which is called when a consumer connects.
+    """
+    state = ledger.state
+    if state.schemas.newest is None:
+        if any(len(state.ledgers(number)) for number in range(state.partitions)):
+            raise IncompatibleSchemaError(
+                f"Topic {ledger.topic} has messages without a schema: read them as bytes, or "
+                f"publish with schema type {info.type.value} to a topic of its own."
+            )
+        register(ledger, topic, SinkSchema(info))
+        return
+    try:
+        state.schemas.check_consumer(info, schema_policies(ledger, topic).strategy)
+    except IncompatibleSchemaError as error:
+        raise IncompatibleSchemaError(
+            f"{error.message}. `pulsarlite topics schemas {ledger.topic}` lists its schemas; read "
+            "by one that can read the newest, or as bytes."
+        ) from error
+
+
 def check_validation(ledger: ManagedLedger, topic: TopicName) -> None:
     """IncompatibleSchemaError if the topic takes no producer without a schema.
 

@@ -310,7 +310,7 @@ class ManualClock(Clock):
                 with each:
                     due_s = _look(each.action, each.name)
                 news |= due_s <= 0
-                each.at_ms = self._now_ms + max(due_s, LEAST_PAUSE_S) * 1000
+                each.at_ms = self._now_ms + (due_s if due_s > 0 else LEAST_PAUSE_S) * 1000
             if not news:
                 return number > 0
         return True

@@ -12,21 +12,35 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+from pyarrow import fs
 
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.connector.views.queue_view import QueueView, ViewTask, read, view_options
 from pulsar_spark.options.options import Scope
 
+BATCH_ROWS: Final = 131_072
+"""What pyarrow's own scanners have."""
 
-class QueueDataset(ds.Dataset):  # type: ignore[misc]
-    """All of `pyarrow.dataset.Dataset` that reads; it is no set of files, and has no fragments."""
+
+NO_FILES: Final = "this is no set of files - read it by to_table, to_batches, head or scanner"
+"""The name of the file that pyarrow's own scans look for: not to find it is their error."""
+
+
+class QueueDataset(ds.FileSystemDataset):  # type: ignore[misc]
+    """What reads of `pyarrow.dataset.Dataset`.
+
+    pyarrow has no dataset for others to derive from. What it does without asking this class ends
+    with an error, since it finds the one file of the dataset below missing.
+    """
 
     def __init__(self, view: QueueView, tasks: Iterable[ViewTask]) -> None:
         """Of a view that is planned."""
+        form, files = ds.ParquetFileFormat(), fs.LocalFileSystem()
+        super().__init__([form.make_fragment(NO_FILES, files)], view.view.schema, form, files)
         self._view, self._tasks = view, [*tasks]
 
     @property
@@ -38,21 +52,13 @@ class QueueDataset(ds.Dataset):  # type: ignore[misc]
         self,
         columns: Iterable[str] | dict[str, ds.Expression] | None = None,
         filter: ds.Expression | None = None,  # noqa: A002 - pyarrow's name
-        batch_size: int = 131_072,
+        batch_size: int = BATCH_ROWS,
         **_scanning: Any,
     ) -> ds.Scanner:
         """What pyarrow's does; how it is to scan (threads, readahead, memory) is not for us."""
-        read_schema = self._needed(columns, filter)
-        batches = (batch for task in self._tasks for batch in read(task, read_schema))
-        return ds.Scanner.from_batches(
-            batches,
-            schema=read_schema,
-            columns=[*columns]
-            if columns is not None and not isinstance(columns, dict)
-            else columns,
-            filter=filter,
-            batch_size=batch_size,
-        )
+        needed = self._needed(columns, filter)
+        batches = (batch for task in self._tasks for batch in read(task, needed))
+        return _scanner(batches, needed, columns, filter, batch_size)
 
     def to_table(self, columns: Any = None, filter: Any = None, **given: Any) -> pa.Table:  # noqa: A002
         return self.scanner(columns, filter, **given).to_table()
@@ -70,12 +76,27 @@ class QueueDataset(ds.Dataset):  # type: ignore[misc]
         num_rows: int,
         columns: Any = None,
         filter: Any = None,  # noqa: A002
-        **given: Any,
+        **_scanning: Any,
     ) -> pa.Table:
-        return self.scanner(columns, filter, **given).head(num_rows)
+        """Reads no further than it has to: a scanner that is left alone would read ahead."""
+        needed, found, left = self._needed(columns, filter), list[pa.Table](), num_rows
+        for batch in (batch for task in self._tasks for batch in read(task, needed)):
+            found.append(_scanner([batch], needed, columns, filter).to_table().slice(0, left))
+            left -= found[-1].num_rows
+            if left <= 0:
+                break
+        return pa.concat_tables([*found, _scanner([], needed, columns, filter).to_table()])
 
     def count_rows(self, filter: Any = None, **given: Any) -> int:  # noqa: A002
         return int(self.scanner([], filter, **given).count_rows())
+
+    def filter(self, expression: ds.Expression) -> ds.Dataset:
+        """The rows that pass it, read now."""
+        return ds.InMemoryDataset(self.to_table(filter=expression))
+
+    def sort_by(self, sorting: Any, **given: Any) -> ds.Dataset:
+        """All rows, read now, in that order."""
+        return ds.InMemoryDataset(self.to_table().sort_by(sorting, **given))
 
     def __reduce__(self) -> Any:
         return QueueDataset, (self._view, self._tasks)
@@ -92,6 +113,20 @@ class QueueDataset(ds.Dataset):  # type: ignore[misc]
         self._view.view.check(sorted(names))
         named = [n for n in schema.names if n in names or any(n in text for text in texts)]
         return pa.schema([schema.field(name) for name in named or schema.names[:1]])
+
+
+def _scanner(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    columns: Any,
+    chosen: Any,
+    batch_size: int = BATCH_ROWS,
+) -> ds.Scanner:
+    """Of batches that have this schema."""
+    names = columns if columns is None or isinstance(columns, dict) else [*columns]
+    return ds.Scanner.from_batches(
+        iter(batches), schema=schema, columns=names, filter=chosen, batch_size=batch_size
+    )
 
 
 def dataset(

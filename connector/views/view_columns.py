@@ -177,7 +177,8 @@ _OF_STATES: Final = (
             _SUBSCRIPTION,
             ViewColumn("subscription_type", TEXT, "Exclusive, Failover, Shared or Key_Shared"),
             ViewColumn("is_durable", FLAG, "whether it stays without consumers"),
-            ViewColumn("msg_backlog", LONG, "messages that are not acknowledged"),
+            ViewColumn("msg_backlog", LONG, "messages that are not acknowledged; of a chunked one "
+                       "each chunk counts, though it is one row of `backlog`"),
             ViewColumn("unacked_messages", LONG, "messages that consumers hold by explicit grants"),
             ViewColumn("msg_delayed", LONG, "of the backlog, those whose producers delayed them"),
             ViewColumn("msg_waiting", LONG, "of the backlog, those that wait for their redelivery"),

@@ -206,7 +206,8 @@ OPTIONS: Final = (
            "With valueSchema: a message that does not fit ends the query, is null with its reason "
            "in the column `schema_error`, or becomes a dead letter of the subscription."),
     Option("numPartitions", values.count(1, MAX_PARTITIONS), 1, Scope.WRITE,
-           "Partitions of a topic that the first write creates. A topic that exists keeps its."),
+           "Partitions of a topic that the first write creates; without it the policy "
+           "`auto_topic_partitions` of its namespace counts. A topic that exists keeps its."),
     Option("messageRoutingMode",
            values.one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
            "RoundRobinPartition", Scope.WRITE,

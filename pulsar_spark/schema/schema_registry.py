@@ -39,6 +39,14 @@ DEFAULT_STRATEGY: Final = SchemaCompatibilityStrategy.FULL
 STRATEGIES: Final = tuple(each.value for each in SchemaCompatibilityStrategy)
 
 
+_NEWEST_IS_READ: Final = (
+    SchemaCompatibilityStrategy.BACKWARD,
+    SchemaCompatibilityStrategy.FORWARD,
+    SchemaCompatibilityStrategy.FORWARD_TRANSITIVE,
+    SchemaCompatibilityStrategy.FULL,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
     """A topic's schemas; the version of each is its place."""
@@ -70,17 +78,32 @@ class SchemaRegistry:
             raise IncompatibleSchemaError(
                 "The schema is not registered, and schema auto update is disabled"
             )
+        self._check(schema, strategy, transitive=strategy.value.endswith("_TRANSITIVE"))
+        return SchemaRegistry((*self.schemas, schema)), len(self.schemas)
+
+    def check_consumer(self, schema: SchemaInfo, strategy: SchemaCompatibilityStrategy) -> None:
+        """IncompatibleSchemaError if whoever reads by that schema can't read what there is.
+
+        Follows Pulsar's `checkConsumerCompatibility`: where the strategy is about the newest
+        version, or about old readers, only the newest has to be read.
+        """
+        if strategy in _NEWEST_IS_READ:
+            self._check(schema, SchemaCompatibilityStrategy.BACKWARD, transitive=False)
+        else:
+            self._check(schema, strategy, transitive=True)
+
+    def _check(
+        self, schema: SchemaInfo, strategy: SchemaCompatibilityStrategy, *, transitive: bool
+    ) -> None:
+        """IncompatibleSchemaError if the schema may not stand beside the newest version, or all."""
         versions = list(enumerate(self.schemas))
-        if not strategy.value.endswith("_TRANSITIVE"):
-            versions = versions[-1:]
-        for version, old in reversed(versions):
-            why = _why_incompatible(old, schema, strategy)
+        for version, old in reversed(versions if transitive else versions[-1:]):
+            why = None if old == schema else _why_incompatible(old, schema, strategy)
             if why is not None:
                 raise IncompatibleSchemaError(
                     f"The schema does not fit version {version} of the topic's, by strategy "
                     f"{strategy.value}: {why}"
                 )
-        return SchemaRegistry((*self.schemas, schema)), len(self.schemas)
 
     def to_json_value(self) -> list[dict[str, Any]]:
         return [schema.to_json_value() for schema in self.schemas]

@@ -249,6 +249,19 @@ def test_a_message_that_cannot_be_published_ends_it_and_the_others_are_counted(
     assert [each["content"] for each in consumed(capsys, "t", 1)] == ['{"n":1}']
 
 
+def test_a_message_that_is_too_large_goes_in_chunks_if_told_to(
+    clock: PatientClock, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    content = b"0123456789abcdef" * (6 << 16)
+    (tmp_path / "large").write_bytes(content)
+    arguments = ["produce", "t", "-f", str(tmp_path / "large")]
+    status, lines, error = run(capsys, *arguments)
+    assert (status, lines) == (1, ["0 messages successfully produced"])
+    assert "maxMessageSize" in error
+    assert run(capsys, *arguments, "-c")[1] == ["1 messages successfully produced"]
+    assert consumed(capsys, "t", 1)[0]["content"].encode() == content
+
+
 def test_a_file_that_is_not_there_is_named(
     clock: PatientClock, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,19 @@ def test_a_consumer_prints_lines_as_pulsar_perf_does(
     assert [rate.sub("", each) for each in shown] == [rate.sub("", each) for each in expected]
     assert latency == PRODUCED[3].replace("<3>", "<0>").replace("mean: <0>", "mean: <3>")
     assert "100 records received" in lines[-2]
+
+
+@pytest.mark.parametrize("command", ["produce", "consume"])
+def test_a_signal_ends_a_measurement_with_its_figures(
+    clock: PatientClock, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    clock.at_sleep = lambda: os.kill(os.getpid(), signal.SIGINT)
+    status, lines, error = run(capsys, command, "t", "-r", "1")
+    clock.at_sleep = None
+    assert status == 130
+    assert lines[0].startswith("Aggregated throughput stats --- ")
+    assert lines[1].startswith("Aggregated latency stats --- ")
+    assert "interrupted" in error
 
 
 def test_payloads_of_a_file_are_sent_and_formatted(

@@ -23,7 +23,7 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["killed_queries", "killed_consumer"])
+@pytest.mark.parametrize("who", ["killed_queries", "killed_consumer", "killed_client"])
 def test_a_kill_at_a_change_of_the_disk_neither_loses_nor_doubles(tmp_path: Path, who: str) -> None:
     # Every change takes minutes; each run of this test takes others, all do so in the end.
     every = 8

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import unittest
+from collections.abc import Awaitable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +21,7 @@ from pulsar_spark import aio, pulsar
 from pulsar_spark.errors import InvalidOptionError, StorageError
 from pulsar_spark.testing import ManualClock, Place
 
+T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEAD_AFTER_3 = pulsar.ConsumerDeadLetterPolicy(max_redeliver_count=3)
 
@@ -235,18 +237,20 @@ def test_another_thread_waits_until_the_test_has_moved_the_clock(pulsarlite: Pla
 
 
 def test_what_is_awaited_comes_when_the_test_has_moved_the_clock(pulsarlite: Place) -> None:
+    async def as_time_passes(coming: Awaitable[T]) -> T:
+        """What is awaited, while a second passes each time that the loop has been round."""
+        waiting = asyncio.ensure_future(coming)
+        while not (await asyncio.wait([waiting], timeout=0.01))[0]:
+            pulsarlite.clock.advance(seconds=1)
+        return waiting.result()
+
     async def story() -> None:
         async with aio.Client(pulsarlite.service_url) as client:
             consumer = await client.subscribe("t", "s", pulsar.ConsumerType.Shared)
             producer = await client.create_producer("t")
-            sending = asyncio.create_task(producer.send(b"a"))
-            await asyncio.sleep(0)
-            pulsarlite.clock.advance(seconds=1)  # it waits for others to join it
-            await sending
+            await as_time_passes(producer.send(b"a"))  # it waits for others to join it
             await consumer.negative_acknowledge(await consumer.receive())
-            waiting = asyncio.create_task(consumer.receive())
-            pulsarlite.clock.advance(minutes=1)
-            again = await waiting
+            again = await as_time_passes(consumer.receive())
             assert (again.data(), again.redelivery_count()) == (b"a", 1)
 
     asyncio.run(story())

@@ -44,34 +44,23 @@ def test_a_query_shares_the_subscription_of_the_readme_and_streams_read_what_is_
     spark: SparkSession, tmp_path: Path
 ) -> None:
     run(QUEUE, tmp_path)
-    rows = tmp_path / "rows"
-    spark.createDataFrame([("UA", "1545 to IAH")], "key string, value string").write.json(str(rows))
     with pulsar_spark.Client(str(tmp_path / "topics")) as client:
-        client.create_producer("jobs").send(b"3 pears")
+        sent = client.create_producer("jobs").send(b"3 pears")
 
         def is_done() -> bool:
-            stats = client.topic_stats("jobs").subscription("workers")
-            return stats.backlog == 0 and client.topic_stats("jobs").messages == 0
+            done = client.topic_stats("jobs").subscription("workers").mark_delete_position
+            return done == f"{sent.ledger_id()}:{sent.entry_id()}"
 
         waiting = SUBSCRIPTION.replace("query.awaitTermination()", "eventually(is_done, 180)")
         assert waiting != SUBSCRIPTION
         try:
             run(waiting, tmp_path, eventually=eventually, is_done=is_done)
         finally:
-            stop(spark)
-        flights = spark.readStream.schema("key string, value string").json(str(rows))
-        try:
-            run(STREAMS, tmp_path, spark=spark, flights=flights)
-            (query,) = spark.streams.active
-            query.processAllAvailable()
-        finally:
-            stop(spark)
+            for query in spark.streams.active:
+                query.stop()
+        flights = spark.createDataFrame([("UA", "1545 to IAH")], "key string, value string")
+        run(STREAMS, tmp_path, spark=spark, flights=flights)
         assert client.topic_stats("flights").messages == 1
-
-
-def stop(spark: SparkSession) -> None:
-    for query in spark.streams.active:
-        query.stop()
 
 
 def test_the_picture_of_the_readme_is_drawn_from_the_code_and_has_no_background() -> None:

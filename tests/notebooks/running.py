@@ -25,7 +25,8 @@ PICTURES: Final = ("image/png", "image/svg+xml")
 _DRIFTS: Final = (
     # A run's own folder, and whatever else lies in folders for temporary files.
     (re.compile(r"/[\w./-]*/pulsarlite-[\w-]+"), "/tmp/pulsarlite"),
-    (re.compile(r"(?<![\w/])/(?:tmp|var/folders)/(?!pulsarlite)[\w./-]+"), "/tmp/…"),
+    (re.compile(r"(?<![\w/])/(?:private/)?(?:tmp|var/folders)/(?!pulsarlite)[\w./-]+"), "/tmp/…"),
+    (re.compile(r"/[\w./-]*/ipykernel_\d+/\d+\.py"), "/tmp/…"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x…"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "…"),
     (re.compile(r"(?<![\w.])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{10,64}(?!\w)"), "…"),

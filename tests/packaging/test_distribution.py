@@ -70,6 +70,9 @@ def test_an_installed_wheel_works_outside_the_repository(wheel: Path, tmp_path: 
     assert found["spark_finds"] == ["pyspark_pulsarlite"]
     assert found["top_level"] == []
     assert (tmp_path / "env" / "bin" / "pulsarlite").exists()
+    test = "def test_users(pulsarlite):\n    assert pulsarlite.messages('t') == []\n"
+    (tmp_path / "test_users.py").write_text(test)
+    assert "1 passed" in run(python, "-m", "pytest", "-q", "test_users.py", cwd=tmp_path)
 
 
 def test_the_sdist_builds_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:

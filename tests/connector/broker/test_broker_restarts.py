@@ -165,7 +165,7 @@ def workers() -> list[int]:
     below = {os.getpid()}
     while new := {each for each, parent in parents.items() if parent in below} - below:
         below |= new
-    python = {each: text for each in below if "-m\0pyspark." in (text := read_of(each, "cmdline"))}
+    python = {each: text for each in below if "\0pyspark." in (text := read_of(each, "cmdline"))}
     return [each for each in python if parents[each] in python or "daemon" not in python[each]]
 
 

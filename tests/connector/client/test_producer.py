@@ -361,9 +361,9 @@ def test_a_definition_is_that_of_pulsar_s_client() -> None:
 
 
 def test_an_older_message_is_read_by_a_newer_schema(client: pulsar.Client) -> None:
-    old = {"type": "record", "name": "Old", "fields": [{"name": "a", "type": "int"}]}
+    old = {"type": "record", "name": "A", "fields": [{"name": "a", "type": "int"}]}
     wider = {"name": "b", "type": "int", "default": 7}
-    new = {"type": "record", "name": "New", "fields": [*old["fields"], wider]}
+    new = {"type": "record", "name": "A", "fields": [*old["fields"], wider]}
     client.create_producer("t", schema=AvroSchema(None, old)).send({"a": 1})
     consumer = subscribe(client, schema=AvroSchema(None, new))
     assert consumer.receive(1000).value() == {"a": 1, "b": 7}

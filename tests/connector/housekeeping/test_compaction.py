@@ -28,7 +28,7 @@ from pulsar_spark.positions.position import Position
 from pulsar_spark.testing import ManualClock
 from pulsar_spark.topic_log.ledger_commit import Commit
 from tests.connector.reading import Message, Run
-from tests.connector.sink.test_chunked_messages import send_rows
+from tests.connector.sink.test_chunked_messages import NOW_US, send_rows
 from tests.connector.topic_log.state_check import check_state
 from tests.connector.topics import ledger_of, options_of, send, trim
 
@@ -211,12 +211,14 @@ def test_a_chunked_message_is_kept_whole(root: Path) -> None:
     assert batch(root) == ["b=" + "y" * 1000, "a=" + "z" * 999]
 
 
-def chunks(root: Path | str, *rows: tuple[str, int, int, str], key: str = "k") -> None:
-    send_rows(root, *rows, key=key)
+def chunks(root: str, *rows: tuple[str, int, int, str], key: str = "k") -> None:
+    """Publish them now, by the root's own clock."""
+    now_ms = Root(root, {}).clock.wall_ms()
+    send_rows(root, *rows, at_ms=now_ms - NOW_US // 1000, key=key)
 
 
 def test_a_horizon_does_not_cut_a_chunked_message(place: Root) -> None:
-    root = place.service_url  # its clock stands where `chunks` publishes
+    root = place.service_url
     chunks(root, ("u", -1, 1, "old"))
     chunks(root, ("x", 0, 3, "1"), ("x", 1, 3, "2"))
     assert [each.horizon for each in compact(ledger_of(root, "t"))] == [Position(0, 0)]

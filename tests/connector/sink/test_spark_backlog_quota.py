@@ -100,7 +100,7 @@ def test_a_query_waits_until_there_is_room(
     query = stream()
     eventually(lambda: len([*Path(topic.url).rglob("default/t/data/*.parquet")]) == 3, 60)
     assert "b" not in topic.values()
-    assert topic.received() == ["a1", "a2", "a3"]
+    assert topic.received()[:3] == ["a1", "a2", "a3"]
     assert query.awaitTermination(60)
     assert "b" in topic.values()
 

@@ -207,7 +207,7 @@ def test_a_sink_without_a_topic_says_what_to_give(spark: SparkSession, root: Pat
 
 def test_a_sink_refuses_an_oversize_message(spark: SparkSession, root: Path) -> None:
     writer = spark.sql("select repeat('a', 11) value").write.format("pulsarlite").mode("append")
-    with refused(root, "INVALID_MESSAGE", "has 11 bytes, and maxMessageSize is 10"):
+    with refused(root, "MESSAGE_TOO_BIG", "has 11 bytes, and maxMessageSize is 10"):
         writer.options(topic="flights", maxMessageSize="10").save(str(root))
 
 

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd  # noqa: F401 - each fork would load it: pyarrow does, for arrays of values
+
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.storage.object_store import ObjectStore

@@ -13,6 +13,7 @@ from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.policies import (
     Policies,
     change_policies,
+    policies_of,
     read_policies,
 )
 from pulsar_spark.connector.topic_log.topics import Root
@@ -29,6 +30,7 @@ from tests.connector.topics import ledger_of, options_of, send
 pytestmark = pytest.mark.usefixtures("impatient")
 
 DEFAULT = NamespaceName("public", "default")
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def twice(root: Path, **given: bool) -> int:
@@ -52,6 +54,19 @@ def test_a_namespace_s_policy_holds_for_topics_that_don_t_say(root: Path) -> Non
     ledger_of(root, "t").change_settings(lambda known: {**known, "deduplication": None})
     assert twice(root) == 2
     assert twice(root, enableDeduplication=True) == 0
+
+
+def test_a_file_of_policies_is_read_and_written_as_it_was(root: Path) -> None:
+    data = (GOLDEN / "policies-v3.json").read_bytes()
+    said = {
+        "deduplication": True,
+        "policies": {"retention_size_bytes": -1, "retention_time_ms": 259_200_000},
+    }
+    assert policies_of(data, "file") == said
+    policies = Policies("public/default", service_url=str(root))
+    policies.set(retention_time="3d", retention_size=-1, deduplication=True)
+    (file,) = root.rglob("~policies.json")
+    assert file.read_bytes() == data
 
 
 def test_another_namespace_is_not_touched(root: Path) -> None:
