@@ -118,17 +118,18 @@ def row_of(message: pulsar.Message) -> dict[str, Any]:
 
 SCHEMA: Final = pa.schema(
     [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("ledger_id", pa.int64()),
-        ("entry_id", pa.int64()),
-        ("batch_index", pa.int32()),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("batch_index", pa.int32(), nullable=False),
         ("key", pa.string()),
         ("value", pa.binary()),
-        ("attempt", pa.int32()),
-        ("redelivery_count", pa.int32()),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("redelivery_count", pa.int32(), nullable=False),
     ]
 )
+"""As Spark has it in the files of the streaming consumers."""
 
 
 def main() -> None:
