@@ -9,7 +9,7 @@ Follows Pulsar's `TwoPhaseCompactor`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -75,18 +75,36 @@ class _Kept:
     digest: ContentDigest = field(default_factory=ContentDigest)
 
 
-def compact(ledger: ManagedLedger, *, retain_null_key: bool = False) -> list[Compacted]:
-    """Compact each partition up to its end as of now; those with nothing new are left out.
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a compaction goes about it: see `compact`."""
+
+    retain_null_key: bool
+    waits: bool
+    each_batch: Callable[[], None]
+
+
+def compact(
+    ledger: ManagedLedger,
+    partitions: Collection[int] | None = None,
+    *,
+    retain_null_key: bool = False,
+    waits: bool = True,
+    each_batch: Callable[[], None] = lambda: None,
+) -> list[Compacted]:
+    """Compact these partitions (all) up to their ends as of now; those with nothing new stay out.
 
     A message without a key is dropped, unless `retain_null_key` (Pulsar:
-    topicCompactionRetainNullKey); an empty value removes its key.
+    topicCompactionRetainNullKey); an empty value removes its key. Without `waits` a partition stays
+    as it is behind an open transaction. `each_batch` is called before rows are read; what it raises
+    ends the compaction, and nothing has happened.
     """
     ledger.refresh()
-    done = []
-    for partition in range(ledger.state.partitions):
+    way, done = _Way(retain_null_key, waits, each_batch), []
+    for partition in range(ledger.state.partitions) if partitions is None else sorted(partitions):
         for attempt in range(MOVED_AWAY_RETRIES):
             try:
-                found = _compact(ledger, partition, retain_null_key=retain_null_key)
+                found = _compact(ledger, partition, way)
             except ObjectNotFoundError:
                 if attempt == MOVED_AWAY_RETRIES - 1:
                     raise
@@ -98,7 +116,16 @@ def compact(ledger: ManagedLedger, *, retain_null_key: bool = False) -> list[Com
     return done
 
 
-def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) -> Compacted | None:
+def backlog_bytes(state: TopicState, partition: int) -> int:
+    """Bytes of the partition's messages that no compaction has seen."""
+    part = state.partition(partition)
+    if part.compacted is None:
+        return part.size_bytes
+    seen = part.compacted.horizon.ledger_id
+    return sum(each.size_bytes for each in part.ledgers.between(seen + 1, state.next_ledger_id))
+
+
+def _compact(ledger: ManagedLedger, partition: int, way: _Way) -> Compacted | None:
     before, ledgers = ledger.state.partition(partition).compacted, ledger.ledgers(partition)
     if not len(ledgers):
         return None
@@ -112,8 +139,8 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
         ledger.reader() as reader,
         LedgerFileWriter(ledger.store, ledger.folder) as writer,
     ):
-        latest = _latest(reader, sources)
-        kept = _copy(reader, sources, latest, writer, partition, retain_null_key)
+        latest = _latest(reader, sources, way)
+        kept = _copy(reader, sources, latest, writer, partition, way)
         seal = writer.close() if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
@@ -124,7 +151,7 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
         value = {partition: compacted.to_json_value()}
         return Commit(state.number + 1, commit_id, now_ms, compacted=value)
 
-    if ledger.commit(build) is None:
+    if ledger.commit(build, waits=way.waits) is None:
         return None
     read = sum(len(each.numbers) for each in sources)
     return Compacted(partition, horizon, read, writer.rows)
@@ -162,7 +189,7 @@ def _sources(
     return found
 
 
-def _latest(reader: LedgerFileReader, sources: Iterable[_Source]) -> NDArray[np.int64]:
+def _latest(reader: LedgerFileReader, sources: Iterable[_Source], way: _Way) -> NDArray[np.int64]:
     """The first pass: the numbers of the messages that are the latest of their key and not empty.
 
     Messages are numbered through all sources, from 0.
@@ -170,7 +197,7 @@ def _latest(reader: LedgerFileReader, sources: Iterable[_Source]) -> NDArray[np.
     latest: dict[bytes | None, int] = {}
     at = 0
     for source in sources:
-        for batch in _read(reader, source, ("key", "value")):
+        for batch in _read(reader, source, ("key", "value"), way):
             numbers = np.arange(at, at + batch.num_rows)
             empty = payload_sizes(batch.column("value")) == 0
             keys = batch.column("key").cast(pa.binary()).to_pylist()
@@ -187,18 +214,18 @@ def _copy(
     latest: NDArray[np.int64],
     writer: LedgerFileWriter,
     partition: int,
-    retain_null_key: bool,
+    way: _Way,
 ) -> list[_Kept]:
     """The second pass: write what is kept; by ledger, which messages those are."""
     kept: list[_Kept] = []
     at = 0
     for source in sources:
         done = 0
-        for batch in _read(reader, source, MESSAGE_SCHEMA.names):
+        for batch in _read(reader, source, MESSAGE_SCHEMA.names, way):
             mask = np.zeros(batch.num_rows, np.bool_)
             first, stop = np.searchsorted(latest, (at, at + batch.num_rows))
             mask[latest[first:stop] - at] = True
-            if retain_null_key:
+            if way.retain_null_key:
                 mask |= pc.is_null(batch.column("key")).to_numpy(zero_copy_only=False)
             if mask.any():
                 rows = batch.filter(pa.array(mask))
@@ -214,11 +241,12 @@ def _copy(
 
 
 def _read(
-    reader: LedgerFileReader, source: _Source, columns: Sequence[str]
+    reader: LedgerFileReader, source: _Source, columns: Sequence[str], way: _Way
 ) -> Iterator[pa.RecordBatch]:
     """The source's messages, one row each; a chunked one as if it had been published whole."""
     rows, done = source.rows, 0
     selected = rows.selected()
+    way.each_batch()
     for batch in reader.read(rows.ledger, columns, rows.first_row, rows.rows):
         size = batch.num_rows
         if rows.chunks:
@@ -228,6 +256,7 @@ def _read(
         else:
             yield batch.filter(pa.array(selected[done : done + size]))
         done += size
+        way.each_batch()
 
 
 def _in_one_piece(

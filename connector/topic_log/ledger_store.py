@@ -10,7 +10,7 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
 
@@ -134,16 +134,20 @@ class LedgerStore:
         self.ledger.refresh()
         return self.ledger.commit(build, waits=self.waits)
 
-    def merge_small_files(self, *, up_to_bytes: int = MERGED_FILE_BYTES) -> list[Commit]:
+    def merge_small_files(
+        self, *, up_to_bytes: int = MERGED_FILE_BYTES, each: Callable[[], None] = lambda: None
+    ) -> list[Commit]:
         """Copy the rows of small files into larger ones, ids unchanged; one commit for each.
 
         A merged file takes the place of up to `up_to_bytes`. Its rows lie by partition, in ledger
-        order. A file that is trimmed meanwhile is left out.
+        order. A file that is trimmed meanwhile is left out. `each` is called before each file.
         """
         self.ledger.refresh()
-        groups = [group for group in self._groups(up_to_bytes) if len(group) > 1]
-        merged = [self._merge(chain(*group)) for group in groups]
-        return [commit for commit in merged if commit is not None]
+        commits = []
+        for group in [group for group in self._groups(up_to_bytes) if len(group) > 1]:
+            each()
+            commits.append(self._merge(chain(*group)))
+        return [commit for commit in commits if commit is not None]
 
     def _merge(self, small: Iterable[LedgerInfo]) -> Commit | None:
         ledgers = sorted(small, key=lambda each: (each.partition, each.ledger_id))
