@@ -206,7 +206,8 @@ def progress_bar(unit: str = " messages") -> Iterator[Progress]:
                 delay=SHORT_SECONDS, leave=False, file=sys.stderr,
             )  # fmt: skip
             shown.enter_context(bar)
-            return bar.update
+            advance: Callable[[int], object] = bar.update
+            return advance
 
         yield progress
 
