@@ -381,15 +381,14 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self,
         kind: str,
         messages: Iterable[ReceivedMessage],
-        *details: Any,
+        delay_ms: int | None = None,
+        reconsume_times: int | None = None,
+        properties: list[tuple[str, str]] | None = None,
         error: str | None = None,
     ) -> None:
-        """Add to the next report, and send it unless others may join it.
-
-        `details` are the delay in ms, the times it was reconsumed, and properties.
-        """
+        """Add to the next report, and send it unless others may join it."""
         self._check_open()
-        rows = _rows(kind, messages, *details, error=error)
+        rows = _rows(kind, messages, delay_ms, reconsume_times, properties, error)
         with self._saying:
             self._unsaid += rows
             waiting = len(self._unsaid)

@@ -123,8 +123,7 @@ def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: Ready) 
     if subscription is None or consumer is None or consumer.incarnation != command.incarnation:
         return
     holder = Holder(state, subscription, consumer, out)
-    is_lost = isinstance(command, LeaseLapsed)
-    give_back_all(holder, Reason.CONSUMER_GONE if is_lost else None)
+    give_back_all(holder, Reason.CONSUMER_GONE if isinstance(command, LeaseLapsed) else None)
     del subscription.consumers[consumer.name]
     subscription.remember(consumer)
     if subscription.failover is not None:
@@ -133,7 +132,7 @@ def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: Ready) 
         subscription.selector = subscription.selector.remove(consumer.name)
     else:
         subscription.shared = subscription.shared.remove(consumer.name)
-    if is_lost:
+    if isinstance(command, LeaseLapsed):
         text = "Its lease lapsed: what it held goes to others. Subscribe with a new incarnation."
         out.reply(command, ServerError.CONSUMER_REPLACED, text)
     else:
