@@ -28,6 +28,7 @@ from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
 from pulsar_spark.connector.source.chunk_reading import PartitionChunks, put_together
 from pulsar_spark.connector.source.input_partition import RowRange
 from pulsar_spark.connector.source.partition_view import kept_rows
+from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.options.options import Options
@@ -81,7 +82,7 @@ class _Way:
 
     retain_null_key: bool
     waits: bool
-    each_batch: Callable[[], None]
+    progress: Progress
 
 
 def compact(
@@ -90,17 +91,17 @@ def compact(
     *,
     retain_null_key: bool = False,
     waits: bool = True,
-    each_batch: Callable[[], None] = lambda: None,
+    progress: Progress = unseen,
 ) -> list[Compacted]:
     """Compact these partitions (all) up to their ends as of now; those with nothing new stay out.
 
     A message without a key is dropped, unless `retain_null_key` (Pulsar:
     topicCompactionRetainNullKey); an empty value removes its key. Without `waits` a partition stays
-    as it is behind an open transaction. `each_batch` is called before rows are read; what it raises
-    ends the compaction, and nothing has happened.
+    as it is behind an open transaction. What `progress` raises ends the compaction, and nothing has
+    happened.
     """
     ledger.refresh()
-    way, done = _Way(retain_null_key, waits, each_batch), []
+    way, done = _Way(retain_null_key, waits, progress), []
     for partition in range(ledger.state.partitions) if partitions is None else sorted(partitions):
         for attempt in range(MOVED_AWAY_RETRIES):
             try:
@@ -135,12 +136,14 @@ def _compact(ledger: ManagedLedger, partition: int, way: _Way) -> Compacted | No
     if horizon <= (before.horizon if before is not None else EARLIEST):
         return None
     sources = _sources(ledger, partition, before, horizon, chunks)
+    read = sum(len(each.numbers) for each in sources)
+    advance = way.progress(f"compacting partition {partition}", 2 * read)
     with (
         ledger.reader() as reader,
         LedgerFileWriter(ledger.store, ledger.folder) as writer,
     ):
-        latest = _latest(reader, sources, way)
-        kept = _copy(reader, sources, latest, writer, partition, way)
+        latest = _latest(reader, sources, advance)
+        kept = _copy(reader, sources, latest, writer, partition, way, advance)
         seal = writer.close() if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
@@ -153,7 +156,6 @@ def _compact(ledger: ManagedLedger, partition: int, way: _Way) -> Compacted | No
 
     if ledger.commit(build, waits=way.waits) is None:
         return None
-    read = sum(len(each.numbers) for each in sources)
     return Compacted(partition, horizon, read, writer.rows)
 
 
@@ -189,7 +191,9 @@ def _sources(
     return found
 
 
-def _latest(reader: LedgerFileReader, sources: Iterable[_Source], way: _Way) -> NDArray[np.int64]:
+def _latest(
+    reader: LedgerFileReader, sources: Iterable[_Source], advance: Callable[[int], object]
+) -> NDArray[np.int64]:
     """The first pass: the numbers of the messages that are the latest of their key and not empty.
 
     Messages are numbered through all sources, from 0.
@@ -197,12 +201,13 @@ def _latest(reader: LedgerFileReader, sources: Iterable[_Source], way: _Way) -> 
     latest: dict[bytes | None, int] = {}
     at = 0
     for source in sources:
-        for batch in _read(reader, source, ("key", "value"), way):
+        for batch in _read(reader, source, ("key", "value")):
             numbers = np.arange(at, at + batch.num_rows)
             empty = payload_sizes(batch.column("value")) == 0
             keys = batch.column("key").cast(pa.binary()).to_pylist()
             latest.update(zip(keys, np.where(empty, -1, numbers).tolist(), strict=True))
             at += batch.num_rows
+            advance(batch.num_rows)
     latest.pop(None, None)
     numbers = np.fromiter(latest.values(), np.int64, len(latest))
     return np.sort(numbers[numbers >= 0])
@@ -215,13 +220,14 @@ def _copy(
     writer: LedgerFileWriter,
     partition: int,
     way: _Way,
+    advance: Callable[[int], object],
 ) -> list[_Kept]:
     """The second pass: write what is kept; by ledger, which messages those are."""
     kept: list[_Kept] = []
     at = 0
     for source in sources:
         done = 0
-        for batch in _read(reader, source, MESSAGE_SCHEMA.names, way):
+        for batch in _read(reader, source, MESSAGE_SCHEMA.names):
             mask = np.zeros(batch.num_rows, np.bool_)
             first, stop = np.searchsorted(latest, (at, at + batch.num_rows))
             mask[latest[first:stop] - at] = True
@@ -237,16 +243,16 @@ def _copy(
                 kept[-1].digest.add(rows)
             at += batch.num_rows
             done += batch.num_rows
+            advance(batch.num_rows)
     return kept
 
 
 def _read(
-    reader: LedgerFileReader, source: _Source, columns: Sequence[str], way: _Way
+    reader: LedgerFileReader, source: _Source, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The source's messages, one row each; a chunked one as if it had been published whole."""
     rows, done = source.rows, 0
     selected = rows.selected()
-    way.each_batch()
     for batch in reader.read(rows.ledger, columns, rows.first_row, rows.rows):
         size = batch.num_rows
         if rows.chunks:
@@ -256,7 +262,6 @@ def _read(
         else:
             yield batch.filter(pa.array(selected[done : done + size]))
         done += size
-        way.each_batch()
 
 
 def _in_one_piece(

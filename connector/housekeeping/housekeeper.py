@@ -79,7 +79,7 @@ class Housekeeper:
         self._end = self._clock.repeat(EVERY_S, self.turn, "housekeeping", coalesce=True)
 
     def end(self) -> None:
-        """Leave all as it is. What is under way is given up, at its next batch of rows."""
+        """Leave all as it is. What is under way is given up at its next rows."""
         self._is_over = True
         if self._end is not None:
             self._end()
@@ -98,9 +98,11 @@ class Housekeeper:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _go_on(self, *_: object) -> Callable[[int], object]:
+        """Also what long work is to tell its progress, so that it ends with the housekeeper."""
         if self._is_over:
             raise _StoppedError
+        return self._go_on
 
     def _attempt(self, action: Callable[[], None], what: str) -> None:
         try:
@@ -125,7 +127,7 @@ class Housekeeper:
             return
         state = ledger.state
         much = [p for p in range(state.partitions) if backlog_bytes(state, p) > threshold]
-        for each in compact(ledger, much, waits=False, each_batch=self._go_on) if much else ():
+        for each in compact(ledger, much, waits=False, progress=self._go_on) if much else ():
             _log.info(
                 "Compacted %s, partition %s: kept %s of %s messages, up to %s",
                 ledger.topic, each.partition, each.kept, each.read, each.horizon,
@@ -142,7 +144,7 @@ class Housekeeper:
         seen.merged_files = min(seen.merged_files, len(ledger.state.files))
         # The files of system topics stay apart: they are read ledger by ledger, and go soon.
         if not is_system and len(ledger.state.files) - seen.merged_files >= FILES_TO_MERGE:
-            store.merge_small_files(each=self._go_on)
+            store.merge_small_files(progress=self._go_on)
             seen.merged_files = len(ledger.state.files)
         is_time = self._is_time(seen.rarely_s)
         if is_time:
