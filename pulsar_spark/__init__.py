@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.functions.batch_transaction import transaction
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.session import session
+    from pulsar_spark.connector.spark.shipping import ship
     from pulsar_spark.connector.topic_log.policies import Policies
     from pulsar_spark.connector.views.queue_dataset import dataset
     from pulsar_spark.errors import PulsarliteError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
     "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
-    "process", "reconsume_later", "register", "session", "standalone", "stats", "transaction",
+    "process", "reconsume_later", "register", "session", "ship", "standalone", "stats", "transaction",
 ]  # fmt: skip
 
 _HOME_OF = {
@@ -56,6 +57,7 @@ _HOME_OF = {
     "reconsume_later": "pulsar_spark.connector.functions.acknowledging",
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",
+    "ship": "pulsar_spark.connector.spark.shipping",
     "standalone": "pulsar_spark.connector.broker.broker_query",
     "stats": "pulsar_spark.connector.data_source",
     "transaction": "pulsar_spark.connector.functions.batch_transaction",
