@@ -213,8 +213,8 @@ POLICIES: Final = (
     ), is_namespaces=True),
     Policy("auto-subscription-creation", (
         Setting("auto_subscription_creation", "auto_subscription_creation", SWITCH, True, ENABLE,
-                "Whether a consumer makes its durable subscription where it is not there. Otherwise "
-                "it is refused with SubscriptionNotFound, and `subscriptions create` makes it."),
+                "Whether a consumer makes its durable subscription if it is not there. Otherwise it "
+                "is refused with SubscriptionNotFound, and `subscriptions create` makes it."),
     )),
     Policy("batch-index-acknowledgment", (
         Setting("batch_index_acknowledgment", "batch_index_acknowledgment", SWITCH, True, ENABLE,

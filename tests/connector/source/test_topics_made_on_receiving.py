@@ -62,7 +62,7 @@ def is_there(root: Path, topic: str) -> bool:
     return Root(str(root), {}).open_found(TopicName.parse(topic)) is not None
 
 
-# -- who comes first --------------------------------------------------------------------------------
+# -- who comes first -------------------------------------------------------------------------------
 
 
 def test_a_reader_of_what_comes_may_come_first_and_misses_nothing(root: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_client_makes_topics_as_spark_does(policies: Policies, root: Path) -
     assert [ledger_of(root, name).state.partitions for name in "tu"] == [3, 3]
 
 
-# -- how it is made ---------------------------------------------------------------------------------
+# -- how it is made --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_log_says_once_that_a_topic_was_made_and_what_was_perhaps_meant(
     assert "Did you mean persistent://public/default/orders? Then delete it." in line
 
 
-# -- where it is not made ---------------------------------------------------------------------------
+# -- where it is not made --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("who", ["namespace", "option"])
@@ -250,7 +250,7 @@ def test_a_topic_that_the_checkpoint_has_read_is_not_made_again(
     assert not is_there(root, "t")
 
 
-# -- subscriptions ----------------------------------------------------------------------------------
+# -- subscriptions ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", ["topic", "namespace"])
