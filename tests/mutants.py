@@ -40,7 +40,6 @@ from pulsar_spark.connector.source import (
     partition_view,
     reader_run,
     start_positions,
-    stream_reader,
     typed_values,
 )
 from pulsar_spark.connector.storage import local_store
@@ -319,7 +318,7 @@ def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
 )
 def begins_new_partitions_at_their_end(patch: Any) -> None:
     original = start_positions.StartPosition
-    patch.setattr(stream_reader, "StartPosition", lambda _: original("latest"))
+    patch.setattr(reader_run, "StartPosition", lambda _: original("latest"))
 
 
 @breaks(

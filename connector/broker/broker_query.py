@@ -342,14 +342,17 @@ def standalone(
     *,
     checkpoint: str | None = None,
     state_partitions: int = 1,
+    standby: bool | Callable[[], bool] = False,
     **options: object,
 ) -> Broker:
     """Start the broker of the topics below `service_url`, in this Spark application.
 
     `checkpoint` is a folder that Spark can write (on a cluster a Hadoop file system); by default
     one below a local root, else one in the home folder. `options` are `storage.*` options of an
-    object store. BrokerBusyError if a broker serves that root and lives; SparkNotReadyError if
-    Spark lacks something, with what to set.
+    object store. BrokerBusyError if a broker serves that root and lives, unless this one is on
+    `standby`: then it waits until that one is gone, or has not shown life for ten seconds; where
+    that is a function, as long as it says so. SparkNotReadyError if Spark lacks something, with
+    what to set.
     """
     given = {name: str(value) for name, value in options.items()}
     if service_url is not None:
@@ -360,7 +363,7 @@ def standalone(
     folder = checkpoint or default_checkpoint(root)
     check_spark(spark, folder)
     sign = SignOfLife(root)
-    sign.begin()
+    sign.begin(standby if callable(standby) else lambda: standby)
     sign.keep()
     try:
         term = claim_term(root)

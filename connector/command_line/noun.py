@@ -15,11 +15,12 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple
 
+from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
 from pulsar_spark.errors import InvalidOptionError
@@ -77,6 +78,10 @@ STORAGE = argument(
     help="an option of the object store, such as aws_endpoint=http://127.0.0.1:9000",
 )
 TOPIC = argument("name", metavar="TOPIC", help="the topic's name")
+
+
+SHORT_SECONDS = 0.5
+"""Work that is done sooner has no bar."""
 
 
 class Command(NamedTuple):
@@ -176,6 +181,35 @@ def opened(root: Root, arguments: Namespace, to_be: str = "") -> ManagedLedger:
     """The topic that a command names; with `to_be`, «trimmed» say, no system topic."""
     topic = TopicName.parse(arguments.name)
     return root.open(check_user_topic(topic, to_be) if to_be else topic)
+
+
+@contextmanager
+def progress_bar(unit: str = " messages") -> Iterator[Progress]:
+    """For long work: a bar on standard error while it lasts, if that is a terminal.
+
+    It shows one thing that is done at a time, and leaves nothing behind. Close it before printing.
+
+        with progress_bar() as progress:
+            done = compact(ledger, progress=progress)
+    """
+    if not sys.stderr.isatty():
+        yield unseen
+        return
+    from tqdm import tqdm
+
+    with ExitStack() as shown:
+
+        def progress(doing: str, total: int) -> Callable[[int], object]:
+            shown.close()
+            bar = tqdm(
+                desc=doing, total=total, unit=unit, unit_scale=True, dynamic_ncols=True,
+                delay=SHORT_SECONDS, leave=False, file=sys.stderr,
+            )  # fmt: skip
+            shown.enter_context(bar)
+            advance: Callable[[int], object] = bar.update
+            return advance
+
+        yield progress
 
 
 def table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:

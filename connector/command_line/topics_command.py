@@ -22,6 +22,7 @@ from pulsar_spark.connector.command_line.noun import (
     one_of,
     opened,
     parsed,
+    progress_bar,
     table,
 )
 from pulsar_spark.connector.command_line.topic_policies_command import (
@@ -331,7 +332,8 @@ def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
 
     ledger = opened(root, arguments, "compacted")
     check_kept(ledger.topic)
-    done = compact(ledger, retain_null_key=arguments.retain_null_key)
+    with progress_bar() as progress:
+        done = compact(ledger, retain_null_key=arguments.retain_null_key, progress=progress)
     for each in done:
         yield (
             f"partition {each.partition}: kept {each.kept:,} of {each.read:,} messages, up to "
@@ -370,7 +372,8 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     store = LedgerStore(ledger, grace_ms=grace_ms)
     if not arguments.no_merge:
         before = len(ledger.state.files)
-        commits = store.merge_small_files()
+        with progress_bar() as progress:
+            commits = store.merge_small_files(progress=progress)
         merged = before - len(ledger.state.files) + len(commits)
         yield f"merged     {merged:,} small files into {len(commits):,}"
     orphans = store.reclaim_orphans(older_than_ms=orphan_ms)

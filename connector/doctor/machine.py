@@ -26,7 +26,7 @@ OLDEST_PYTHON: Final = (3, 10)
 REQUIRED: Final[Mapping[str, tuple[tuple[int, ...], tuple[int, ...] | None]]] = {
     "pyspark": ((4, 2), (5,)), "pyarrow": ((22,), None), "numpy": ((1, 26), (3,)),
     "pandas": ((2, 2), (3,)), "protobuf": ((6, 33, 5), (8,)), "mmh3": ((4, 1), (6,)),
-    "pyroaring": ((1, 0), (2,)), "zlib-ng": ((1, 0), (2,)),
+    "pyroaring": ((1, 0), (2,)), "zlib-ng": ((1, 0), (2,)), "tqdm": ((4, 66), (5,)),
 }  # fmt: skip
 """Package -> the first version that will do, and the first that will not."""
 OPTIONAL: Final = {

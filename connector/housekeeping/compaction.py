@@ -9,7 +9,7 @@ Follows Pulsar's `TwoPhaseCompactor`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from pulsar_spark.connector.sink.outgoing_messages import payload_sizes
 from pulsar_spark.connector.source.chunk_reading import PartitionChunks, put_together
 from pulsar_spark.connector.source.input_partition import RowRange
 from pulsar_spark.connector.source.partition_view import kept_rows
+from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.errors import ObjectNotFoundError
 from pulsar_spark.options.options import Options
@@ -75,7 +76,9 @@ class _Kept:
     digest: ContentDigest = field(default_factory=ContentDigest)
 
 
-def compact(ledger: ManagedLedger, *, retain_null_key: bool = False) -> list[Compacted]:
+def compact(
+    ledger: ManagedLedger, *, retain_null_key: bool = False, progress: Progress = unseen
+) -> list[Compacted]:
     """Compact each partition up to its end as of now; those with nothing new are left out.
 
     A message without a key is dropped, unless `retain_null_key` (Pulsar:
@@ -86,7 +89,7 @@ def compact(ledger: ManagedLedger, *, retain_null_key: bool = False) -> list[Com
     for partition in range(ledger.state.partitions):
         for attempt in range(MOVED_AWAY_RETRIES):
             try:
-                found = _compact(ledger, partition, retain_null_key=retain_null_key)
+                found = _compact(ledger, partition, retain_null_key, progress)
             except ObjectNotFoundError:
                 if attempt == MOVED_AWAY_RETRIES - 1:
                     raise
@@ -98,7 +101,9 @@ def compact(ledger: ManagedLedger, *, retain_null_key: bool = False) -> list[Com
     return done
 
 
-def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) -> Compacted | None:
+def _compact(
+    ledger: ManagedLedger, partition: int, retain_null_key: bool, progress: Progress
+) -> Compacted | None:
     before, ledgers = ledger.state.partition(partition).compacted, ledger.ledgers(partition)
     if not len(ledgers):
         return None
@@ -108,12 +113,14 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
     if horizon <= (before.horizon if before is not None else EARLIEST):
         return None
     sources = _sources(ledger, partition, before, horizon, chunks)
+    read = sum(len(each.numbers) for each in sources)
+    advance = progress(f"compacting partition {partition}", 2 * read)
     with (
         ledger.reader() as reader,
         LedgerFileWriter(ledger.store, ledger.folder) as writer,
     ):
-        latest = _latest(reader, sources)
-        kept = _copy(reader, sources, latest, writer, partition, retain_null_key)
+        latest = _latest(reader, sources, advance)
+        kept = _copy(reader, sources, latest, writer, partition, retain_null_key, advance)
         seal = writer.close() if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
@@ -126,7 +133,6 @@ def _compact(ledger: ManagedLedger, partition: int, *, retain_null_key: bool) ->
 
     if ledger.commit(build) is None:
         return None
-    read = sum(len(each.numbers) for each in sources)
     return Compacted(partition, horizon, read, writer.rows)
 
 
@@ -162,7 +168,9 @@ def _sources(
     return found
 
 
-def _latest(reader: LedgerFileReader, sources: Iterable[_Source]) -> NDArray[np.int64]:
+def _latest(
+    reader: LedgerFileReader, sources: Iterable[_Source], advance: Callable[[int], object]
+) -> NDArray[np.int64]:
     """The first pass: the numbers of the messages that are the latest of their key and not empty.
 
     Messages are numbered through all sources, from 0.
@@ -176,6 +184,7 @@ def _latest(reader: LedgerFileReader, sources: Iterable[_Source]) -> NDArray[np.
             keys = batch.column("key").cast(pa.binary()).to_pylist()
             latest.update(zip(keys, np.where(empty, -1, numbers).tolist(), strict=True))
             at += batch.num_rows
+            advance(batch.num_rows)
     latest.pop(None, None)
     numbers = np.fromiter(latest.values(), np.int64, len(latest))
     return np.sort(numbers[numbers >= 0])
@@ -188,6 +197,7 @@ def _copy(
     writer: LedgerFileWriter,
     partition: int,
     retain_null_key: bool,
+    advance: Callable[[int], object],
 ) -> list[_Kept]:
     """The second pass: write what is kept; by ledger, which messages those are."""
     kept: list[_Kept] = []
@@ -210,6 +220,7 @@ def _copy(
                 kept[-1].digest.add(rows)
             at += batch.num_rows
             done += batch.num_rows
+            advance(batch.num_rows)
     return kept
 
 

@@ -10,9 +10,10 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -42,6 +43,15 @@ SMALL_FILE_BYTES = 1 << 20
 """Files up to this length are merged."""
 MERGED_FILE_BYTES = 64 << 20
 """The size at which the rows of small files fill a merged one."""
+
+Progress: TypeAlias = Callable[[str, int], Callable[[int], object]]
+"""Told by long work what it begins to do, and how much that is; what it gives back is told how
+much was done just now. `progress_bar` of `connector/command_line/noun.py` makes one that shows."""
+
+
+def unseen(_doing: str, _total: int) -> Callable[[int], object]:
+    """The `Progress` of work that nobody looks at."""
+    return lambda _done: None
 
 
 class LedgerStore:
@@ -134,7 +144,9 @@ class LedgerStore:
         self.ledger.refresh()
         return self.ledger.commit(build, waits=self.waits)
 
-    def merge_small_files(self, *, up_to_bytes: int = MERGED_FILE_BYTES) -> list[Commit]:
+    def merge_small_files(
+        self, *, up_to_bytes: int = MERGED_FILE_BYTES, progress: Progress = unseen
+    ) -> list[Commit]:
         """Copy the rows of small files into larger ones, ids unchanged; one commit for each.
 
         A merged file takes the place of up to `up_to_bytes`. Its rows lie by partition, in ledger
@@ -142,13 +154,17 @@ class LedgerStore:
         """
         self.ledger.refresh()
         groups = [group for group in self._groups(up_to_bytes) if len(group) > 1]
-        merged = [self._merge(chain(*group)) for group in groups]
+        messages = sum(each.messages for each in chain(*chain(*groups)))
+        advance = progress("merging small files", messages)
+        merged = [self._merge(chain(*group), advance) for group in groups]
         return [commit for commit in merged if commit is not None]
 
-    def _merge(self, small: Iterable[LedgerInfo]) -> Commit | None:
+    def _merge(
+        self, small: Iterable[LedgerInfo], advance: Callable[[int], object]
+    ) -> Commit | None:
         ledgers = sorted(small, key=lambda each: (each.partition, each.ledger_id))
         try:
-            merged, moved = self._copy(ledgers)
+            merged, moved = self._copy(ledgers, advance)
         except ObjectNotFoundError:
             return None  # merged or trimmed by another: the next run sees the rest
 
@@ -167,14 +183,19 @@ class LedgerStore:
         except FileReclaimedError:
             return None  # taken for an orphan while this process slept: the next run merges
 
-    def _copy(self, ledgers: Sequence[LedgerInfo]) -> tuple[str, list[MovedLedger]]:
+    def _copy(
+        self, ledgers: Sequence[LedgerInfo], advance: Callable[[int], object]
+    ) -> tuple[str, list[MovedLedger]]:
         """Write the ledgers' rows into a new file; its path, and each ledger's place in it."""
         ledger = self.ledger
         with (
             ledger.reader() as reader,
             LedgerFileWriter(ledger.store, ledger.folder) as writer,
         ):
-            first_rows = [writer.write(_rows(reader, each), each.partition) for each in ledgers]
+            first_rows = []
+            for each in ledgers:
+                first_rows.append(writer.write(_rows(reader, each), each.partition))
+                advance(each.messages)
             seal = writer.close()
         return writer.path, [
             MovedLedger(each.partition, each.ledger_id, writer.path, first_row, seal)

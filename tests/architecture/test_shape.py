@@ -18,7 +18,10 @@ ROOT_OF = {
     "connector": "pulsar_spark.connector",
     "state": "pulsar_spark.state",
 }
-HEAVY = ("pyspark", "py4j", "numpy", "pandas", "pyarrow", "pyroaring", "mmh3", "google", "obstore")
+HEAVY = (
+    "pyspark", "py4j", "numpy", "pandas", "pyarrow", "pyroaring", "mmh3", "google", "obstore",
+    "tqdm",
+)  # fmt: skip
 
 
 def test_setup_cfg_names_every_package() -> None:

@@ -79,6 +79,13 @@ def test_a_mutant_names_an_invariant_and_tests_that_there_are(mutant: mutants.Mu
         assert_is_a_test(test)
 
 
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
+def test_what_a_mutant_breaks_is_there(
+    mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant.patch(monkeypatch)
+
+
 def test_no_invariant_is_named_for_nothing() -> None:
     assert set(mutants.INVARIANTS) <= {row[2].strip("`") for row in rows()}
 

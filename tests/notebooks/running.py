@@ -29,6 +29,8 @@ _DRIFTS: Final = (
     (re.compile(r"/[\w./-]*/ipykernel_\d+/\d+\.py"), "/tmp/…"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x…"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "…"),
+    # A name that was made up ends in ten such digits, which happen to be decimal now and then.
+    (re.compile(r"(?<=[a-z]-)[0-9a-f]{10}(?!\w)"), "…"),
     (re.compile(r"(?<![\w.])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{10,64}(?!\w)"), "…"),
     (re.compile(r"\b20(?!1\d)\d\d-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?"), "(a time)"),
 )

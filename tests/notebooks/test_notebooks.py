@@ -121,6 +121,7 @@ def test_what_drifts_by_nature_is_stored_without_it() -> None:
         "in f (/scratch/ann/ipykernel_71/4094.py:17)": "in f (/tmp/…:17)",
         "<Thing object at 0x7fb7c10fe6c0>": "<Thing object at 0x…>",
         "consumer billing-7c3bee0798 of 10 at 3:0": "consumer billing-… of 10 at 3:0",
+        "consumer texter-1663218153": "consumer texter-…",
         "published 2026-11-22 14:25:55.123": "published (a time)",
         "left 2013-01-01 05:15, flight 1234567890": "left 2013-01-01 05:15, flight 1234567890",
     }.items():
