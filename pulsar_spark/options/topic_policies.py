@@ -213,7 +213,7 @@ POLICIES: Final = (
     ), is_namespaces=True),
     Policy("auto-subscription-creation", (
         Setting("auto_subscription_creation", "auto_subscription_creation", SWITCH, True, ENABLE,
-                "Whether a consumer makes its durable subscription if it is not there. Otherwise it "
+                "Whether a consumer makes a durable subscription that is not there. Otherwise it "
                 "is refused with SubscriptionNotFound, and `subscriptions create` makes it."),
     )),
     Policy("batch-index-acknowledgment", (
