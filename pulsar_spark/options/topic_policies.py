@@ -52,6 +52,7 @@ class PolicyValues(TypedDict, total=False):
     delayed_delivery: bool
     delayed_delivery_tick: Time
     deduplication: bool
+    compaction_threshold: Size
     schema_compatibility_strategy: str
     is_allow_auto_update_schema: bool
     schema_validation_enforced: bool
@@ -184,6 +185,12 @@ POLICIES: Final = (
                 "Whether messages are dropped whose producer name and sequence id were used "
                 "before.", option="enableDeduplication"),
     )),
+    Policy("compaction-threshold", (
+        Setting("compaction_threshold", "compaction_threshold_bytes", units.size(0), 0,
+                ("-t", "--threshold"),
+                "Bytes of a partition that no compaction has seen, above which the broker compacts "
+                "it by itself, within a minute; 0 is never. The first compaction counts all."),
+    )),
     Policy("schema-compatibility-strategy", (
         Setting("schema_compatibility_strategy", "schema_compatibility_strategy",
                 units.one_of(*STRATEGIES), DEFAULT_STRATEGY.value,
@@ -251,7 +258,6 @@ POLICIES: Final = (
 """Every policy, in the order in which they are printed."""
 
 MISSING: Final = {
-    "compaction-threshold": "the broker does not compact by itself: pulsarlite topics compact",
     "deduplication-snapshot-interval": "the log itself remembers sequence ids: no snapshot",
     "delayed-delivery --maxDelay": "a message may be as late as its producer says",
     "dispatch-rate, publish-rate, subscribe-rate": "a query's maxMessagesPerTrigger bounds it",

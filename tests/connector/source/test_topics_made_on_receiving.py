@@ -237,7 +237,7 @@ def test_neither_a_system_topic_nor_a_partition_alone_is_made(
 
 @pytest.mark.parametrize("subscription", [{}, {"subscriptionName": "s", "consumerName": "c"}])
 def test_a_topic_that_the_checkpoint_has_read_is_not_made_again(
-    root: Path, broker: EmbeddedBroker, subscription: dict[str, str]
+    root: Path, broker: EmbeddedBroker, subscription: dict[str, Any]
 ) -> None:
     send(root, "t", "a")
     run = Run(root, topic="t", **subscription)
