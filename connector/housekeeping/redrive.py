@@ -23,9 +23,8 @@ import pyarrow.compute as pc
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import fold
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import records_of
-from pulsar_spark.connector.broker.letters import LARGEST
 from pulsar_spark.connector.schema.schema_registration import SinkSchema, check_validation
-from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.sink.message_writer import LARGEST, WrittenTopic, write_messages
 from pulsar_spark.connector.sink.publishing import commit_as_one
 from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
 from pulsar_spark.connector.source.message_reader import read_messages
