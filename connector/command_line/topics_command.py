@@ -24,6 +24,7 @@ from pulsar_spark.connector.command_line.noun import (
     progress_bar,
     table,
 )
+from pulsar_spark.connector.command_line.redrive_command import register_redrive
 from pulsar_spark.connector.command_line.stats_commands import register_stats
 from pulsar_spark.connector.command_line.topic_policies_command import (
     policies_of_topic,
@@ -367,4 +368,5 @@ def _text(value: Any) -> str:
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
 
 
+register_redrive(TOPICS)
 register_policies(TOPICS, TOPIC, policies_of_topic, is_listed=False)
