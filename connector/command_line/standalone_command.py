@@ -76,7 +76,8 @@ def run(arguments: Namespace) -> int:
     """Serve until a signal; the exit status. PulsarliteError if it can't be started."""
     root = root_of(arguments)
     master = arguments.master or submitted_to() or f"local[{arguments.cores}]"
-    spark = session("pulsarlite broker", master, **pairs("--conf", arguments.conf))
+    settings: dict[str, Any] = pairs("--conf", arguments.conf)
+    spark = session("pulsarlite broker", master, **settings)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
