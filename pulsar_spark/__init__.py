@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from pulsar_spark.connector.functions.batch_transaction import transaction
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
+    from pulsar_spark.connector.housekeeping.redrive import redrive
     from pulsar_spark.connector.session import session
     from pulsar_spark.connector.topic_log.policies import Policies
     from pulsar_spark.connector.verification.verify import verify
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
     "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
-    "process", "reconsume_later", "register", "session", "standalone", "stats", "transaction",
-    "verify",
+    "process", "reconsume_later", "redrive", "register", "session", "standalone", "stats",
+    "transaction", "verify",
 ]  # fmt: skip
 
 _HOME_OF = {
@@ -56,6 +57,7 @@ _HOME_OF = {
     "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "process": "pulsar_spark.connector.functions.processing",
     "reconsume_later": "pulsar_spark.connector.functions.acknowledging",
+    "redrive": "pulsar_spark.connector.housekeeping.redrive",
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker.broker_query",

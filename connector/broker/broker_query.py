@@ -45,6 +45,7 @@ from pulsar_spark.connector.broker.broker_sink import (
 )
 from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
+from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
 from pulsar_spark.connector.spark.worker_process import (
     leave_if_hung_up,
@@ -204,6 +205,7 @@ class Broker(AbstractContextManager["Broker"], Shown):
     ) -> None:
         self.root, self.term = root, term
         self._spark, self._sign, self._begin = spark, sign, begin
+        self._housekeeper = Housekeeper(root)
         self._check_s, self._first_restart_s = check_s, first_restart_s
         self.query = begin()
         """The running query, or the last one."""
@@ -217,6 +219,7 @@ class Broker(AbstractContextManager["Broker"], Shown):
         self._beginning = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="broker", daemon=True)
         self._thread.start()
+        self._housekeeper.begin()
 
     def stop(self) -> None:
         """End the query. Consumers keep their open grants; their reports wait for the next broker.
@@ -235,6 +238,7 @@ class Broker(AbstractContextManager["Broker"], Shown):
                 self.query.stop()
         finally:
             self._thread.join()
+            self._housekeeper.end()
             self._sign.remove()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -288,6 +292,7 @@ class Broker(AbstractContextManager["Broker"], Shown):
         finally:
             if not self._stopped.is_set():
                 self._sign.remove()
+                self._housekeeper.end()
             self._ended.set()
 
     def _await_end(self) -> Exception | None:

@@ -6,8 +6,9 @@
     def _create(root: Root, arguments: Namespace) -> Iterator[str]: ...
 
 Invariants: a command is declared where it is done; what it yields is printed line by line, and is
-printed before it goes on; every command that works on a store takes `--service-url` and
-`--storage`. The first sentence of a command's text is its summary in the noun's list.
+printed before it goes on; what it returns is the exit status, nothing stands for 0; every command
+that works on a store takes `--service-url` and `--storage`. The first sentence of a command's text
+is its summary in the noun's list.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class Noun:
 
 
 def _run(done: Done, arguments: Namespace) -> int:
-    with closing(_generator(done(root_of(arguments), arguments))) as lines:
+    status: list[int] = []
+    with closing(_generator(done(root_of(arguments), arguments), status)) as lines:
         for line in lines:
             if isinstance(line, bytes):
                 sys.stdout.flush()
@@ -139,12 +141,13 @@ def _run(done: Done, arguments: Namespace) -> int:
             else:
                 print(line)
             sys.stdout.flush()
-    return 0
+    return next(iter(status), 0)
 
 
-def _generator(lines: Iterator[Printed]) -> Generator[Printed, None, None]:
-    """The lines of a generator; if nobody takes them any more, it is ended at once."""
-    yield from lines
+def _generator(lines: Any, status: list[int]) -> Generator[Printed, None, None]:
+    """The lines of a generator, then its status; if nobody takes them any more, it is ended."""
+    if (returned := (yield from lines)) is not None:
+        status.append(returned)
 
 
 def storage_options(arguments: Namespace) -> dict[str, str]:

@@ -78,18 +78,29 @@ class Root:
         """The topic, brought up to date. TopicNotFoundError offers names that are near."""
         if (ledger := self.open_found(topic)) is not None:
             return ledger
+        raise self.absent(topic)
+
+    def absent(self, topic: TopicName, why_not_made: str = "") -> TopicNotFoundError:
+        """The error that there is no such topic, with the name that is nearest."""
+        name = topic.partitioned_topic_name
+        near, any_there = self.near(topic)
+        offer = f"Did you mean {near}? " if near else ""
+        if not any_there:
+            offer = "There is no topic in that namespace: is serviceUrl the right one? "
+        why = f", and {why_not_made}" if why_not_made else ""
+        first = "Create it" if why_not_made else "Publish to it first, or create it"
+        return TopicNotFoundError(
+            f"Topic {name} does not exist in {self.store.root}{why}. {offer}{first}: pulsarlite "
+            f"topics create {name} --partitions 4 --service-url {self.service_url}"
+        )
+
+    def near(self, topic: TopicName) -> tuple[str, bool]:
+        """The name of a topic beside it that is much like its own, or ""; and if any are there."""
         name = topic.partitioned_topic_name
         found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
-        present = [str(each) for each in found if not each.is_system]
-        near = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
-        offer = f"Did you mean {near[0]}? " if near else ""
-        if not present:
-            offer = "There is no topic in that namespace: is serviceUrl the right one? "
-        raise TopicNotFoundError(
-            f"Topic {name} does not exist in {self.store.root}. {offer}Publish to it first, or "
-            f"create it: pulsarlite topics create {name} --partitions 4 --service-url "
-            f"{self.service_url}"
-        )
+        present = [str(each) for each in found if not each.is_system and str(each) != name]
+        close = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
+        return close[0] if close else "", bool(present)
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:
         """The topic, brought up to date; None if there is none, or its first commit is missing."""

@@ -182,6 +182,8 @@ def _check(
     """RefusedError if the consumer can't come in, in the order in which Pulsar looks."""
     _check_request(state, command)
     if subscription is None:
+        if command.durable and not state.policies.auto_subscription_creation:
+            raise RefusedError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription does not exist")
         _check_subscriptions(state)
     else:
         _check_run(subscription, held, command)
