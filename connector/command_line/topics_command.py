@@ -8,6 +8,7 @@ Follows pulsar-admin's `CmdTopics`.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
