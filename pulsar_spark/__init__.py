@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.session import session
     from pulsar_spark.connector.spark.shipping import ship
     from pulsar_spark.connector.topic_log.policies import Policies
+    from pulsar_spark.connector.verification.verify import verify
     from pulsar_spark.connector.views.queue_dataset import dataset
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.deduplication_processor import deduplicate
@@ -40,7 +41,7 @@ __all__ = [
     "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
     "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
     "process", "reconsume_later", "redrive", "register", "session", "ship", "standalone", "stats",
-    "transaction",
+    "transaction", "verify",
 ]  # fmt: skip
 
 _HOME_OF = {
@@ -64,6 +65,7 @@ _HOME_OF = {
     "standalone": "pulsar_spark.connector.broker.broker_query",
     "stats": "pulsar_spark.connector.data_source",
     "transaction": "pulsar_spark.connector.functions.batch_transaction",
+    "verify": "pulsar_spark.connector.verification.verify",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 

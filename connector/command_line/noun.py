@@ -196,7 +196,8 @@ def opened(root: Root, arguments: Namespace, to_be: str = "") -> ManagedLedger:
 def progress_bar(unit: str = " messages") -> Iterator[Progress]:
     """For long work: a bar on standard error while it lasts, if that is a terminal.
 
-    It shows one thing that is done at a time, and leaves nothing behind. Close it before printing.
+    It shows one thing that is done at a time, and leaves nothing behind when that is done: print
+    then, not before.
 
         with progress_bar() as progress:
             done = compact(ledger, progress=progress)
@@ -215,7 +216,12 @@ def progress_bar(unit: str = " messages") -> Iterator[Progress]:
                 delay=SHORT_SECONDS, leave=False, file=sys.stderr,
             )  # fmt: skip
             shown.enter_context(bar)
-            advance: Callable[[int], object] = bar.update
+
+            def advance(done: int) -> None:
+                bar.update(done)
+                if bar.n >= total:
+                    shown.close()
+
             return advance
 
         yield progress
