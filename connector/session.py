@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pulsar_spark.connector.spark.java_home import ensure_java
-from pulsar_spark.connector.spark.shipping import ship
 from pulsar_spark.connector.spark.spark_home import compiled_pyspark
 from pulsar_spark.errors import InvalidOptionError, ShellNotFoundError
 
@@ -79,6 +78,7 @@ def session(
     from pyspark.sql import SparkSession
 
     from pulsar_spark.connector.data_source import register
+    from pulsar_spark.connector.shipping import ship
 
     spark = SparkSession.getActiveSession()
     if spark is None:

@@ -12,8 +12,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from pulsar_spark.connector import data_source
-from pulsar_spark.connector.spark.shipping import ship, write_archive
+from pulsar_spark.connector import shipping
+from pulsar_spark.connector.shipping import ship, write_archive
 
 NEEDED_BY_WORKERS = (
     "pulsar_spark.connector.data_source",
@@ -64,7 +64,7 @@ def test_a_session_has_it_before_the_format_is_registered(
         assert options == ({"pyfile": True} if is_remote else {})
         done.append("added")
 
-    monkeypatch.setattr(data_source, "register", lambda _: done.append("registered"))
+    monkeypatch.setattr(shipping, "register", lambda _: done.append("registered"))
     spark: Any = SimpleNamespace(addArtifacts=add, _sc=SimpleNamespace(addPyFile=add))
     if is_remote:
         del spark._sc

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import pulsar_spark
+from pulsar_spark.connector.data_source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,8 +34,6 @@ def ship(spark: SparkSession) -> None:
     Spark Connect too, on a cluster on whose machines Pulsarlite is not installed. What Pulsarlite
     needs has to be installed there, for the driver's version of Python.
     """
-    from pulsar_spark.connector.data_source import register
-
     folder = tempfile.mkdtemp(prefix="pulsarlite-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # workers may ask for it until then
     archive = Path(folder, ARCHIVE)
