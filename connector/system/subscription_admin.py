@@ -8,7 +8,7 @@ is a command, and done when the broker has answered. Follows Pulsar's `Topics` a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -67,9 +67,7 @@ class SubscriptionStats(Shown):
     @property
     def states(self) -> dict[int, NDArray[np.int8]]:
         """Ledger -> the state of each of its messages, as `pulsar_spark.pictures` draws it."""
-        held, state = self._state.subscriptions[self.name], self._state
-        later = held.waiting.messages.union(state.delayed.messages)
-        return {each.ledger_id: _states(each, held, later) for each in state.ledgers}
+        return message_states(self._state, self.name, self._state.ledgers)
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -218,6 +216,15 @@ def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | N
                 "stands in __commands, and is done when it comes."
             )
         root.clock.sleep(pause_s(waited_s, remote=root.store.remote))
+
+
+def message_states(
+    state: BrokerState, name: str, ledgers: Iterable[LedgerInfo]
+) -> dict[int, NDArray[np.int8]]:
+    """What became of each message of some ledgers, for one subscription; by ledger."""
+    held = state.subscriptions[name]
+    later = held.waiting.messages.union(state.delayed.messages)
+    return {each.ledger_id: _states(each, held, later) for each in ledgers}
 
 
 def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:
