@@ -1,7 +1,8 @@
 """`format("pulsarlite")`: options in, readers and writers out.
 
 Invariants: options are checked when the DataFrame is made, in the constructor and in `schema`; a
-topic that is not there is an error of that moment too; nothing here has effects on storage.
+topic that is not there, and may not be made, is an error of that moment too; nothing here has
+effects on storage.
 Follows Spark's `KafkaSourceProvider`.
 """
 
@@ -16,7 +17,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.source.start_positions import end_position, start_position
-from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
 from pulsar_spark.connector.source.typed_values import value_type
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
@@ -56,13 +57,16 @@ class PulsarliteDataSource(DataSource):
         return "pulsarlite"
 
     def schema(self) -> StructType:
-        """That of a source without a user schema. TopicNotFoundError if a topic is not there."""
+        """That of a source without a user schema.
+
+        TopicNotFoundError if a topic is not there, and may not be made by a stream that reads it.
+        """
         self.parsed.check_scope(Scope.READ)
         if self.parsed["view"]:
             from pulsar_spark.connector.views.view_reader import view_schema
 
             return view_schema(self.parsed, self.root)
-        topics = SubscribedTopics(self.parsed, self.root)
+        topics = SubscribedTopics(self.parsed, self.root, Absent.PASSED_OVER)
         topics.refresh()
         for position in (start_position(self.parsed, default="latest"), end_position(self.parsed)):
             position.check_topics(topics.partitions())

@@ -88,6 +88,10 @@ class TopicDeletedError(TopicNotFoundError):
     """A topic was deleted; one that was made again under its name is another."""
 
 
+class TopicInUseError(PulsarliteError):
+    """A topic, namespace or tenant is to be deleted, and somebody uses it still."""
+
+
 class TopicExistsError(PulsarliteError):
     """A topic is to be created that exists already."""
 

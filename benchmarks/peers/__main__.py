@@ -2,6 +2,7 @@
 
 python -m benchmarks.peers pulsar|kafka     runs one until Ctrl-C, and prints its address
 python -m benchmarks.peers record           runs tests/recorded/_programs against Pulsar
+python -m benchmarks.peers record-stats     writes down what its `topics stats` and metrics have
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = ("pulsar", "kafka", "record", "subscriptions", "kafka-source")
+    commands = ("pulsar", "kafka", "record", "record-stats", "subscriptions", "kafka-source")
     parser.add_argument("command", choices=commands)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, help="50,000 of a subscription; 2,000,000 of Kafka")
@@ -30,6 +31,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, end)
     if command == "record":
         sys.exit(record())
+    if command == "record-stats":
+        sys.exit(record_stats())
     if command == "subscriptions":
         subscriptions.measure(asked.rounds, asked.messages or 50_000, asked.few)
         return
@@ -47,6 +50,16 @@ def record() -> int:
         server = f"Apache Pulsar {installed.PULSAR}, standalone"
         command = [str(installed.client_python()), "-m", "tests.recorded.programs", url]
         return subprocess.run([*command, "--record", server], check=False).returncode
+
+
+def record_stats() -> int:
+    """The fields of Pulsar's statistics and metrics, written to where the tests compare with."""
+    (web,) = servers.free_ports(1)
+    with servers.pulsar(web=web) as url:
+        module = "tests.recorded.record_pulsar_stats"
+        command = [str(installed.client_python()), "-m", module]
+        command += [url, f"http://127.0.0.1:{web}", f"Apache Pulsar {installed.PULSAR}, standalone"]
+        return subprocess.run(command, check=False).returncode
 
 
 def end(_number: int, _frame: FrameType | None) -> None:

@@ -72,12 +72,14 @@ _KAFKA = {
 
 
 @contextlib.contextmanager
-def pulsar(*, durable: bool = False) -> Iterator[str]:
+def pulsar(*, durable: bool = False, web: int | None = None) -> Iterator[str]:
     """A standalone, by the URL that clients have for it. What standalones and this one acknowledge
 
-    is not yet on the disk, unless `durable`, which is the setting of a cluster's bookies.
+    is not yet on the disk, unless `durable`, which is the setting of a cluster's bookies. `web`
+    is the port of its admin interface; otherwise it is a free one.
     """
-    service, web, bookie = free_ports(3)
+    service, free, bookie = free_ports(3)
+    web = free if web is None else web
     with tempfile.TemporaryDirectory(prefix="pulsar-") as name:
         folder = Path(name)
         settings = _PULSAR | {

@@ -26,7 +26,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import ReconsumeLater, Rejection, Report
-from pulsar_spark.subscriptions.dead_letter import ERROR
+from pulsar_spark.subscriptions.dead_letter import ERROR, LONGEST_ERROR
 from pulsar_spark.topic_log.chunked_messages import ChunkedMessages
 from pulsar_spark.topic_log.ledger_log import TopicState
 from pulsar_spark.topic_name import TopicName, TopicPartition, check_user_topic
@@ -36,7 +36,8 @@ ROWS_AT_ONCE: Final = 1 << 20
 KINDS: Final = ("Individual", "Cumulative", "Negative", "ReconsumeLater", "DeadLetter")
 INDIVIDUAL, CUMULATIVE, NEGATIVE, RECONSUME_LATER, DEAD_LETTER = range(5)
 MOST_ERRORS: Final = 200
-"""Distinct error texts of one topic partition and commit; others keep their first word."""
+"""Distinct errors of one topic partition and commit; of others only the type is kept."""
+OTHER_ERRORS: Final = f"one of more than {MOST_ERRORS} errors that were given back together"
 
 _NUMBERS: Final = (
     "ledger_id", "entry_id", "partition", "batch_index", "attempt", "delay_ms", "reconsume_times",
@@ -121,6 +122,8 @@ def fold(batches: Iterable[pa.RecordBatch], root: Root, topic: str | None) -> Fo
             gathered, rows = [], 0
     if rows:
         _fold(pa.Table.from_batches(gathered), root, topic, folded)
+    for each in folded.values():
+        each.rejected = _with_few_errors(each.rejected)
     return folded
 
 
@@ -134,19 +137,29 @@ def _report(subscription: str, by_attempt: dict[int | None, Cursor]) -> Report:
 
 
 def _with_few_errors(rejected: Rejected) -> Rejected:
-    """The rejections with few distinct errors: each costs a command, and a dead letter's file."""
+    """The rejections with few distinct errors: each costs a command, and a dead letter's file.
+
+    The first errors stay as they are, of as many more the type does; all others are one.
+    """
     if len(rejected) <= MOST_ERRORS:
         return rejected
+    whole, types = set[Properties](), set[Properties]()
     few: Rejected = {}
     for (attempt, delay_ms, properties, bury), messages in rejected.items():
-        short = properties
-        if len(few) >= MOST_ERRORS:
-            short = tuple(
-                (name, value.partition(":")[0] if name == ERROR else value)
-                for name, value in properties
-            )
-        _join(few, {(attempt, delay_ms, short, bury): messages})
+        said = properties
+        if not _is_among(whole, said):
+            said = tuple((k, text.partition(":")[0] if k == ERROR else text) for k, text in said)
+            if not _is_among(types, said):
+                said = ((ERROR, OTHER_ERRORS),)
+        _join(few, {(attempt, delay_ms, said, bury): messages})
     return few
+
+
+def _is_among(known: set[Properties], said: Properties) -> bool:
+    """Whether these are among the first, or there is room for them."""
+    if len(known) < MOST_ERRORS:
+        known.add(said)
+    return said in known
 
 
 def _join(mine: dict[K, PositionSet], theirs: Mapping[K, PositionSet]) -> None:
@@ -349,7 +362,9 @@ def _properties(table: pa.Table, rejecting: Numbers) -> tuple[Numbers, list[Prop
     maps = _taken_column(table, "properties", rejecting, _PROPERTIES)
     for chosen in _groups([_text_codes(errors), _map_codes(maps)]):
         first = int(chosen[0])
-        said = [*dict(maps[first].as_py() or ()).items(), (ERROR, errors[first].as_py())]
+        error = errors[first].as_py()
+        error = None if error is None else error[:LONGEST_ERROR]
+        said = [*dict(maps[first].as_py() or ()).items(), (ERROR, error)]
         codes[rejecting[chosen]] = len(distinct)
         distinct.append(tuple((name, text) for name, text in said if text is not None))
     return codes, distinct

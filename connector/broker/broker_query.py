@@ -45,6 +45,7 @@ from pulsar_spark.connector.broker.broker_sink import (
 )
 from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
+from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.sink.stream_writer import QUERY_ID_PROPERTY
 from pulsar_spark.connector.spark.worker_process import (
     leave_if_hung_up,
@@ -204,6 +205,7 @@ class Broker(AbstractContextManager["Broker"], Shown):
     ) -> None:
         self.root, self.term = root, term
         self._spark, self._sign, self._begin = spark, sign, begin
+        self._housekeeper = Housekeeper(root)
         self._check_s, self._first_restart_s = check_s, first_restart_s
         self.query = begin()
         """The running query, or the last one."""
@@ -217,6 +219,7 @@ class Broker(AbstractContextManager["Broker"], Shown):
         self._beginning = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="broker", daemon=True)
         self._thread.start()
+        self._housekeeper.begin()
 
     def stop(self) -> None:
         """End the query. Consumers keep their open grants; their reports wait for the next broker.
@@ -235,6 +238,7 @@ class Broker(AbstractContextManager["Broker"], Shown):
                 self.query.stop()
         finally:
             self._thread.join()
+            self._housekeeper.end()
             self._sign.remove()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -288,6 +292,7 @@ class Broker(AbstractContextManager["Broker"], Shown):
         finally:
             if not self._stopped.is_set():
                 self._sign.remove()
+                self._housekeeper.end()
             self._ended.set()
 
     def _await_end(self) -> Exception | None:
@@ -342,14 +347,17 @@ def standalone(
     *,
     checkpoint: str | None = None,
     state_partitions: int = 1,
+    standby: bool | Callable[[], bool] = False,
     **options: object,
 ) -> Broker:
     """Start the broker of the topics below `service_url`, in this Spark application.
 
     `checkpoint` is a folder that Spark can write (on a cluster a Hadoop file system); by default
     one below a local root, else one in the home folder. `options` are `storage.*` options of an
-    object store. BrokerBusyError if a broker serves that root and lives; SparkNotReadyError if
-    Spark lacks something, with what to set.
+    object store. BrokerBusyError if a broker serves that root and lives, unless this one is on
+    `standby`: then it waits until that one is gone, or has not shown life for ten seconds; where
+    that is a function, as long as it says so. SparkNotReadyError if Spark lacks something, with
+    what to set.
     """
     given = {name: str(value) for name, value in options.items()}
     if service_url is not None:
@@ -360,7 +368,7 @@ def standalone(
     folder = checkpoint or default_checkpoint(root)
     check_spark(spark, folder)
     sign = SignOfLife(root)
-    sign.begin()
+    sign.begin(standby if callable(standby) else lambda: standby)
     sign.keep()
     try:
         term = claim_term(root)

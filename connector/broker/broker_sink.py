@@ -63,8 +63,6 @@ COMMANDS_KEPT = 2_000
 """Ledgers of `__commands` that stay: at least a batch's, as the batch may set a partition aside."""
 SNAPSHOTS: Final = "snapshots"
 """Setting of `__dispatch`: the snapshots that it begins with, and those since, as `_Snapshot`."""
-SYSTEM_GRACE_MS = 10 * 60 * 1000
-"""How long trimmed files of the system topics stay."""
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +155,7 @@ def _done_with(root: Root, about: TopicPartition, letters: Iterable[Letter]) -> 
 def commit_batch(
     root: Root, tasks: Sequence[SteppedTask], application: tuple[str, int], term: int
 ) -> None:
-    """The driver's side: letters, then the commit of `__dispatch`, then trims and housekeeping."""
+    """The driver's side: letters, then the commit of `__dispatch`, then trims."""
     log = SystemTopic(root, DISPATCH).open()
     log.refresh()
     if log.state.term > term:
@@ -248,7 +246,7 @@ def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:
 
 
 def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
-    """Trim the system topics behind a snapshot, and delete files that were given up."""
+    """Trim the system topics behind a snapshot; the housekeeper deletes their files."""
     commands = SystemTopic(root, COMMANDS)
     try:
         since = _looked_back_to(dispatch, ended)
@@ -257,17 +255,8 @@ def _forget(root: Root, dispatch: ManagedLedger, ended: BrokerOffset) -> None:
         if commands.exists():
             needed = min([since.commands, *(each.commands for each in ended.aside.values())])
             LedgerStore(commands.open()).trim({0: max(0, needed - COMMANDS_KEPT)})
-            LedgerStore(commands.open(), grace_ms=SYSTEM_GRACE_MS).sweep()
-        LedgerStore(dispatch, grace_ms=SYSTEM_GRACE_MS).sweep()
-    except PulsarliteError as error:  # housekeeping: the next snapshot does it again
-        _log.warning("Housekeeping was left for later: %s", error)
-    for name in sorted({each.topic for each in ended.hosted}):
-        try:
-            topic = root.open_found(TopicName.parse(name))
-            if topic is not None:
-                LedgerStore(topic, waits=False).sweep()
-        except PulsarliteError as error:  # noqa: PERF203 - one of them
-            _log.warning("Files of %s were left for later: %s", name, error)
+    except PulsarliteError as error:  # the next snapshot does it again
+        _log.warning("The system topics are trimmed later: %s", error)
 
 
 class _Snapshot(NamedTuple):

@@ -21,7 +21,7 @@ from pulsar_spark.connector.source.input_partition import MessageInputPartition,
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.partition_view import rows_left
 from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
-from pulsar_spark.connector.topic_log.policies import SchemaPolicies
+from pulsar_spark.connector.topic_log.policies import KEPT, SchemaPolicies
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.options import Options
 from pulsar_spark.positions.ledger_info import LedgerList
@@ -31,8 +31,6 @@ from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy
 from pulsar_spark.subscriptions.dead_letter import letter_properties
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
-SETTINGS: Final = {"policies": {"keep_without_subscription": True}}
-"""Settings of a letter topic: it keeps all until it has had a durable subscription."""
 LARGEST: Final = 1 << 31
 """A message that was published once may be published again, however large."""
 
@@ -52,7 +50,7 @@ def write_letters(
     written: list[WrittenTopic] = []
     for letter in letters:
         name = TopicName.parse(letter.topic)
-        root.open_or_create(name, 1, SETTINGS)
+        root.open_or_create(name, 1, KEPT)
         given = {**root.options, "topic": letter.topic, "maxMessageSize": str(LARGEST)}
         options = Options.parse(given)
         for schema, copies in _by_schema(root, about, letter):

@@ -1,9 +1,9 @@
 """A broker's sign of life: a file that whoever serves a root writes again and again.
 
 Invariants: every host shows the same sign, and respects it: while the file changes no other broker
-begins; one that was left behind is watched for DEAD_AFTER_MS, by the watcher's own clock. The
-file prevents a mistake, no more: of two brokers that serve after all the older is fenced by its
-term.
+begins; one that was left behind is watched for DEAD_AFTER_MS, by the watcher's own clock; of those
+that wait for it one begins. The file prevents a mistake, no more: of two brokers that serve after
+all the older is fenced by its term.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEAD_AFTER_MS: Final = 10_000
 """A broker that was not seen to sign for so long may be taken over."""
 SIGN_EVERY_S: Final = DEAD_AFTER_MS / 1000 / RENEWALS
 LOOK_EVERY_S: Final = 0.25
-"""How often a sign that was left behind is looked at."""
+"""How often a sign that may have been left behind is looked at."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,25 +77,36 @@ class SignOfLife:
         self._shown_s = -inf
         self._end: Callable[[], None] | None = None
 
-    def begin(self) -> None:
-        """Show it. BrokerBusyError if another broker shows life; a sign left behind is watched."""
+    def begin(self, waits: Callable[[], bool] = lambda: False) -> None:
+        """Show it once no other broker shows life; a sign left behind is watched.
+
+        BrokerBusyError if another does, unless this one `waits`, which is asked at each look then.
+        """
         watch = LeaseWatch(self._store.clock)
-        seen: set[int] = set()
-        while (written_ms := self.written_ms()) is not None:
-            other = self.signer()
-            if other is not None and other.is_gone():
+        first_ms: int | None = None
+        lives = False
+        while True:
+            held, token = self._store.get_versioned(SIGN_OF_LIFE)
+            other, written_ms = _signer_in(held), self.written_ms()
+            if other == self._me:  # stored by a request whose answer was lost
                 break
-            seen.add(written_ms)
-            if len(seen) > 1:
-                who = f"process {other.process} on {other.host}" if other else "a newer version's"
-                raise BrokerBusyError(
-                    f"A broker serves {self._service_url} already: {who}. Stop that one, or use "
-                    "it: consumers and sinks need no handle."
-                )
-            if watch.lapsed({SIGN_OF_LIFE: written_ms}, lambda _: DEAD_AFTER_MS):
-                break
-            self._store.clock.sleep(LOOK_EVERY_S)
-        self._write()
+            over = written_ms is None or (other is not None and other.is_gone())
+            if over or watch.lapsed({SIGN_OF_LIFE: written_ms}, lambda _: DEAD_AFTER_MS):
+                if self._store.compare_and_swap(SIGN_OF_LIFE, token, self._content):
+                    break
+                written_ms, lives = None, False  # it is another one's by now
+            elif first_ms is not None and written_ms != first_ms:
+                lives = True
+                if not waits():
+                    who = f"process {other.process} on {other.host}" if other else "a newer version"
+                    raise BrokerBusyError(
+                        f"A broker serves {self._service_url} already: {who}. Stop that one, or "
+                        "use it: consumers and sinks need no handle. Another can stand by "
+                        "(standby=True, --standby): it serves once that one is gone."
+                    )
+            first_ms = written_ms
+            self._store.clock.sleep(SIGN_EVERY_S if lives and self._store.remote else LOOK_EVERY_S)
+        self._shown_s = self._store.clock.monotonic_s()
 
     def keep(self) -> None:
         """From now on the clock renews it, until `remove`."""
@@ -125,16 +136,20 @@ class SignOfLife:
 
     def signer(self) -> _Signer | None:
         """Who signed last; None if that can't be read."""
-        data = self._store.get(SIGN_OF_LIFE)
-        try:
-            return None if data is None else _Signer(**SIGN_FORMAT.decode(data))
-        except (CorruptFileError, FutureVersionError, TypeError):
-            return None
+        return _signer_in(self._store.get(SIGN_OF_LIFE))
+
+    @property
+    def _content(self) -> bytes:
+        return SIGN_FORMAT.encode(asdict(self._me))
 
     def _renew(self) -> None:
         if self.signer() in (self._me, None):  # else another has taken over
-            self._write()
+            self._store.touch(SIGN_OF_LIFE, self._content)
+            self._shown_s = self._store.clock.monotonic_s()
 
-    def _write(self) -> None:
-        self._store.touch(SIGN_OF_LIFE, SIGN_FORMAT.encode(asdict(self._me)))
-        self._shown_s = self._store.clock.monotonic_s()
+
+def _signer_in(data: bytes | None) -> _Signer | None:
+    try:
+        return None if data is None else _Signer(**SIGN_FORMAT.decode(data))
+    except (CorruptFileError, FutureVersionError, TypeError):
+        return None

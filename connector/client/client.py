@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, Literal, TypeVar
 
-from pulsar_spark.connector.broker.letters import SETTINGS as KEPT
 from pulsar_spark.connector.client import client_errors
 from pulsar_spark.connector.client.client_errors import translated
 from pulsar_spark.connector.client.client_settings import (
@@ -57,7 +56,7 @@ from pulsar_spark.connector.schema.schema_registration import SinkSchema, join
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.system.subscription_admin import TopicStats, topic_stats
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.policies import open_or_create
+from pulsar_spark.connector.topic_log.policies import KEPT, open_or_create, receive_from
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.shown import Shown
@@ -449,7 +448,7 @@ class Client(AbstractContextManager["Client"], Shown):
         with translated():
             for name in names:
                 whole = TopicName.parse(name).partitioned_topic
-                self._join(open_or_create(self.root, whole, None, KEPT), whole, info)
+                self._join(receive_from(self.root, whole, None), whole, info)
         return {"topic": names[0]} if len(names) == 1 else {"topics": ",".join(names)}
 
     def _join(self, ledger: ManagedLedger | None, topic: TopicName, info: SchemaInfo) -> None:

@@ -136,20 +136,39 @@ class Consumer(Receiver[MessageConsumer]):
         self._check_open()
         transaction.acknowledge(self._engine, [each.received for each in messages])
 
-    def negative_acknowledge(self, message: Messages, *, delay_millis: int | None = None) -> None:
-        """Have this message, or these, delivered again after the consumer's delay, or that one."""
+    def negative_acknowledge(
+        self,
+        message: Messages,
+        *,
+        delay_millis: int | None = None,
+        error: str | BaseException | None = None,
+    ) -> None:
+        """Have this message, or these, delivered again after the consumer's delay, or that one.
+
+        If it becomes a dead letter, the last `error` is in its property ERROR.
+        """
         self._check_open()
         with translated():
             messages = self._received_all(message)
-            self._engine.negative_acknowledge(*messages, delay_ms=delay_millis)
+            text = _text(error)
+            self._engine.negative_acknowledge(*messages, delay_ms=delay_millis, error=text)
 
     def reconsume_later(
-        self, message: Message, delay_millis: int, properties: Mapping[str, str] | None = None
+        self,
+        message: Message,
+        delay_millis: int,
+        properties: Mapping[str, str] | None = None,
+        *,
+        error: str | BaseException | None = None,
     ) -> None:
-        """Have this message delivered again after that delay, from the retry letter topic."""
+        """Have this message delivered again after that delay, from the retry letter topic.
+
+        The `error` is in the property ERROR of its copy.
+        """
         self._check_open()
         with translated():
-            self._engine.reconsume_later(message.received, delay_millis, properties)
+            text = _text(error)
+            self._engine.reconsume_later(message.received, delay_millis, properties, text)
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all messages delivered again that were received and not acknowledged."""
@@ -271,3 +290,10 @@ class Consumer(Receiver[MessageConsumer]):
             if 0 <= held.batch_index < size - 1:
                 return replace(held, batch_index=held.batch_index + 1)
         return core.MessageId(held.ledger_id, held.entry_id + 1, held.partition)
+
+
+def _text(error: str | BaseException | None) -> str | None:
+    """What the dead letter says; of surrogates, which are no UTF-8, their escapes."""
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    return None if error is None else error.encode(errors="backslashreplace").decode()

@@ -212,19 +212,26 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             raise BrokerRefusedError(ServerError.NOT_ALLOWED_ERROR, text)
         self._say("Cumulative", [message])
 
-    def negative_acknowledge(self, *messages: ReceivedMessage, delay_ms: int | None = None) -> None:
-        """Have these delivered again, after the consumer's delay or that one."""
-        self._say("Negative", messages, delay_ms)
+    def negative_acknowledge(
+        self, *messages: ReceivedMessage, delay_ms: int | None = None, error: str | None = None
+    ) -> None:
+        """Have these delivered again, after the consumer's delay or that one.
+
+        What is said last of a message is in its dead letter, if it comes to that.
+        """
+        self._say("Negative", messages, delay_ms, error=error)
 
     def reconsume_later(
         self,
         message: ReceivedMessage,
         delay_ms: int,
         properties: Mapping[str, str] | None = None,
+        error: str | None = None,
     ) -> None:
         """Have them delivered again from the retry letter topic."""
         times = int((message.properties or {}).get(RECONSUMETIMES, "0"))
-        self._say("ReconsumeLater", [message], delay_ms, times, list((properties or {}).items()))
+        given = list((properties or {}).items())
+        self._say("ReconsumeLater", [message], delay_ms, times, given, error=error)
 
     def say(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Say of messages what these rows say, as to a sink that acknowledges."""
@@ -370,13 +377,18 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._run.connected(planned)
         self._queue.extend(taken)
 
-    def _say(self, kind: str, messages: Iterable[ReceivedMessage], *details: Any) -> None:
-        """Add to the next report, and send it unless others may join it.
-
-        `details` are the delay in ms, the times it was reconsumed, and properties.
-        """
+    def _say(
+        self,
+        kind: str,
+        messages: Iterable[ReceivedMessage],
+        delay_ms: int | None = None,
+        reconsume_times: int | None = None,
+        properties: list[tuple[str, str]] | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Add to the next report, and send it unless others may join it."""
         self._check_open()
-        rows = _rows(kind, messages, *details)
+        rows = _rows(kind, messages, delay_ms, reconsume_times, properties, error)
         with self._saying:
             self._unsaid += rows
             waiting = len(self._unsaid)
@@ -469,12 +481,13 @@ def _rows(
     delay_ms: int | None = None,
     reconsume_times: int | None = None,
     properties: list[tuple[str, str]] | None = None,
+    error: str | None = None,
 ) -> list[_SaidRow]:
     """What is said of these, in the order of _SAID."""
     return [
         (
             kind, each.topic, *each.place[:2], max(each.place[2], 0), each.place[3], each.attempt,
-            delay_ms, reconsume_times, properties, None, None,
+            delay_ms, reconsume_times, properties, None, error,
         )
         for each in messages
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from math import inf
 from typing import ClassVar, Final
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
 from pulsar_spark.connector.topic_log.topics import Root
@@ -46,6 +47,8 @@ class SharedBroker:
         """The batches that it has done, and of these, those that the clock has heard of."""
         self._due_s = inf
         self._clock = root.clock
+        self._housekeeper = Housekeeper(root)
+        self._housekeeper.begin()
         self._end: Callable[[], None] = root.clock.follow(
             self._look, "embedded broker",
             remote=root.store.remote, pending=self._pending, wait=self._rest,
@@ -116,6 +119,7 @@ class SharedBroker:
             if self._users:
                 return
             self._running.pop(self._key, None)
+            self._housekeeper.end()
             self._end()
             with self._turning, self._broker:
                 if self._fenced is None:

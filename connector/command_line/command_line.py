@@ -26,17 +26,17 @@ COMMANDS: Final = {
         "pulsar_spark.connector.command_line.demo_command",
         "publish 336,776 real flights into a topic and read them all back",
     ),
-    "produce": ("pulsar_spark.connector.command_line.produce_command", "publish messages"),
+    "produce": ("pulsar_spark.connector.message_commands.produce_command", "publish messages"),
     "consume": (
-        "pulsar_spark.connector.command_line.consume_command",
+        "pulsar_spark.connector.message_commands.consume_command",
         "print the messages of a subscription, and acknowledge them",
     ),
     "read": (
-        "pulsar_spark.connector.command_line.read_command",
+        "pulsar_spark.connector.message_commands.read_command",
         "print messages from a place of your choice on",
     ),
     "perf": (
-        "pulsar_spark.connector.command_line.perf_command",
+        "pulsar_spark.connector.message_commands.perf_command",
         "measure how fast messages are published and consumed",
     ),
     "doctor": (

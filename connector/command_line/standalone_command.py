@@ -1,23 +1,34 @@
 """`pulsarlite standalone`: the broker of one root, until it is told to stop.
 
 Invariants: it says when it serves, and what ended it; SIGTERM and Ctrl-C end it in order; one that
-was killed takes up where it was at its next start.
+was killed takes up where it was at its next start. On standby it waits as long as another serves,
+before it serves and after it was taken over.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.connector.broker.broker_query import Broker, standalone
-from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argument, storage_options
+from pulsar_spark.connector.broker.broker_query import Broker, default_checkpoint, standalone
+from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argument, root_of
 from pulsar_spark.connector.session import session
-from pulsar_spark.errors import BrokerFencedError, PulsarliteError
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import (
+    BrokerBusyError,
+    BrokerFencedError,
+    PulsarliteError,
+    StaleCheckpointError,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _say = partial(print, flush=True)
 ARGUMENTS = (
@@ -34,6 +45,11 @@ ARGUMENTS = (
         help="tasks of a micro-batch, fixed for a checkpoint's life; more than one is for "
         "thousands of busy topic partitions (default: %(default)s)",
     ),
+    argument(
+        "--standby", action="store_true",
+        help="wait while another broker serves, and take over once it is gone, or has shown no "
+        "life for ten seconds; as many as you like may wait",
+    ),
 )  # fmt: skip
 
 
@@ -49,28 +65,62 @@ def add_to(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Serve until a signal; the exit status. PulsarliteError if it can't be started."""
-    options = storage_options(arguments)
+    root = root_of(arguments)
     spark = session("pulsarlite broker", f"local[{arguments.cores}]")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with standalone(
-            spark,
-            arguments.service_url,
-            checkpoint=arguments.checkpoint,
-            state_partitions=arguments.state_partitions,
-            **options,
-        ) as broker:
-            _say(
-                f"The broker of {broker.root.service_url} runs (process {os.getpid()}, term "
-                f"{broker.term}). Ctrl-C stops it."
-            )
-            watch(broker, stop)
-            _say("Stopping. Consumers that read by an open grant go on; others wait.")
+        while not stop.is_set():
+            if arguments.standby:
+                _take_a_turn(spark, root, arguments, stop)
+            else:
+                _serve(spark, root, arguments, stop)
     finally:
         spark.stop()
     return 0
+
+
+def _take_a_turn(
+    spark: SparkSession, root: Root, arguments: Namespace, stop: threading.Event
+) -> None:
+    """Stand by, serve, and say why not any more."""
+    try:
+        _serve(spark, root, arguments, stop)
+    except (BrokerBusyError, BrokerFencedError) as error:
+        if not stop.is_set():
+            _say(error.message)
+    except StaleCheckpointError:
+        folder = arguments.checkpoint or default_checkpoint(root)
+        if "://" in folder:
+            raise
+        _say(f"Another has served since from another checkpoint: {folder} is made anew.")
+        shutil.rmtree(folder)
+
+
+def _serve(spark: SparkSession, root: Root, arguments: Namespace, stop: threading.Event) -> None:
+    told = False
+
+    def waits() -> bool:
+        nonlocal told
+        if arguments.standby and not told:
+            _say(f"Another broker serves {root.service_url}: this one stands by.")
+            told = True
+        return bool(arguments.standby) and not stop.is_set()
+
+    with standalone(
+        spark,
+        checkpoint=arguments.checkpoint,
+        state_partitions=arguments.state_partitions,
+        standby=waits,
+        **root.options,
+    ) as broker:
+        _say(
+            f"The broker of {root.service_url} runs (process {os.getpid()}, term {broker.term}). "
+            "Ctrl-C stops it."
+        )
+        watch(broker, stop)
+        _say("Stopping. Consumers that read by an open grant go on; others wait.")
 
 
 def watch(
@@ -89,6 +139,8 @@ def watch(
                 raise BrokerFencedError(
                     f"Another broker has taken over {broker.root.service_url}: this one stops."
                 )
+            if StaleCheckpointError.condition in text:
+                raise StaleCheckpointError(f"The broker ended: {text}")
             raise PulsarliteError(f"The broker ended: {text}")
         if status["restarts"] > told["restarts"]:
             first_line = status["restart_error"].strip().partition("\n")[0]

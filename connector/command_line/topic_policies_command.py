@@ -35,7 +35,6 @@ _TYPES: Final = {
     "backlog-quota": {
         "destination_storage": "backlog_quota_limit", "message_age": "backlog_quota_limit_time",
     },
-    "auto-topic-creation": {"partitioned": "auto_topic_partitions"},
 }  # fmt: skip
 """Pulsar's `--type` of a policy, by what it means -> the setting that goes with it."""
 _APPLIED: Final = argument(

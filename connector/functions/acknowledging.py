@@ -71,14 +71,20 @@ def acknowledge_cumulative(
 
 
 def negative_acknowledge(
-    df: DataFrame, subscription: str, *, delay: Delay | None = None, **how: Unpack[Writing]
+    df: DataFrame,
+    subscription: str,
+    *,
+    delay: Delay | None = None,
+    error: str | Column | None = None,
+    **how: Unpack[Writing],
 ) -> DataFrame | None:
     """Give the messages back: they come again after the delay, or the consumer's own.
 
-    With a dead letter policy one that came too often becomes a dead letter instead. With a column
-    `attempt` what has gone out again meanwhile is left alone. The rest is as for `acknowledge`.
+    With a dead letter policy one that came too often becomes a dead letter instead, with the
+    `error` that was said last: a text, or a column. With a column `attempt` what has gone out
+    again meanwhile is left alone. The rest is as for `acknowledge`.
     """
-    return _say(df, subscription, "Negative", details_of_negative(delay), how)
+    return _say(df, subscription, "Negative", details_of_negative(delay, error), how)
 
 
 def reconsume_later(
@@ -87,6 +93,7 @@ def reconsume_later(
     delay: Delay,
     *,
     properties: Mapping[str, str] | None = None,
+    error: str | Column | None = None,
     **how: Unpack[Writing],
 ) -> DataFrame | None:
     """Copy the messages to the retry letter topic, from which they come after the delay.
@@ -94,19 +101,26 @@ def reconsume_later(
     How often that was done stands in a message's properties, so they have to be among the
     columns: read with `includeProperties`. The rest is as for `acknowledge`.
     """
-    return _say(df, subscription, "ReconsumeLater", details_of_later(df, delay, properties), how)
+    details = details_of_later(df, delay, properties, error)
+    return _say(df, subscription, "ReconsumeLater", details, how)
 
 
-def details_of_negative(delay: Delay | None) -> dict[str, Column]:
-    if delay is None:
-        return {}
-    return {"delay_ms": functions.lit(milliseconds_of(delay)).cast("bigint")}
+def details_of_negative(delay: Delay | None, error: str | Column | None) -> dict[str, Column]:
+    details = {}
+    if delay is not None:
+        details["delay_ms"] = functions.lit(milliseconds_of(delay)).cast("bigint")
+    if error is not None:
+        details["error"] = functions.lit(error).cast("string")
+    return details
 
 
 def details_of_later(
-    df: DataFrame, delay: Delay, properties: Mapping[str, str] | None
+    df: DataFrame,
+    delay: Delay,
+    properties: Mapping[str, str] | None,
+    error: str | Column | None,
 ) -> dict[str, Column]:
-    details = {**details_of_negative(delay), "reconsume_times": _reconsume_times(df)}
+    details = {**details_of_negative(delay, error), "reconsume_times": _reconsume_times(df)}
     if properties:
         flat = [functions.lit(text) for pair in properties.items() for text in pair]
         details["properties"] = functions.create_map(*flat)

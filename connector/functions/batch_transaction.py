@@ -142,10 +142,11 @@ class BatchTransaction:
         subscription: str,
         *,
         delay: Delay | None = None,
+        error: str | Column | None = None,
         topic: str | None = None,
     ) -> None:
         """Give the messages back once the transaction commits; the delay counts from then."""
-        self._acknowledge(df, subscription, "Negative", details_of_negative(delay), topic)
+        self._acknowledge(df, subscription, "Negative", details_of_negative(delay, error), topic)
 
     def reconsume_later(
         self,
@@ -154,10 +155,11 @@ class BatchTransaction:
         delay: Delay,
         *,
         properties: Mapping[str, str] | None = None,
+        error: str | Column | None = None,
         topic: str | None = None,
     ) -> None:
         """Have the messages copied to the retry letter topic once the transaction commits."""
-        details = details_of_later(df, delay, properties)
+        details = details_of_later(df, delay, properties, error)
         self._acknowledge(df, subscription, "ReconsumeLater", details, topic)
 
     def _acknowledge(

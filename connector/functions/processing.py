@@ -27,7 +27,7 @@ import pyarrow as pa
 from pulsar_spark.connector.spark.child_process import ChildDiedError, ChildProcess, Work
 from pulsar_spark.connector.spark.message_columns import IDS
 from pulsar_spark.options.option_values import Delay, milliseconds_of
-from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
+from pulsar_spark.subscriptions.dead_letter import LONGEST_ERROR, RECONSUMETIMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Outcome = dict[str, Any]
 """What the sink's row says beside the ids, and the result; empty if all went well."""
 RESULT: Final = "result"
-LONGEST_ERROR: Final = 2_000
-"""Characters of an error that go into the dead letter's properties."""
 _SCHEMA: Final = pa.schema(
     [
         ("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("partition", pa.int32()),

@@ -9,7 +9,7 @@ Follows Pulsar's `TwoPhaseCompactor`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -76,20 +76,36 @@ class _Kept:
     digest: ContentDigest = field(default_factory=ContentDigest)
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a compaction goes about it: see `compact`."""
+
+    retain_null_key: bool
+    waits: bool
+    progress: Progress
+
+
 def compact(
-    ledger: ManagedLedger, *, retain_null_key: bool = False, progress: Progress = unseen
+    ledger: ManagedLedger,
+    partitions: Collection[int] | None = None,
+    *,
+    retain_null_key: bool = False,
+    waits: bool = True,
+    progress: Progress = unseen,
 ) -> list[Compacted]:
-    """Compact each partition up to its end as of now; those with nothing new are left out.
+    """Compact these partitions (all) up to their ends as of now; those with nothing new stay out.
 
     A message without a key is dropped, unless `retain_null_key` (Pulsar:
-    topicCompactionRetainNullKey); an empty value removes its key.
+    topicCompactionRetainNullKey); an empty value removes its key. Without `waits` a partition stays
+    as it is behind an open transaction. What `progress` raises ends the compaction, and nothing has
+    happened.
     """
     ledger.refresh()
-    done = []
-    for partition in range(ledger.state.partitions):
+    way, done = _Way(retain_null_key, waits, progress), []
+    for partition in range(ledger.state.partitions) if partitions is None else sorted(partitions):
         for attempt in range(MOVED_AWAY_RETRIES):
             try:
-                found = _compact(ledger, partition, retain_null_key, progress)
+                found = _compact(ledger, partition, way)
             except ObjectNotFoundError:
                 if attempt == MOVED_AWAY_RETRIES - 1:
                     raise
@@ -101,9 +117,16 @@ def compact(
     return done
 
 
-def _compact(
-    ledger: ManagedLedger, partition: int, retain_null_key: bool, progress: Progress
-) -> Compacted | None:
+def backlog_bytes(state: TopicState, partition: int) -> int:
+    """Bytes of the partition's messages that no compaction has seen."""
+    part = state.partition(partition)
+    if part.compacted is None:
+        return part.size_bytes
+    seen = part.compacted.horizon.ledger_id
+    return sum(each.size_bytes for each in part.ledgers.between(seen + 1, state.next_ledger_id))
+
+
+def _compact(ledger: ManagedLedger, partition: int, way: _Way) -> Compacted | None:
     before, ledgers = ledger.state.partition(partition).compacted, ledger.ledgers(partition)
     if not len(ledgers):
         return None
@@ -114,13 +137,13 @@ def _compact(
         return None
     sources = _sources(ledger, partition, before, horizon, chunks)
     read = sum(len(each.numbers) for each in sources)
-    advance = progress(f"compacting partition {partition}", 2 * read)
+    advance = way.progress(f"compacting partition {partition}", 2 * read)
     with (
         ledger.reader() as reader,
         LedgerFileWriter(ledger.store, ledger.folder) as writer,
     ):
         latest = _latest(reader, sources, advance)
-        kept = _copy(reader, sources, latest, writer, partition, retain_null_key, advance)
+        kept = _copy(reader, sources, latest, writer, partition, way, advance)
         seal = writer.close() if writer.rows else None
     compacted = _compacted(horizon, kept, writer.path, seal)
 
@@ -131,7 +154,7 @@ def _compact(
         value = {partition: compacted.to_json_value()}
         return Commit(state.number + 1, commit_id, now_ms, compacted=value)
 
-    if ledger.commit(build) is None:
+    if ledger.commit(build, waits=way.waits) is None:
         return None
     return Compacted(partition, horizon, read, writer.rows)
 
@@ -196,7 +219,7 @@ def _copy(
     latest: NDArray[np.int64],
     writer: LedgerFileWriter,
     partition: int,
-    retain_null_key: bool,
+    way: _Way,
     advance: Callable[[int], object],
 ) -> list[_Kept]:
     """The second pass: write what is kept; by ledger, which messages those are."""
@@ -208,7 +231,7 @@ def _copy(
             mask = np.zeros(batch.num_rows, np.bool_)
             first, stop = np.searchsorted(latest, (at, at + batch.num_rows))
             mask[latest[first:stop] - at] = True
-            if retain_null_key:
+            if way.retain_null_key:
                 mask |= pc.is_null(batch.column("key")).to_numpy(zero_copy_only=False)
             if mask.any():
                 rows = batch.filter(pa.array(mask))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pulsar_spark.connector.source.micro_batch import admission
 from pulsar_spark.connector.source.start_positions import StartPosition
-from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.admission import Waiting
@@ -22,7 +22,7 @@ class ReaderRun:
     """Plans over all topic partitions. Opens nothing before `plan`'s caller refreshes `topics`."""
 
     def __init__(self, options: Options, root: Root, start: StartPosition) -> None:
-        self.topics = SubscribedTopics(options, root)
+        self.topics = SubscribedTopics(options, root, Absent.MADE)
         self.start = start
         self._clock = root.clock
         self._admission = admission(options, self._clock.monotonic_s())
@@ -49,7 +49,8 @@ class ReaderRun:
         waiting: dict[TopicPartition, Waiting] = {}
         for about, view in views.items():
             if about not in offsets:
-                where = self.start if begun.is_symbolic else StartPosition("earliest")
+                is_new = not begun.is_symbolic or about.topic in self.topics.made
+                where = StartPosition("earliest") if is_new else self.start
                 offsets[about] = PartitionOffset.beginning(where.cursor(view))
             if about not in self._connected and not is_persistent(about.topic):
                 # Older messages are not for this run, whatever the last one has read.

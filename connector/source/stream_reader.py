@@ -90,12 +90,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _progress(self, view: PartitionView) -> Any:
         return str(view.last_position)
 
-    def _check(self) -> None:
+    def _check(self, offset: StreamOffset | None = None) -> None:
         """Check schema, options and topics before all else, until they have passed.
 
         Not in the constructor: an error from there reaches the user inside an unrelated one.
         """
         if not self._checked:
+            self._topics.were_read(about.topic for about, _ in (offset or StreamOffset()).items())
             self._check_all()
             self._checked = True
 
@@ -114,8 +115,8 @@ class PulsarliteStreamReader(StreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
-        self._check()
         begun = self._offsets.load(start)
+        self._check(begun)
         if begun.subscription:
             raise InvalidOptionError(
                 f"The checkpoint is of subscription {begun.subscription}: give subscriptionName to "
@@ -133,8 +134,8 @@ class PulsarliteStreamReader(StreamReader):
             self._pause(self._run.last_planned_s)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        self._check()
         begun, ended = self._offsets.load(start), self._offsets.load(end)
+        self._check(ended)
         return list(map(InputPartition, plan_tasks(self._topics, begun, ended)))
 
 

@@ -1,7 +1,9 @@
 """The topics that one source reads: opened, kept up with the log, and found by pattern.
 
 Invariants: nothing is opened before it is asked for, so a reader that is only built costs
-nothing; a topic that was found stays; a name with a partition suffix means that partition alone.
+nothing; a topic that was found stays; a name with a partition suffix means that partition alone; a
+topic is made only for a stream, never one that its checkpoint has read, and is read from its first
+message by whoever made it.
 Follows Pulsar's `MultiTopicsConsumerImpl` and `PatternMultiTopicsConsumerImpl`.
 """
 
@@ -10,11 +12,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
+from enum import Enum
 from functools import cached_property
 
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
+from pulsar_spark.connector.topic_log.policies import KEPT, check_creation, receive_from
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, TopicDeletedError, TopicNotFoundError
 from pulsar_spark.options.consumer_options import dead_letter_policy
@@ -26,11 +30,25 @@ from pulsar_spark.topic_name import TopicName, TopicPartition
 _log = logging.getLogger(__name__)
 
 
+class Absent(Enum):
+    """What becomes of a topic that is named and not there."""
+
+    REFUSED = "refused"
+    PASSED_OVER = "passed over"
+    """If it may be made: a look ahead has no effects."""
+    MADE = "made"
+    """As on sending, if it may be."""
+
+
 class SubscribedTopics:
     """The topics named by `topic`, `topics` or `topicsPattern`."""
 
-    def __init__(self, options: Options, root: Root) -> None:
+    def __init__(self, options: Options, root: Root, absent: Absent = Absent.REFUSED) -> None:
         self.root, self.options = root, options
+        self.made: set[str] = set()
+        """Topics that were made here: nothing was published to them before."""
+        self._absent = absent
+        self._read_before: set[str] = set()
         self._pattern: str | None = options["topicsPattern"]
         self._interval_s = options["topicDiscoveryInterval"] / 1000
         self._looked_s = -math.inf
@@ -54,12 +72,14 @@ class SubscribedTopics:
     def refresh(self) -> bool:
         """Take in new commits, new partitions and new topics; False if there were none.
 
-        TopicNotFoundError if a topic that the options name does not exist, TopicDeletedError if it
-        was deleted since it was opened; one that a pattern has found is left out then.
+        TopicNotFoundError if a topic that the options name does not exist, and is not made;
+        TopicDeletedError if it was deleted since it was opened. One that a pattern has found is
+        left out then.
         """
         before = len(self._ledgers)
         news = [self._refreshed(name) for name in list(self._ledgers)]
-        self.open_all(name.partitioned_topic_name for name in self._names)
+        for name in self._names:
+            self._open_named(name)
         self._discover()
         self._seen = {name: ledger.state.number for name, ledger in self._ledgers.items()}
         return any(news) or len(self._ledgers) > before
@@ -121,6 +141,10 @@ class SubscribedTopics:
     def is_open(self, about: TopicPartition) -> bool:
         return about.topic in self._ledgers
 
+    def were_read(self, topics: Iterable[str]) -> None:
+        """A checkpoint has these: one that is not there now was deleted, and is not made again."""
+        self._read_before.update(topics)
+
     @property
     def first_topic(self) -> str:
         """The full name of the first topic that is named; empty with a pattern."""
@@ -140,7 +164,7 @@ class SubscribedTopics:
         Whatever is published there finds the subscription in place.
         """
         if (name := self.retry_topic) is not None and name not in self._ledgers:
-            self.root.open_or_create(TopicName.parse(name), 1)
+            self.root.open_or_create(TopicName.parse(name), 1, KEPT)
             self.open_all([name])
 
     def view(self, about: TopicPartition) -> PartitionView:
@@ -196,6 +220,26 @@ class SubscribedTopics:
     def end_of(self, about: TopicPartition) -> Position | None:
         """The last position of the partition to read; None if reading goes on for ever."""
         return None if self._ends_at is None else self._ends_at.get(about, EARLIEST)
+
+    def _open_named(self, name: TopicName) -> None:
+        topic = name.partitioned_topic_name
+        if topic in self._ledgers:
+            return
+        check_reading(topic, self.options)
+        found = self.root.open_found(name)
+        if found is None:
+            if topic in self._read_before:
+                self.root.open(name)  # TopicDeletedError, if it was by our own means
+                why = "the checkpoint has read it: it was deleted, and another is not the same"
+                raise self.root.absent(name, why)
+            if self._absent is Absent.REFUSED or name.is_partition:
+                raise self.root.absent(name)
+            if self._absent is Absent.PASSED_OVER:
+                check_creation(self.root, name, self.options)
+                return
+            found = receive_from(self.root, name, self.options)
+            self.made.add(topic)
+        self._ledgers[topic] = found
 
     def _discover(self) -> None:
         now_s = self.root.clock.monotonic_s()

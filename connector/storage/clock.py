@@ -253,7 +253,8 @@ class ManualClock(Clock):
         return None if at_ms is None else ceil(at_ms)
 
     def pending(self) -> str:
-        due = [(each.at_ms / 1000 - self.monotonic_s(), each.name) for each in self._repeated]
+        repeated = [each for each in self._repeated if not each.coalesce]  # others bring no news
+        due = [(each.at_ms / 1000 - self.monotonic_s(), each.name) for each in repeated]
         due += [one for each in self._followed for one in each.pending()]
         lines = (f"\n  in {timedelta(seconds=round(s, 3))}: {name}" for s, name in sorted(due))
         stands = datetime.fromtimestamp(self.wall_ms() / 1000, timezone.utc)

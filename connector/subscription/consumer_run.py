@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pulsar_spark.connector.source.micro_batch import admission
 from pulsar_spark.connector.source.partition_view import PartitionView
-from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
+from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
@@ -49,7 +49,7 @@ class ConsumerRun:
         completed: Completed = lambda _about, report, _ledgers: report,
     ) -> None:
         """`held_back` returns granted messages of a partition that are not to be planned now."""
-        self.topics = SubscribedTopics(options, root)
+        self.topics = SubscribedTopics(options, root, Absent.MADE)
         self.news_s = root.clock.monotonic_s()
         """The time of the last news."""
         self._options, self._root, self._clock = options, root, root.clock
@@ -67,7 +67,7 @@ class ConsumerRun:
     # -- who it is -----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check that the topics exist; make the retry letter topic, if it is to be read."""
+        """Open or make the topics, and the retry letter topic, if it is to be read."""
         self.topics.refresh()
         self.topics.open_retry_topic()
 
@@ -157,6 +157,8 @@ class ConsumerRun:
             if self.topics.ends and not consumer.automatic:
                 delivered = self._delivered.get(partition, PositionSet()).union(messages)
                 self._delivered[partition] = delivered.after(consumer.floor)
+        # A pattern without topics: a later run has to know that it may be late for none of them.
+        pinned |= not client.consumers and not begun.incarnation
         if not (pinned or taken):
             return None
         mode = self._options["ackMode"]

@@ -63,7 +63,7 @@ class SubscriptionClient:
         self._last_reports = last_reports
         self.name = begun.consumer
         self._resumes = {partition for partition, _ in begun.items()}
-        self._is_new = not self._resumes
+        self._is_new = not self._resumes and not begun.incarnation
         """Whether no run of this consumer has subscribed to anything."""
         self.committed = begun
         """The latest offset that Spark has committed, or is about to repeat."""
@@ -223,15 +223,16 @@ class SubscriptionClient:
         """The partitions that are younger than the subscription: it begins at their first message.
 
         For a consumer that resumes: new partitions of its topics, new topics of its pattern. For a
-        new one with a pattern: topics without the subscription, if other topics have it.
+        new one with a pattern: topics without the subscription, if other topics have it. For both:
+        topics that it made itself.
         """
         new = {*partitions} - self._resumes - self.consumers.keys()
         by_pattern = bool(self._options["topicsPattern"])
         if not self._is_new:
-            topics = {each.topic for each in (*self._resumes, *self.consumers)}
+            topics = {each.topic for each in (*self._resumes, *self.consumers)} | self._topics.made
             return {each for each in new if by_pattern or each.topic in topics}
         if not by_pattern or self._options["subscriptionInitialPosition"] != "Latest":
-            return set()
+            return {each for each in new if each.topic in self._topics.made}
         known = subscriptions(self._root)
         same = (each for each in known if each.name == self.subscription and each.durable)
         there = {each.topic_partition.topic for each in same}
@@ -246,7 +247,9 @@ class SubscriptionClient:
         if not refused:
             return
         about, reply = next(iter(refused.items()))
-        if reply.error not in GONE:
+        is_first_answer = reply.request_id == self.consumers[about].command.request_id
+        never_was = reply.error is ServerError.SUBSCRIPTION_NOT_FOUND and is_first_answer
+        if reply.error not in GONE or never_was:
             self._say_and_go([each for each in self.consumers if each not in refused])
             raise _refused(about, self.subscription, self.name, reply)
         # A lease file of a run that was let in is deleted by the broker: a batch may still read it.
@@ -304,4 +307,9 @@ def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) 
         )
     if error is NO_TOPIC:
         return TopicDeletedError(f"{text} Start with a new checkpoint if there is a new one.")
+    if error is ServerError.SUBSCRIPTION_NOT_FOUND:
+        text += (
+            " Policy auto_subscription_creation is off there. Make it: pulsarlite subscriptions "
+            f"create {about.topic} {subscription}"
+        )
     return BrokerRefusedError(error, text)

@@ -50,8 +50,8 @@ class SubscriptionStreamReader(StreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
-        self._check()
         begun = self._offsets.load(start)
+        self._check(begun)
         self._check_checkpoint(begun)
         run = self._run
         if begun.is_symbolic:
@@ -85,8 +85,8 @@ class SubscriptionStreamReader(StreamReader):
         return report and {"subscription": self._options["subscriptionName"], **report}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        self._check()
         begun, ended = self._offsets.load(start), self._offsets.load(end)
+        self._check(ended)
         self._check_checkpoint(ended)
         if any(begun.get(partition) != offset for partition, offset in ended.items()):
             self._client = self._run.connected(ended)  # a repeated batch needs the lease too

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.errors import InvalidOptionError, PulsarliteError, TopicNotFoundError
+from pulsar_spark.errors import InvalidOptionError, PulsarliteError
 from pulsar_spark.options import topic_policies
 from pulsar_spark.options.options import Options
 from pulsar_spark.options.topic_policies import (
@@ -26,6 +26,7 @@ from pulsar_spark.options.topic_policies import (
     HOSTED,
     NAMESPACES_ONLY,
     NESTED,
+    NON_PARTITIONED,
     Applied,
     hosted_policies,
 )
@@ -48,6 +49,8 @@ POLICIES_FORMAT: Final = StoredFormat(
     fields=APART | {NESTED},
     remedy="Restore it from a copy, or delete it to be without policies.",
 )
+KEPT: Final = {NESTED: {"keep_without_subscription": True}}
+"""Settings of a topic that keeps all until it has had a durable subscription."""
 POLICIES_EVERY_S: Final = 5.0
 """How often the broker and consumers look at what a namespace says."""
 Settings = Mapping[str, Any]
@@ -212,18 +215,42 @@ def open_or_create(
     """
     if (ledger := root.open_found(topic)) is not None:
         return ledger
+    return root.open_or_create(topic, check_creation(root, topic, options), settings)
+
+
+def receive_from(root: Root, topic: TopicName, options: Options | None) -> ManagedLedger:
+    """The topic, for somebody who comes before its first message: made as by `open_or_create`.
+
+    What is published to it then stays until a durable subscription has had it. The log says that it
+    was made: the name may be a typing error.
+    """
+    if (ledger := root.open_found(topic)) is not None:
+        return ledger
+    near, _ = root.near(topic)
+    ledger = open_or_create(root, topic, options, KEPT)
+    offer = f" Did you mean {near}? Then delete it." if near else ""
+    count = ledger.state.partitions
+    _log.warning(
+        "Topic %s did not exist, and was made to be read, with %s partition%s.%s",
+        topic.partitioned_topic_name, count, "" if count == 1 else "s", offer,
+    )  # fmt: skip
+    return ledger
+
+
+def check_creation(root: Root, topic: TopicName, options: Options | None) -> int:
+    """How many partitions the topic would get that is made now; TopicNotFoundError if it is not."""
+    if topic.is_system:
+        raise root.absent(topic, "only Pulsarlite itself makes such a topic")
+    if options is not None and not options["allowAutoTopicCreation"]:
+        raise root.absent(topic, "the option allowAutoTopicCreation is false")
     counts = topic_policies.applied({}, read_policies(root.store, topic.namespace))
     if not counts["auto_topic_creation"].value:
-        name = topic.partitioned_topic_name
-        raise TopicNotFoundError(
-            f"Topic {name} does not exist in {root.store.root}, and namespace {topic.namespace} "
-            f"has auto_topic_creation off. Create it: pulsarlite topics create {name} --partitions "
-            f"4 --service-url {root.service_url}"
-        )
-    partitions = counts["auto_topic_partitions"].value
+        raise root.absent(topic, f"namespace {topic.namespace} has auto_topic_creation off")
     if options is not None and options.has("numPartitions"):
-        partitions = options["numPartitions"]
-    return root.open_or_create(topic, partitions, settings)
+        return int(options["numPartitions"])
+    if counts["auto_topic_type"].value == NON_PARTITIONED:
+        return 1
+    return int(counts["auto_topic_partitions"].value)
 
 
 # -- what counts for a topic -----------------------------------------------------------------------

@@ -84,25 +84,36 @@ class Root:
 
         TopicDeletedError if it was deleted, and not made again.
         """
-        name = topic.partitioned_topic_name
         try:
+            name = topic.partitioned_topic_name
             return ManagedLedger.open(self.store, topic.storage_path, topic=name)
         except TopicDeletedError:
             raise
         except TopicNotFoundError:
-            pass
-        found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
-        present = [str(each) for each in found if not each.is_system]
-        near = difflib.get_close_matches(name, present, n=3, cutoff=0.6)
-        there = next((each for each in near if self.open_found(TopicName.parse(each))), None)
-        offer = f"Did you mean {there}? " if there else ""
-        if not present:
+            raise self.absent(topic) from None
+
+    def absent(self, topic: TopicName, why_not_made: str = "") -> TopicNotFoundError:
+        """The error that there is no such topic, with the name that is nearest."""
+        name = topic.partitioned_topic_name
+        near, any_there = self.near(topic)
+        offer = f"Did you mean {near}? " if near else ""
+        if not any_there:
             offer = "There is no topic in that namespace: is serviceUrl the right one? "
-        raise TopicNotFoundError(
-            f"Topic {name} does not exist in {self.store.root}. {offer}Publish to it first, or "
-            f"create it: pulsarlite topics create {name} --partitions 4 --service-url "
-            f"{self.service_url}"
+        why = f", and {why_not_made}" if why_not_made else ""
+        first = "Create it" if why_not_made else "Publish to it first, or create it"
+        return TopicNotFoundError(
+            f"Topic {name} does not exist in {self.store.root}{why}. {offer}{first}: pulsarlite "
+            f"topics create {name} --partitions 4 --service-url {self.service_url}"
         )
+
+    def near(self, topic: TopicName) -> tuple[str, bool]:
+        """The name of a topic beside it that is much like its own, or ""; and if any are there."""
+        name = topic.partitioned_topic_name
+        found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
+        present = [str(each) for each in found if not each.is_system and str(each) != name]
+        close = difflib.get_close_matches(name, present, n=3, cutoff=0.6)
+        there = (each for each in close if self.open_found(TopicName.parse(each)))
+        return next(there, ""), bool(present)
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:
         """The topic, brought up to date; None if there is none, or its first commit is missing."""

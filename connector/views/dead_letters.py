@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.subscriptions.dead_letter import (
+    DEAD_LETTER_ATTEMPTS,
+    DEAD_LETTER_CONSUMER,
+    DEAD_LETTER_REASON,
     ERROR,
     ORIGIN_MESSAGE_ID,
     REAL_SUBSCRIPTION,
@@ -23,12 +26,18 @@ from pulsar_spark.subscriptions.dead_letter import (
 
 NEEDED: Final = ("topic", "properties", "deliver_at")
 """Columns of a message from which all of a letter's follow."""
+TRACEPARENT: Final = "traceparent"
+"""The property in which a W3C trace context travels."""
 _TEXTS: Final = {
     "subscription": REAL_SUBSCRIPTION,
     "origin_topic": REAL_TOPIC,
     "origin_message_id": ORIGIN_MESSAGE_ID,
-    "reason": ERROR,
+    "reason": DEAD_LETTER_REASON,
+    "error": ERROR,
+    "consumer_name": DEAD_LETTER_CONSUMER,
+    "traceparent": TRACEPARENT,
 }
+_NUMBERS: Final = {"attempts": DEAD_LETTER_ATTEMPTS, "reconsume_times": RECONSUMETIMES}
 
 
 def may_have_letters(log: ManagedLedger) -> bool:
@@ -47,12 +56,17 @@ def letters_of(batch: pa.RecordBatch, topics: frozenset[str] | None) -> pa.Recor
         chosen = pc.and_(chosen, pc.or_(of_origin, pc.is_in(batch.column("topic"), names)))
     letters = batch.filter(chosen)
     said: Mapping[str, pa.Array] = {name: _property(letters, key) for name, key in _TEXTS.items()}
-    times = _property(letters, RECONSUMETIMES)
-    counted = pc.match_substring_regex(times, r"^\d{1,9}$")
-    numbers = pc.if_else(counted, times, None).cast(pa.int32())
-    for name, column in (*said.items(), ("reconsume_times", numbers)):
+    numbers = {name: _number(letters, key) for name, key in _NUMBERS.items()}
+    for name, column in {**said, **numbers}.items():
         letters = letters.append_column(name, column)
     return letters
+
+
+def _number(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A property as a whole number; null where it is none."""
+    texts = _property(batch, name)
+    is_number = pc.match_substring_regex(texts, r"^\d{1,9}$")
+    return pc.if_else(is_number, texts, None).cast(pa.int32())
 
 
 def _property(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -145,7 +145,15 @@ _OF_MESSAGES: Final = (
             _SUBSCRIPTION._replace(meaning="the one that gave it up; property REAL_SUBSCRIPTION"),
             ViewColumn("origin_topic", TEXT, "where it was published first; REAL_TOPIC"),
             ViewColumn("origin_message_id", TEXT, "its id there; ORIGIN_MESSAGE_ID"),
-            ViewColumn("reason", TEXT, "what was said when it was given up; ERROR"),
+            ViewColumn("reason", TEXT, "how it came to be one: `rejected`, `ack timeout`, "
+                       "`consumer gone`, `redelivery asked`, `reconsumed` or `dead letter asked`; "
+                       "DEAD_LETTER_REASON"),
+            ViewColumn("error", TEXT, "what was said when it was given back last, such as an "
+                       "exception; ERROR"),
+            ViewColumn("attempts", INT, "how often it may have been delivered; "
+                       "DEAD_LETTER_ATTEMPTS"),
+            ViewColumn("consumer_name", TEXT, "who had it last; DEAD_LETTER_CONSUMER"),
+            ViewColumn("traceparent", TEXT, "its W3C trace context"),
             ViewColumn("reconsume_times", INT, "how often it was put off to a retry letter topic; "
                        "RECONSUMETIMES"),
         ),

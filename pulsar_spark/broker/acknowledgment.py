@@ -22,6 +22,7 @@ from pulsar_spark.protocol.commands import RedeliverUnacknowledgedMessages, Repo
 from pulsar_spark.protocol.ready import Ready, RefusedError
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
+from pulsar_spark.subscriptions.dead_letter import Reason
 from pulsar_spark.subscriptions.message_redelivery import (
     Burial,
     Holder,
@@ -97,9 +98,9 @@ def redeliver_unacknowledged(
     holder = Holder(state, subscription, consumer, out)
     if command.messages is not None:
         for attempt, messages in sorted(command.messages.items()):
-            reject(holder, attempt, messages, at_once)
+            reject(holder, attempt, messages, at_once, Burial(Reason.REDELIVERY_ASKED))
     else:
-        give_back_all(holder, bury=True)
+        give_back_all(holder, Reason.REDELIVERY_ASKED)
         # The revision marks these grants: all that the consumer reads before this Revoke.
         consumer.revision += 1
         consumer.obeyed = consumer.revision
@@ -111,7 +112,7 @@ def time_out(holder: Holder) -> None:
     consumer = holder.consumer
     due, consumer.timeouts = consumer.timeouts.split(holder.state.now_ms)
     for attempt in _attempts(consumer, None) if due else ():
-        reject(holder, attempt, due, at_once)
+        reject(holder, attempt, due, at_once, Burial(Reason.ACK_TIMEOUT))
 
 
 def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
@@ -268,7 +269,8 @@ def _take_rejections(holder: Holder, command: Report) -> None:
     consumer = holder.consumer
     for rejection in command.rejected:
         delay = negative_ack_delay(consumer.options, rejection.delay_ms)
-        burial = Burial(now=rejection.bury, properties=rejection.properties)
+        reason = Reason.DEAD_LETTER_ASKED if rejection.bury else Reason.REJECTED
+        burial = Burial(reason, rejection.bury, rejection.properties)
         for attempt in _attempts(consumer, rejection.attempt):
             reject(holder, attempt, rejection.messages, delay, burial)
     for request in command.reconsume_later:

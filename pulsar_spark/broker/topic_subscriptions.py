@@ -34,7 +34,7 @@ from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import HashRange, StickyRangeSelector
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
-from pulsar_spark.subscriptions.dead_letter import check_letter_topics
+from pulsar_spark.subscriptions.dead_letter import Reason, check_letter_topics
 from pulsar_spark.subscriptions.message_redelivery import Holder, give_back_all
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 from pulsar_spark.subscriptions.subscription import Subscription
@@ -124,7 +124,7 @@ def close(state: BrokerState, command: CloseConsumer | LeaseLapsed, out: Ready) 
     if subscription is None or consumer is None or consumer.incarnation != command.incarnation:
         return
     holder = Holder(state, subscription, consumer, out)
-    give_back_all(holder, bury=isinstance(command, LeaseLapsed))
+    give_back_all(holder, Reason.CONSUMER_GONE if isinstance(command, LeaseLapsed) else None)
     del subscription.consumers[consumer.name]
     subscription.remember(consumer)
     if subscription.failover is not None:
@@ -207,6 +207,8 @@ def _check(
     """RefusedError if the consumer can't come in, in the order in which Pulsar looks."""
     _check_request(state, command)
     if subscription is None:
+        if command.durable and not state.policies.auto_subscription_creation:
+            raise RefusedError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription does not exist")
         _check_subscriptions(state)
     else:
         _check_run(subscription, held, command)
@@ -379,7 +381,7 @@ def _subscribe_again(holder: Holder, command: Subscribe) -> None:
         consumer.sequence = consumer.redeliver_sequence = -1
         if not command.resumes:
             consumer.committed = subscription.cursor.mark_delete_position
-            give_back_all(holder, bury=True)
+            give_back_all(holder, Reason.CONSUMER_GONE)
             consumer.says_delivered = True
     out.welcomes.append(command)
 

@@ -208,6 +208,10 @@ OPTIONS: Final = (
     Option("numPartitions", values.count(1, MAX_PARTITIONS), 1, Scope.WRITE,
            "Partitions of a topic that the first write creates; without it the policy "
            "`auto_topic_partitions` of its namespace counts. A topic that exists keeps its."),
+    Option("allowAutoTopicCreation", values.BOOLEAN, True, Scope.STREAM_READ | Scope.WRITE,
+           "Whether a topic that is not there is made, as the policy `auto_topic_creation` of its "
+           "namespace says; a batch that reads makes none. false: TOPIC_NOT_FOUND names the topic "
+           "that is most like it."),
     Option("messageRoutingMode",
            values.one_of("RoundRobinPartition", "SinglePartition", "CustomPartition"),
            "RoundRobinPartition", Scope.WRITE,

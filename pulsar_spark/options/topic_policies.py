@@ -22,6 +22,8 @@ from pulsar_spark.protocol.policies import INFINITE, BacklogQuotaPolicy, TopicPo
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
 from pulsar_spark.topic_name import MAX_PARTITIONS
 
+PARTITIONED: Final = "partitioned"
+NON_PARTITIONED: Final = "non-partitioned"
 NESTED: Final = "policies"
 """The setting of a topic that has most of its policies; the others are settings themselves."""
 
@@ -50,6 +52,7 @@ class PolicyValues(TypedDict, total=False):
     delayed_delivery: bool
     delayed_delivery_tick: Time
     deduplication: bool
+    compaction_threshold: Size
     schema_compatibility_strategy: str
     is_allow_auto_update_schema: bool
     schema_validation_enforced: bool
@@ -60,7 +63,9 @@ class PolicyValues(TypedDict, total=False):
     key_shared_look_ahead: int
     failover_consistent_hashing: bool
     auto_topic_creation: bool
+    auto_topic_type: str
     auto_topic_partitions: int
+    auto_subscription_creation: bool
 
 
 class Setting(NamedTuple):
@@ -180,6 +185,12 @@ POLICIES: Final = (
                 "Whether messages are dropped whose producer name and sequence id were used "
                 "before.", option="enableDeduplication"),
     )),
+    Policy("compaction-threshold", (
+        Setting("compaction_threshold", "compaction_threshold_bytes", units.size(0), 0,
+                ("-t", "--threshold"),
+                "Bytes of a partition that no compaction has seen, above which the broker compacts "
+                "it by itself, within a minute; 0 is never. The first compaction counts all."),
+    )),
     Policy("schema-compatibility-strategy", (
         Setting("schema_compatibility_strategy", "schema_compatibility_strategy",
                 units.one_of(*STRATEGIES), DEFAULT_STRATEGY.value,
@@ -196,12 +207,22 @@ POLICIES: Final = (
     )),
     Policy("auto-topic-creation", (
         Setting("auto_topic_creation", "auto_topic_creation", SWITCH, True, ENABLE,
-                "Whether a topic that is not there is made by who publishes to it, and by a client "
-                "that subscribes to it."),
+                "Whether a topic that is not there is made by who publishes to it, and by a "
+                "consumer or a stream that comes first. A batch that reads makes none.",
+                option="allowAutoTopicCreation"),
+        Setting("auto_topic_type", "auto_topic_type", units.one_of(PARTITIONED, NON_PARTITIONED),
+                PARTITIONED, ("-t", "--type"),
+                "Whether it gets the partitions below. One that is not partitioned is a topic with "
+                "one partition.", is_required=False),
         Setting("auto_topic_partitions", "auto_topic_partitions", units.count(1, MAX_PARTITIONS),
                 1, ("-n", "--num-partitions"), "How many partitions it gets then.",
                 is_required=False, option="numPartitions"),
     ), is_namespaces=True),
+    Policy("auto-subscription-creation", (
+        Setting("auto_subscription_creation", "auto_subscription_creation", SWITCH, True, ENABLE,
+                "Whether a consumer makes a durable subscription that is not there. Otherwise it "
+                "is refused with SubscriptionNotFound, and `subscriptions create` makes it."),
+    )),
     Policy("batch-index-acknowledgment", (
         Setting("batch_index_acknowledgment", "batch_index_acknowledgment", SWITCH, True, ENABLE,
                 "Whether messages of a batch are acknowledged one by one. Without it a batch is "
@@ -237,8 +258,6 @@ POLICIES: Final = (
 """Every policy, in the order in which they are printed."""
 
 MISSING: Final = {
-    "auto-subscription-creation": "a consumer always makes its subscription",
-    "compaction-threshold": "the broker does not compact by itself: pulsarlite topics compact",
     "deduplication-snapshot-interval": "the log itself remembers sequence ids: no snapshot",
     "delayed-delivery --maxDelay": "a message may be as late as its producer says",
     "dispatch-rate, publish-rate, subscribe-rate": "a query's maxMessagesPerTrigger bounds it",
@@ -309,6 +328,8 @@ def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     after = beside | ({NESTED: nested} if nested else {})
     if {"retention_time_ms", "retention_size_bytes"} & changes.keys():
         _check_retention(said(after))
+    if {"auto_topic_type", "auto_topic_partitions"} & changes.keys():
+        _check_new_topics(said(after))
     return after
 
 
@@ -371,4 +392,13 @@ def _check_retention(words: Mapping[str, Any]) -> None:
         raise InvalidOptionError(
             "Policies retention_time and retention_size go together: give both, and 0 for both or "
             "for neither, as messages go as soon as either lets them. -1 is no limit."
+        )
+
+
+def _check_new_topics(words: Mapping[str, Any]) -> None:
+    count = words.get("auto_topic_partitions", 1)
+    if words.get("auto_topic_type") == NON_PARTITIONED and count > 1:
+        raise InvalidOptionError(
+            f"Policies auto_topic_type {NON_PARTITIONED} and auto_topic_partitions {count} do not "
+            "go together: such a topic has one partition. Leave one of them out."
         )

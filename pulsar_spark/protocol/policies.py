@@ -137,6 +137,7 @@ class TopicPolicies:
     key_shared_look_ahead_per_consumer: int = 2_000
     key_shared_look_ahead: int = 20_000
     failover_consistent_hashing: bool = False
+    auto_subscription_creation: bool = True
     keep_without_subscription: bool = False
     """For a dead-letter topic: it keeps its messages until somebody subscribes durably."""
 

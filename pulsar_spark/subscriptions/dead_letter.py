@@ -8,7 +8,8 @@ Pulsar's `DeadLetterPolicy`, `RetryMessageUtil` and `ConsumerImpl.reconsumeLater
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Final
 
 from pulsar_spark.errors import InvalidTopicNameError
@@ -18,6 +19,7 @@ from pulsar_spark.protocol.commands import ReconsumeLater
 from pulsar_spark.protocol.policies import DeadLetterPolicy
 from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_name import TopicName, check_user_topic, default_dead_letter_topic
 
@@ -30,39 +32,75 @@ ORIGIN_MESSAGE_IDY_TIME: Final = "ORIGIN_MESSAGE_IDY_TIME"
 """Pulsar's old name of it, misspelt, which older consumers look for."""
 
 ERROR: Final = "ERROR"
-"""Why the message was given back for the last time, where that was said."""
+"""What was said when the message was given back for the last time: an exception, for instance."""
+LONGEST_ERROR: Final = 2_000
+"""Characters of an error that go into that property."""
+DEAD_LETTER_REASON: Final = "DEAD_LETTER_REASON"
+"""How it came to be buried: a `Reason`."""
+DEAD_LETTER_ATTEMPTS: Final = "DEAD_LETTER_ATTEMPTS"
+"""How often it may have been delivered, once for each time that it was reconsumed included."""
+DEAD_LETTER_CONSUMER: Final = "DEAD_LETTER_CONSUMER"
+"""Who had it last."""
+
+
+class Reason(str, Enum):
+    """How a message came to be a dead letter: the end of its last attempt."""
+
+    REJECTED = "rejected"
+    ACK_TIMEOUT = "ack timeout"
+    CONSUMER_GONE = "consumer gone"
+    """Its lease lapsed, or another run took its name and had nothing written down."""
+    REDELIVERY_ASKED = "redelivery asked"
+    """The consumer asked for all that it had not acknowledged."""
+    RECONSUMED = "reconsumed"
+    """Put off to the retry letter topic once too often."""
+    DEAD_LETTER_ASKED = "dead letter asked"
+    """Not for the number of attempts: a row, or a function, said that it can't be processed."""
+
 
 _FIRST_WINS: Final = frozenset(
     {REAL_TOPIC, REAL_SUBSCRIPTION, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME}
 )
 
 
-def dead_letter(
+def dead_letters(
     state: BrokerState,
     subscription: Subscription,
-    policy: DeadLetterPolicy,
+    consumer: Consumer,
     messages: PositionSet,
+    reason: Reason,
     properties: Iterable[tuple[str, str]] = (),
-) -> Letter:
-    """To the dead letter topic."""
-    topic = policy.dead_letter_topic
-    return Letter(
-        topic or default_dead_letter_topic(state.topic, subscription.name),
-        subscription.name,
-        messages,
-        (*properties, (REAL_TOPIC, state.topic), (REAL_SUBSCRIPTION, subscription.name)),
-        initial_subscription=policy.initial_subscription_name,
-    )
+    reconsume_times: int = 0,
+) -> Iterator[Letter]:
+    """To the dead letter topic of a consumer that has one; a letter for each number of attempts."""
+    policy = consumer.options.dead_letter_policy or DeadLetterPolicy()
+    topic = policy.dead_letter_topic or default_dead_letter_topic(state.topic, subscription.name)
+    for count, part in subscription.tracker.by_count(messages):
+        said = (
+            (DEAD_LETTER_REASON, reason.value),
+            (DEAD_LETTER_ATTEMPTS, str(count + 1 + reconsume_times)),
+            (DEAD_LETTER_CONSUMER, consumer.name),
+            (REAL_TOPIC, state.topic),
+            (REAL_SUBSCRIPTION, subscription.name),
+        )
+        yield Letter(
+            topic,
+            subscription.name,
+            part,
+            (*properties, *said),
+            initial_subscription=policy.initial_subscription_name,
+        )
 
 
-def retry_letter(
+def retry_letters(
     state: BrokerState,
     subscription: Subscription,
-    policy: DeadLetterPolicy,
+    consumer: Consumer,
     messages: PositionSet,
     request: ReconsumeLater,
-) -> Letter:
-    """To the policy's retry letter topic; to the dead letter topic if it was too often there."""
+) -> Iterator[Letter]:
+    """To the retry letter topic; to the dead letter topic if they were there too often."""
+    policy = consumer.options.dead_letter_policy or DeadLetterPolicy()
     times = request.reconsume_times + 1
     counted = (
         *request.properties,
@@ -70,8 +108,17 @@ def retry_letter(
         (DELAY_TIME, str(max(request.delay_ms, 0))),
     )
     if times > policy.max_redeliver_count:
-        return dead_letter(state, subscription, policy, messages, counted)
-    return Letter(
+        yield from dead_letters(
+            state,
+            subscription,
+            consumer,
+            messages,
+            Reason.RECONSUMED,
+            counted,
+            request.reconsume_times,
+        )
+        return
+    yield Letter(
         policy.retry_letter_topic,
         subscription.name,
         messages,

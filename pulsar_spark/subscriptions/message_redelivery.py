@@ -19,7 +19,7 @@ from pulsar_spark.protocol.policies import ConsumerOptions
 from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
-from pulsar_spark.subscriptions.dead_letter import dead_letter, retry_letter
+from pulsar_spark.subscriptions.dead_letter import Reason, dead_letters, retry_letters
 from pulsar_spark.subscriptions.subscription import Subscription
 
 Delay = Callable[[int], int]
@@ -30,16 +30,14 @@ LEAST_NEGATIVE_ACK_DELAY_MS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Burial:
-    """Messages that come back once too often become dead letters, with these properties.
+    """Messages that come back once too often become dead letters, with reason and properties.
 
     `now`: however seldom they were delivered.
     """
 
+    reason: Reason
     now: bool = False
     properties: tuple[tuple[str, str], ...] = ()
-
-
-BURY: Final = Burial()
 
 
 class Holder(NamedTuple):
@@ -72,12 +70,12 @@ def give_back(
     *,
     seen: bool,
     delay: Delay = at_once,
-    burial: Burial | None = BURY,
+    burial: Burial | None = None,
 ) -> None:
     """Nobody holds these any more, which were granted at that attempt.
 
     `seen`: they may have been delivered; then those that were delivered too often already become
-    dead letters, as `burial` says.
+    dead letters, as `burial` says, or with None do not.
     """
     state, subscription, consumer, out = holder
     messages = subscription.cursor.not_acknowledged(messages)
@@ -90,7 +88,9 @@ def give_back(
         if not burial.now:
             dead = messages.intersection(tracker.counts.at_least(policy.max_redeliver_count))
         if dead:
-            out.letters.append(dead_letter(state, subscription, policy, dead, burial.properties))
+            out.letters += dead_letters(
+                state, subscription, consumer, dead, burial.reason, burial.properties
+            )
             subscription.acknowledge(Cursor().acknowledge(dead), state.ledgers)
             messages = messages.difference(dead)
     if seen and not state.is_persistent:  # no message of such a topic comes twice
@@ -107,7 +107,7 @@ def give_back(
 
 
 def reject(
-    holder: Holder, attempt: int, messages: PositionSet, delay: Delay, burial: Burial = BURY
+    holder: Holder, attempt: int, messages: PositionSet, delay: Delay, burial: Burial
 ) -> None:
     """The consumer gives these back as delivered; what it does not hold at that attempt, stays.
 
@@ -140,13 +140,14 @@ def take_from(holder: Holder, attempt: int, messages: PositionSet) -> PositionSe
     return given
 
 
-def give_back_all(holder: Holder, *, bury: bool) -> None:
+def give_back_all(holder: Holder, reason: Reason | None) -> None:
     """The consumer holds nothing any more; what it may have delivered is counted as seen.
 
-    With an open grant, of a consumer that never said: as much as it may hold at most.
+    With a reason, what it delivered too often already becomes dead letters. With an open grant, of
+    a consumer that never said: as much as it may hold at most.
     """
     state, subscription, consumer, _ = holder
-    burial = BURY if bury else None
+    burial = None if reason is None else Burial(reason)
     if consumer.has_open_grant:
         attempt = consumer.open_attempt
         seen = consumer.delivered.difference(consumer.held)
@@ -175,10 +176,11 @@ def reconsume_later(holder: Holder, attempts: Sequence[int], request: ReconsumeL
     state, subscription, consumer, out = holder
     policy, messages = consumer.options.dead_letter_policy, request.messages
     if policy is None or not policy.retry_letter_topic:  # an ordinary redelivery after the delay
+        burial = Burial(Reason.REJECTED, properties=request.properties)
         for attempt in attempts:
-            reject(holder, attempt, messages, lambda _: request.delay_ms)
+            reject(holder, attempt, messages, lambda _: request.delay_ms, burial)
         return
     given = PositionSet.union_of([take_from(holder, each, messages) for each in attempts])
     if given:
-        out.letters.append(retry_letter(state, subscription, policy, given, request))
+        out.letters += retry_letters(state, subscription, consumer, given, request)
         subscription.acknowledge(Cursor().acknowledge(given), state.ledgers)

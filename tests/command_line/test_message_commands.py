@@ -18,9 +18,9 @@ import pytest
 
 from pulsar_spark import pulsar
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
-from pulsar_spark.connector.command_line import received_messages
 from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.command_line.received_messages import printable
+from pulsar_spark.connector.message_commands import received_messages
+from pulsar_spark.connector.message_commands.received_messages import printable
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.topic_log.topics import Root
@@ -307,7 +307,7 @@ def test_a_time_says_where_a_consumer_begins_and_ends(
 def test_numbers_are_shown_by_the_topics_schema(
     served: pulsar.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pulsar_spark.connector.command_line.produce_command import EncodedSchema
+    from pulsar_spark.connector.message_commands.produce_command import EncodedSchema
     from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 
     with pulsar.Client(f"memory://{MEMORY}") as client:

@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_spark import pulsar
 from pulsar_spark.connector.command_line.command_line import main
-from pulsar_spark.connector.command_line.perf_command import Histogram, Measured
+from pulsar_spark.connector.message_commands.perf_command import Histogram, Measured
 from pulsar_spark.connector.storage.clock import ManualClock
 from tests.command_line.test_message_commands import RECORDED, PatientClock, clock, served
 

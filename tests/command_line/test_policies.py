@@ -163,8 +163,8 @@ def test_how_topics_are_made_is_said_of_namespaces(say: Say) -> None:
     command = ("namespaces", "set-auto-topic-creation", "public/default", "--enable")
     say(*command, "--type", "partitioned", "-n", "4")
     assert say.json("namespaces", "get-auto-topic-creation", "public/default") == {
-        "auto_topic_creation": True, "auto_topic_partitions": 4,
+        "auto_topic_creation": True, "auto_topic_type": "partitioned", "auto_topic_partitions": 4,
     }  # fmt: skip
-    assert "--type partitioned needs --num-partitions" in say.error(*command, "-t", "partitioned")
+    assert "do not go together" in say.error(*command, "-t", "non-partitioned")
     with pytest.raises(SystemExit):
         main(["topics", "set-auto-topic-creation", "orders", "--enable"])

@@ -173,7 +173,6 @@ def test_who_forgets_to_advance_is_told_what_is_pending_and_when(pulsarlite: Pla
     assert str(raised.value) == (
         "Pulsar error: TimeOut. The test's clock stands at 2026-01-01 00:00:01: advance it for "
         "what is still to happen:\n"
-        "  in 0:00:06.500000: lease\n"
         "  in 0:00:59: redelivery to workers, persistent://public/default/jobs\n"
         "  in 0:59:59: the ack timeout of c1 of workers, persistent://public/default/jobs\n"
         "  in 1 day, 23:59:59: a delayed message, persistent://public/default/jobs"

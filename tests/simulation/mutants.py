@@ -225,9 +225,9 @@ def counts_what_was_only_granted(patch: Any) -> None:
     """A death before the first report counts as a delivery of all that was granted."""
     original = message_redelivery.give_back_all
 
-    def give_back_all(holder: Any, **options: Any) -> None:
+    def give_back_all(holder: Any, reason: Any) -> None:
         holder.consumer.says_delivered = holder.consumer.sequence >= 0
-        original(holder, **options)
+        original(holder, reason)
 
     patch.setattr(topic_subscriptions, "give_back_all", give_back_all)
 

@@ -15,7 +15,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import pulsar_spark
 from pulsar_spark.connector.ack_sink import acknowledgment_writer
-from pulsar_spark.connector.ack_sink.acknowledgment_rows import MOST_ERRORS, fold
+from pulsar_spark.connector.ack_sink.acknowledgment_rows import (
+    MOST_ERRORS,
+    OTHER_ERRORS,
+    fold,
+)
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.data_source import PulsarliteDataSource
@@ -47,6 +51,7 @@ from pulsar_spark.protocol.commands import (
 )
 from pulsar_spark.protocol.policies import ConsumerOptions, DeadLetterPolicy
 from pulsar_spark.protocol.ready import Grant, Stepped
+from pulsar_spark.subscriptions.dead_letter import LONGEST_ERROR
 from pulsar_spark.topic_name import TopicPartition
 from tests.connector.reading import Run
 from tests.connector.topics import maps, numbers, options_of, send, trim
@@ -208,6 +213,19 @@ def test_of_many_different_errors_the_last_keep_their_kind_alone(place: Root) ->
     assert len(report.rejected) == MOST_ERRORS + 1
     assert report.rejected[-1].properties == (("ERROR", "ValueError"),)
     assert report.rejected[-1].messages == messages(*range(MOST_ERRORS, count))
+
+
+def test_errors_that_name_their_message_make_no_rejection_each(place: Root) -> None:
+    count = 3 * MOST_ERRORS
+    send(place.service_url, "t", numbers(0, count), batchingEnabled=False)
+    texts = [f"row {number} failed" + "!" * 5_000 for number in range(count)]
+    write(place, ids(*range(count), ack_type=["Negative"] * count, error=texts))
+    ((_, report),) = said(place)
+    assert len(report.rejected) == 2 * MOST_ERRORS + 1
+    assert report.rejected[-1].properties == (("ERROR", OTHER_ERRORS),)
+    assert {len(each.properties[0][1]) for each in report.rejected[:-1]} == {LONGEST_ERROR}
+    everything = PositionSet.union_of(each.messages for each in report.rejected)
+    assert everything == messages(*range(count))
 
 
 def test_of_cumulative_acknowledgements_the_furthest_counts_up_to_its_batch_index(

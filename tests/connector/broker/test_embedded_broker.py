@@ -46,7 +46,7 @@ from pulsar_spark.protocol.ready import Grant, OpenGrant, Reply, Stepped
 from pulsar_spark.topic_log.producer_registry import ProducerAccessMode, ProducerClaim
 from pulsar_spark.topic_name import TopicName, TopicPartition
 from tests.connector.reading import Run
-from tests.connector.topics import ledger_of, send
+from tests.connector.topics import send
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ABOUT = TopicPartition("persistent://public/default/t", 0)
@@ -483,21 +483,3 @@ def test_a_broker_goes_on_after_an_error_at_any_change_of_the_store(*, fails_aft
         if failed == before:  # none has so many changes
             break
     assert failed > 10
-
-
-def test_a_topic_that_is_gone_keeps_no_other_topics_files(
-    place: Root, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_source, "SNAPSHOT_EVERY", 3)
-    gone = TopicPartition("persistent://public/default/gone", 0)
-    SystemTopic(place, COMMANDS).append([Record.of(gone, "s", subscribe())])
-    tell(place, subscribe())
-    loop = EmbeddedBroker(place)
-    for value in "abc":
-        send(place.service_url, "t", [value])
-    LedgerStore(ledger_of(place.service_url, "t")).trim({0: 2})
-    clock.advance(8 * 24 * 60 * 60 * 1000)
-    for value in "defgh":
-        send(place.service_url, "t", [value])
-        loop.until_quiet()
-    assert len(list(Path(place.service_url).glob("**/t/data/*"))) == 6

@@ -87,7 +87,7 @@ def test_a_sign_that_was_left_behind_is_watched_for_ten_seconds(
 def test_a_broker_of_a_newer_version_is_respected(place: Root, clock: ManualClock) -> None:
     clock.repeat(2.5, lambda: place.store.touch(SIGN_OF_LIFE, b'{"version": 2}'), "a newer one")
     clock.advance(2_500)
-    with pytest.raises(BrokerBusyError, match="already: a newer version's"):
+    with pytest.raises(BrokerBusyError, match="already: a newer version"):
         EmbeddedBroker(place)
 
 
@@ -119,4 +119,54 @@ def test_a_broker_that_stood_still_is_taken_over_and_finds_out(
     with pytest.raises(BrokerFencedError, match="has taken over"):
         first.until_quiet()
     first.close()
+    assert signed(place), "that is the other's"
+
+
+def test_of_those_that_stand_by_one_begins_when_the_broker_is_gone(
+    place: Root, clock: ManualClock
+) -> None:
+    first = SignOfLife(place)
+    first.begin()
+    first.keep()
+    looks = 0
+
+    def waits() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 400:
+            first.remove()
+        return looks < 500
+
+    before_s = clock.monotonic_s()
+    SignOfLife(place).begin(waits)
+    assert looks == 400
+    assert clock.monotonic_s() - before_s > 90, "it waited for as long as the other lived"
+
+
+def test_who_stands_by_may_stop_waiting(place: Root) -> None:
+    first = SignOfLife(place)
+    first.begin()
+    first.keep()
+    with pytest.raises(BrokerBusyError, match="stand by"):
+        SignOfLife(place).begin(iter([True, True, False]).__next__)
+
+
+def test_a_sign_that_another_has_taken_meanwhile_is_its(
+    place: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.store.touch(SIGN_OF_LIFE, b"of who was killed elsewhere")
+    quicker = SignOfLife(place)
+    swap = place.store.compare_and_swap
+
+    def lose(path: str, token: str | None, data: bytes) -> bool:
+        monkeypatch.undo()
+        quicker.begin()
+        quicker.keep()
+        return swap(path, token, data)
+
+    monkeypatch.setattr(place.store, "compare_and_swap", lose)
+    slower = SignOfLife(place)
+    with pytest.raises(BrokerBusyError, match="serves"):
+        slower.begin()
+    slower.remove()
     assert signed(place), "that is the other's"

@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,33 +91,77 @@ def test_a_broker_serves_is_restarted_and_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-def test_a_broker_of_the_command_line_survives_kill_9(tmp_path: Path) -> None:
+def test_brokers_on_standby_take_over_from_one_that_is_killed_stands_still_or_stops(
+    tmp_path: Path,
+) -> None:
     place = Root(str(tmp_path / "root"), {})
     send(tmp_path / "root", "t", "a")
     subscribe(place)
-    for number in range(2):
-        with _command(tmp_path) as process:
-            try:
-                expected = [(each, 0) for each in range(number + 1)]
-                until(place, expected, lambda process=process: process.poll() is None)  # type: ignore[misc]
-            finally:
-                os.killpg(process.pid, signal.SIGKILL)
-        send(tmp_path / "root", "t", "b")
-    with _command(tmp_path) as process:
-        until(place, [(0, 0), (1, 0), (2, 0)], lambda: process.poll() is None)
-        os.kill(process.pid, signal.SIGTERM)
-        text, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, text
-    assert "term 3" in text
-    assert "pulsar_spark/" not in text, "a trace was printed"
+    expected = [(0, 0)]
+    with ExitStack() as all_ended:
+        begin = partial(_Standby.begin, tmp_path, all_ended)
+
+        def serves(broker: _Standby) -> None:
+            until(place, expected, broker.is_alive)
+            broker.eventually_says("runs (process")
+            expected.append((len(expected), 0))
+            send(tmp_path / "root", "t", "b")  # and the next one grants that, if this does not
+
+        first = begin()
+        serves(first)
+        second = begin()
+        second.eventually_says("stands by")
+        first.kill()
+        serves(second)
+        third = begin()
+        third.eventually_says("stands by")
+        os.kill(second.process.pid, signal.SIGSTOP)
+        serves(third)
+        os.kill(second.process.pid, signal.SIGCONT)
+        second.eventually_says("stands by")
+        assert third.ends_in_order()
+        until(place, expected, second.is_alive)
+        assert second.ends_in_order()
+        assert "term 3" in third.said()
+        assert "term 4" in second.said()
+        assert "pulsar_spark/" not in third.said(), "a trace was printed"
 
 
-def _command(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pulsar_spark", "standalone", "--service-url", "root"],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+class _Standby:
+    """A process `pulsarlite standalone --standby`, whose output is in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._output = Path(tempfile.mkstemp(dir=folder)[1])
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pulsar_spark",
+                 "standalone", "--standby", "--service-url", "root"],
+                cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    @staticmethod
+    def begin(folder: Path, all_ended: ExitStack) -> _Standby:
+        broker = _Standby(folder)
+        all_ended.callback(broker.kill)
+        return broker
+
+    def said(self) -> str:
+        return self._output.read_text()
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def eventually_says(self, text: str) -> None:
+        eventually(lambda: text in self.said(), 120, f"{text!r} is said")
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def ends_in_order(self) -> bool:
+        os.kill(self.process.pid, signal.SIGTERM)
+        return self.process.wait(timeout=60) == 0
 
 
 def test_what_spark_lacks_is_said_before_the_broker_starts(

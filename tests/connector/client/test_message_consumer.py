@@ -164,7 +164,7 @@ def test_who_leaves_before_the_broker_has_answered_is_in_nobodys_way(host: Host)
 
 def test_a_topic_that_is_not_there_is_an_error(host: Host) -> None:
     with pytest.raises(TopicNotFoundError, match="does not exist"):
-        consumer(host)
+        consumer(host, allowAutoTopicCreation="false")
 
 
 def test_what_was_said_while_the_store_was_away_is_said_later(

@@ -70,10 +70,13 @@ def read(spark: SparkSession, root: Path, topic: str = "flights", **given: str) 
             {"startingTime": "yesterday"},
             "Option startingTime can't be 'yesterday': it takes millis",
         ),
-        ({"topic": "flihgts"}, "Did you mean persistent://public/default/flights?"),
+        (
+            {"topic": "flihgts", "allowAutoTopicCreation": "false"},
+            "Did you mean persistent://public/default/flights?",
+        ),
         ({"topic": "a/b"}, "<tenant>/<namespace>/<topic>"),
         ({"topic": "http://a/b/c"}, "Invalid topic domain: 'http'"),
-        ({"topic": "non-persistent://public/default/ticks"}, "does not exist in"),
+        ({"topic": "non-persistent://public/default/ticks-partition-1"}, "does not exist in"),
         (
             {"topic": "non-persistent://public/default/t", "startingOffsets": "earliest"},
             "reading begins when the query connects, and startingOffsets can only be latest",
@@ -133,7 +136,7 @@ def test_a_missing_topic_is_named_with_a_user_s_schema_too(
             str(root)
         ).collect()
     with refused(root, *said):
-        query(topic="flihgts", schema="value binary").run()
+        query(topic="flihgts", schema="value binary", allowAutoTopicCreation=False).run()
 
 
 @pytest.mark.parametrize(

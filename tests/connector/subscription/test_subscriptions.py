@@ -315,7 +315,7 @@ def test_an_older_run_under_the_same_name_stops_with_an_error(
         ),
         ({"ackTimeout": "5s"}, "ackTimeout needs ackMode manual"),
         ({"subscriptionName": " "}, "subscriptionName can't be"),
-        ({"topic": "nowhere"}, "TOPIC_NOT_FOUND"),
+        ({"topic": "nowhere", "allowAutoTopicCreation": False}, "TOPIC_NOT_FOUND"),
     ],
 )
 def test_bad_input_is_an_error_when_the_frame_is_made(

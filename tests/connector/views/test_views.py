@@ -24,6 +24,7 @@ from pulsar_spark.options.options import Options
 from tests.connector.client.clients import all_of, shared, subscribe
 from tests.connector.topics import numbers, send
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TOPIC = "persistent://public/default/t"
 
 
@@ -157,22 +158,59 @@ def test_who_reads_alone_waits_for_no_delivery_time(url: str, client: pulsar.Cli
 def test_dead_letters_say_where_they_come_from_and_why(url: str, client: pulsar.Client) -> None:
     policy = pulsar.ConsumerDeadLetterPolicy(1)
     consumer = shared(client, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=1000)
-    publish(client, "bad", "good")
+    publish(client, "bad", properties={"traceparent": TRACE, "tracestate": "a=1"})
+    publish(client, "good")
     for message in all_of(consumer, 10_000):
         if message.data() == b"good":
             consumer.acknowledge(message)
         else:
             consumer.negative_acknowledge(message)
     for message in all_of(consumer, 10_000):
-        consumer.negative_acknowledge(message)
+        consumer.negative_acknowledge(message, error=ValueError("no \udc80"))
     quiet(client, consumer)
-    names = ("topic", "value", "origin_topic", "origin_message_id", "subscription", "reason")
-    letter = (f"{TOPIC}-s-DLQ", b"bad", TOPIC, "0:0:0", "s", None)
+    names = (
+        "topic", "value", "origin_topic", "origin_message_id", "subscription", "reason", "error",
+        "attempts", "consumer_name", "traceparent",
+    )  # fmt: skip
+    how = ("rejected", "ValueError: no \\udc80", 2, consumer.consumer_name(), TRACE)
+    letter = (f"{TOPIC}-s-DLQ", b"bad", TOPIC, "0:0:0", "s", *how)
     assert rows(url, "dead-letters", *names) == [letter]
     assert rows(url, "dead-letters", *names, topic="t") == [letter]
     assert rows(url, "dead-letters", *names, topic="t-s-DLQ") == [letter]
+    (properties,) = rows(url, "dead-letters", "properties")
+    assert dict(properties)["tracestate"] == "a=1"
     publish(client, "x", topic="other")
     assert rows(url, "dead-letters", *names, topic="other") == []
+
+
+def test_a_dead_letter_says_which_way_it_went(url: str, client: pulsar.Client) -> None:
+    policy = pulsar.ConsumerDeadLetterPolicy(1)
+    own = {"dead_letter_policy": policy, "negative_ack_redelivery_delay_ms": 1000}
+    for name, how in (
+        ("timeout", {"unacked_messages_timeout_ms": 10_000}),
+        ("asked", {}),
+        ("put-off", {}),
+    ):
+        consumer = shared(client, topic=name, retry_enable=name == "put-off", **own, **how)
+        publish(client, name, topic=name)
+        for _ in range(2):
+            for message in all_of(consumer, 20_000):
+                if name == "asked":
+                    consumer.redeliver_unacknowledged_messages()
+                elif name == "put-off":
+                    consumer.reconsume_later(message, 1000, error="busy")
+            advance(client, 20_000)
+        quiet(client, consumer)
+        consumer.close()
+    found = {
+        each[0]: each[1:]
+        for each in rows(url, "dead-letters", "value", "reason", "error", "attempts")
+    }
+    assert found == {
+        b"timeout": ("ack timeout", None, 2),
+        b"asked": ("redelivery asked", None, 2),
+        b"put-off": ("reconsumed", "busy", 2),
+    }
 
 
 def test_acknowledgements_say_who_and_when(url: str, client: pulsar.Client) -> None:

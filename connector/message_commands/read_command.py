@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from pulsar_spark.connector.client.message import MessageId
-from pulsar_spark.connector.command_line import received_messages
-from pulsar_spark.connector.command_line.connection import Signals, connected
 from pulsar_spark.connector.command_line.noun import TOPIC, Command, Printed, argument
-from pulsar_spark.connector.command_line.received_messages import Received, queue_size, schema_of
+from pulsar_spark.connector.message_commands import received_messages
+from pulsar_spark.connector.message_commands.connection import Signals, connected
+from pulsar_spark.connector.message_commands.received_messages import (
+    Received,
+    queue_size,
+    schema_of,
+)
 from pulsar_spark.connector.topic_log.topics import Root
 
 

@@ -18,14 +18,14 @@ from typing import Any, BinaryIO, Final
 from pulsar_spark.connector.client.client_errors import PulsarException
 from pulsar_spark.connector.client.producer import Producer, refusal_of
 from pulsar_spark.connector.client.records import BYTES, Schema
-from pulsar_spark.connector.command_line.connection import (
+from pulsar_spark.connector.command_line.noun import TOPIC, Command, Printed, argument, at_least
+from pulsar_spark.connector.message_commands.connection import (
     RateLimiter,
     Signals,
     Stopped,
     connected,
     note,
 )
-from pulsar_spark.connector.command_line.noun import TOPIC, Command, Printed, argument, at_least
 from pulsar_spark.connector.schema.schema_records import fastavro, record_decoder, record_encoder
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidMessageError, InvalidOptionError, PulsarliteError

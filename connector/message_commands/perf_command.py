@@ -28,7 +28,8 @@ from pulsar_spark.connector.client.client_settings import CompressionType, Produ
 from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message
 from pulsar_spark.connector.client.producer import Producer
-from pulsar_spark.connector.command_line.connection import (
+from pulsar_spark.connector.command_line.noun import Argument, Noun, argument, at_least
+from pulsar_spark.connector.message_commands.connection import (
     BROKER,
     RateLimiter,
     Signals,
@@ -36,8 +37,7 @@ from pulsar_spark.connector.command_line.connection import (
     connected,
     note,
 )
-from pulsar_spark.connector.command_line.consume_command import POSITIONS, TYPES
-from pulsar_spark.connector.command_line.noun import Argument, Noun, argument, at_least
+from pulsar_spark.connector.message_commands.consume_command import POSITIONS, TYPES
 from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, PulsarliteError

@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from pulsar_spark.connector.client.client_settings import ConsumerType, InitialPosition
-from pulsar_spark.connector.command_line import received_messages
-from pulsar_spark.connector.command_line.connection import BROKER, Signals, connected
 from pulsar_spark.connector.command_line.noun import Command, Printed, argument, at_least
-from pulsar_spark.connector.command_line.received_messages import Received, queue_size, schema_of
+from pulsar_spark.connector.message_commands import received_messages
+from pulsar_spark.connector.message_commands.connection import BROKER, Signals, connected
+from pulsar_spark.connector.message_commands.received_messages import (
+    Received,
+    queue_size,
+    schema_of,
+)
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import MOST_COUNT

@@ -22,8 +22,8 @@ from pulsar_spark.connector.client.consumer import Consumer
 from pulsar_spark.connector.client.message import Message
 from pulsar_spark.connector.client.reader import Reader
 from pulsar_spark.connector.client.records import BYTES, Schema
-from pulsar_spark.connector.command_line.connection import RateLimiter, Signals, Stopped, note
 from pulsar_spark.connector.command_line.noun import Printed, argument, at_least
+from pulsar_spark.connector.message_commands.connection import RateLimiter, Signals, Stopped, note
 from pulsar_spark.connector.schema.schema_records import record_decoder
 from pulsar_spark.connector.storage.memory_store import MEMORY
 from pulsar_spark.connector.topic_log.topics import Root

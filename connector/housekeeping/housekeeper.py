@@ -1,0 +1,170 @@
+"""What a broker does for its root by itself, beside its batches: compacts, merges, deletes.
+
+Invariants: no batch waits for it, nor it for an open transaction; each thing that it does is a
+commit of a topic's log, so it may be killed anywhere and run in two processes at once, and a
+compaction that somebody else made first is given up; a topic in trouble is left for later, and the
+others go on. Time is the root's clock. Follows Pulsar's compaction monitor and ledger trimming.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Final
+
+from pulsar_spark.connector.housekeeping.compaction import backlog_bytes, compact
+from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
+from pulsar_spark.connector.storage.object_store import join
+from pulsar_spark.connector.system.lease import LEASES
+from pulsar_spark.connector.topic_log.ledger_store import (
+    FILE_GRACE_MS,
+    ORPHAN_AGE_MS,
+    LedgerStore,
+    delete_temporaries,
+    sweep_deleted,
+)
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.policies import NamespaceWatch
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.options import topic_policies
+from pulsar_spark.topic_name import TopicName
+
+EVERY_S: Final = 60.0
+"""How often it looks at all topics. Pulsar: brokerServiceCompactionMonitorIntervalInSeconds."""
+TIDY_EVERY_S: Final = 600.0
+"""How often at most it tidies a topic."""
+RARELY_S: Final = 3600.0
+"""How often it looks for what killed processes have left, and who publishes no more."""
+FILES_TO_MERGE: Final = 32
+"""New files of a topic that make merging worth its while."""
+FORGET_AFTER_MS: Final = 30 * 24 * 60 * 60 * 1000
+"""How long who publishes nothing is remembered: a query that was away for longer than this may
+publish its last micro-batch once more. `topics tidy` can be told a shorter time."""
+SYSTEM_GRACE_MS: Final = 10 * 60 * 1000
+"""How long trimmed files of the system topics stay."""
+PLACES: Final = (LEASES, "_broker")
+"""Folders, beside those of topics, in which a killed process leaves temporary files."""
+
+_log = logging.getLogger(__name__)
+
+
+class _StoppedError(Exception):
+    """The housekeeper's owner does not want it any more."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """When a topic was tidied, and how many files it had after a merge."""
+
+    tidied_s: float = -inf
+    merged_files: int = 0
+    rarely_s: float = -inf
+
+
+class Housekeeper:
+    """Looks after one root from `begin` to `end`, in a thread of the root's clock."""
+
+    def __init__(self, root: Root) -> None:
+        self._root, self._clock = root, root.clock
+        self._namespaces = NamespaceWatch(root.store)
+        self._seen: dict[str, _Seen] = {}
+        self._rarely_s = -inf
+        self._is_over = False
+        self._end: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        self._end = self._clock.repeat(EVERY_S, self.turn, "housekeeping", coalesce=True)
+
+    def end(self) -> None:
+        """Leave all as it is. What is under way is given up at its next rows."""
+        self._is_over = True
+        if self._end is not None:
+            self._end()
+
+    def turn(self) -> None:
+        """Look at each topic once, and do what it is time for."""
+        try:
+            for topic in self._root.find():
+                self._go_on()
+                self._attempt(partial(self._look_after, topic), str(topic))
+            if self._is_time(self._rarely_s):
+                self._rarely_s = self._clock.monotonic_s()
+                self._attempt(self._tidy_root, "the root")
+        except _StoppedError:
+            pass
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _go_on(self, *_: object) -> Callable[[int], object]:
+        """Also what long work is to tell its progress, so that it ends with the housekeeper."""
+        if self._is_over:
+            raise _StoppedError
+        return self._go_on
+
+    def _attempt(self, action: Callable[[], None], what: str) -> None:
+        try:
+            action()
+        except (PulsarliteError, OSError) as error:
+            _log.warning("Housekeeping leaves %s for later: %s", what, error)
+
+    def _look_after(self, topic: TopicName) -> None:
+        ledger = self._root.open_log(topic)
+        if ledger is not None and ledger.state.is_deleted:
+            if ledger.state.tombstones:  # whoever deleted it was killed
+                sweep_deleted(self._root.store, ledger.folder, ledger.topic)
+            return
+        if ledger is None:
+            return
+        ledger.settle()
+        if not topic.is_system:
+            self._compact(ledger, topic)
+        self._tidy(ledger, is_system=topic.is_system)
+
+    def _compact(self, ledger: ManagedLedger, topic: TopicName) -> None:
+        said = self._namespaces.policies(topic.namespace)
+        counts = topic_policies.applied(ledger.state.settings, said)
+        threshold = counts["compaction_threshold_bytes"].value
+        if not threshold:
+            return
+        state = ledger.state
+        much = [p for p in range(state.partitions) if backlog_bytes(state, p) > threshold]
+        for each in compact(ledger, much, waits=False, progress=self._go_on) if much else ():
+            _log.info(
+                "Compacted %s, partition %s: kept %s of %s messages, up to %s",
+                ledger.topic, each.partition, each.kept, each.read, each.horizon,
+            )  # fmt: skip
+
+    def _tidy(self, ledger: ManagedLedger, *, is_system: bool) -> None:
+        """Merge, give up and delete, as far as the log says that there is something to do."""
+        seen, now_s = self._seen.setdefault(ledger.folder, _Seen()), self._clock.monotonic_s()
+        if now_s - seen.tidied_s < TIDY_EVERY_S:
+            return
+        seen.tidied_s = now_s
+        grace_ms = SYSTEM_GRACE_MS if is_system else FILE_GRACE_MS
+        store = LedgerStore(ledger, grace_ms=grace_ms, waits=False)
+        seen.merged_files = min(seen.merged_files, len(ledger.state.files))
+        # The files of system topics stay apart: they are read ledger by ledger, and go soon.
+        if not is_system and len(ledger.state.files) - seen.merged_files >= FILES_TO_MERGE:
+            store.merge_small_files(progress=self._go_on)
+            seen.merged_files = len(ledger.state.files)
+        is_time = self._is_time(seen.rarely_s)
+        if is_time:
+            seen.rarely_s = now_s
+            store.reclaim_orphans()
+            store.forget_inactive(older_than_ms=FORGET_AFTER_MS)
+        graves = ledger.state.tombstones.values()
+        if is_time or any(ledger.clock() - each.since_ms >= grace_ms for each in graves):
+            store.sweep()
+
+    def _tidy_root(self) -> None:
+        before_ms = self._clock.wall_ms() - ORPHAN_AGE_MS
+        for folder in PLACES:
+            delete_temporaries(self._root.store, join(folder), before_ms)
+        forget_decisions(self._root)
+
+    def _is_time(self, last_s: float) -> bool:
+        return self._clock.monotonic_s() - last_s >= RARELY_S
