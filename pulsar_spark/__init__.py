@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
+    from pulsar_spark.connector.admin.admin import Admin
     from pulsar_spark.connector.broker.broker_query import standalone
     from pulsar_spark.connector.client.client import Client
     from pulsar_spark.connector.data_source import register, stats
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
+    "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
     "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
     "process", "reconsume_later", "register", "session", "standalone", "stats", "transaction",
 ]  # fmt: skip
 
 _HOME_OF = {
+    "Admin": "pulsar_spark.connector.admin.admin",
     "Client": "pulsar_spark.connector.client.client",
     "Message": "pulsar_spark.connector.functions.processing",
     "Policies": "pulsar_spark.connector.topic_log.policies",

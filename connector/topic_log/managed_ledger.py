@@ -192,7 +192,7 @@ class ManagedLedger:
             elif self.state.commit_id.encode() not in last:
                 return False
             with suppress(TopicDeletedError):
-                self._follow()
+                self._follow() if last is not None else self._load()
             return not self._has_ended
 
     def append(
