@@ -8,7 +8,6 @@ Follows pulsar-admin's `CmdTopics`.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
@@ -26,6 +25,7 @@ from pulsar_spark.connector.command_line.noun import (
     progress_bar,
     table,
 )
+from pulsar_spark.connector.command_line.stats_commands import register_stats
 from pulsar_spark.connector.command_line.topic_policies_command import (
     policies_of_topic,
     register_policies,
@@ -175,40 +175,7 @@ def _schemas(root: Root, arguments: Namespace) -> Iterator[str]:
                 yield f"version {version}: {schema.definition}"
 
 
-@TOPICS.command(
-    "stats", "Count ledgers, messages and bytes by partition. Pulsar: partitioned-stats.", TOPIC
-)
-def _stats(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = opened(root, arguments)
-    state = ledger.state
-    yield f"{ledger.topic} in {root.store.root}"
-    rows, files, messages = [], set(), 0
-    for partition in range(state.partitions):
-        part = state.partition(partition)
-        messages += part.messages
-        ledgers = list(part.ledgers)
-        own = {each.file for each in ledgers}
-        files |= own
-        rows.append(
-            [
-                str(partition), f"{len(ledgers):,}", f"{sum(e.entries for e in ledgers):,}",
-                f"{part.messages:,}", _bytes(part.size_bytes), f"{len(own):,}",
-                f"{ledgers[0].ledger_id}:0" if ledgers else "-",
-                f"{ledgers[-1].ledger_id}:{ledgers[-1].entries - 1}" if ledgers else "-",
-            ]
-        )  # fmt: skip
-    heads = ["partition", "ledgers", "entries", "messages", "payload", "files", "first", "last"]
-    yield from table(heads, rows)
-    paths = (f"{ledger.folder}/{file}" for file in files)
-    stored = sum(size or 0 for size in ledger.store.answers(ledger.store.size, paths))
-    moment = dt.datetime.fromtimestamp(state.timestamp_ms / 1000, dt.timezone.utc)
-    settings = f", settings {json.dumps(state.settings, sort_keys=True)}" if state.settings else ""
-    yield (
-        f"{messages:,} messages in {len(files):,} files of {_bytes(stored)}; newest commit "
-        f"{state.number}, of {_moment(moment)}{settings}"
-    )
-    if state.tombstones:
-        yield f"{len(state.tombstones):,} files were given up: `topics tidy` deletes them in time."
+register_stats(TOPICS)
 
 
 @TOPICS.command(
@@ -403,13 +370,6 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     gone = inactive.inactive_applications + inactive.inactive_producers if inactive else ()
     yield f"forgot     {len(gone):,} applications and producers that publish no more"
     yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
 
 
 def _moment(moment: dt.datetime) -> str:
