@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
-    "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
-    "process", "reconsume_later", "register", "session", "standalone", "stats", "transaction",
+    "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater",
+    "__version__", "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate",
+    "negative_acknowledge", "process", "reconsume_later", "register", "session", "standalone",
+    "stats", "transaction",
 ]  # fmt: skip
 
 _HOME_OF = {

@@ -1,7 +1,7 @@
 """Topics looked after: made, deleted, ended, emptied.
 
 Invariants: each change is one commit of the topic's log, so a process that is killed leaves the
-topic as it was or as it is to be; a deleted topic's files are deleted behind that commit, by whoever
+topic as it was or as it is to be; a deleted topic's files are deleted behind that commit, by who
 comes next if need be; what somebody may lose by it has to be forced. Follows Pulsar's `Topics`.
 """
 

@@ -85,9 +85,7 @@ class BatchInput:
             # The store may hold a step of theirs that did not count, for want of its letters.
             yield from self._restored(end.dispatched, aside)
         again = start.aside.keys() - end.aside.keys()
-        if end.restored is None:
-            for about in start.hosted.keys() - end.hosted.keys():
-                yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
+        yield from self._deleted()
         for about, number in end.hosted.items():
             before = start.hosted.get(about, NO_COMMIT)
             namespace = str(TopicName.parse(about.topic).namespace)
@@ -108,6 +106,12 @@ class BatchInput:
             if end.snapshot and about in end.aside:  # a snapshot writes its shards, no more
                 error = end.aside[about].error
                 yield _row(about, Phase.TICK, 0, 1, broker_rows.FAILED, text=error)
+
+    def _deleted(self) -> Iterator[InputRow]:
+        """That their topics are gone, for the partitions that are hosted no more."""
+        if self._end.restored is None:
+            for about in self._start.hosted.keys() - self._end.hosted.keys():
+                yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
 
     def _commands(self) -> Iterator[InputRow]:
         """The new commands, and those that were kept for partitions no longer set aside."""

@@ -115,7 +115,7 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
 
 @TOPICS.command(
     "delete",
-    "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. A topic that is "
+    "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. One that is "
     "made again under its name is another: nobody who knew the old one reaches it.",
     TOPIC,
     argument(

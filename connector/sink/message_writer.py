@@ -64,8 +64,8 @@ def write_messages(
     the values' `schema`: nothing of its batch is kept, and files that the task has written before
     are left to the clean-up of orphans. Not `enforced`, as for messages that were published before,
     texts need not be UTF-8, and no topic demands a schema. `routing` goes on where an earlier
-    write of the same topic left it. With an `incarnation` the topic is that one: it is not made, and
-    TopicDeletedError says that it is gone.
+    write of the same topic left it. With an `incarnation` the topic is that one: it is not made,
+    and TopicDeletedError says that it is gone.
     """
     writers: dict[TopicName, _TopicWriter] = {}
     encode = encoder(schema.info) if schema and not schema.encoded else None

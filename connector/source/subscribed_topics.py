@@ -111,7 +111,7 @@ class SubscribedTopics:
                 ledger.check_incarnation(offset.incarnations.get(topic, 0))
 
     def incarnations(self, offsets: Iterable[TopicPartition]) -> dict[str, int]:
-        """Of the topics of these partitions that are not the first of their name: which they are."""
+        """Of the topics of these partitions, which they are, if not the first of their name."""
         topics = sorted({about.topic for about in offsets} & self._ledgers.keys())
         found = {topic: self._ledgers[topic].state.incarnation for topic in topics}
         return {topic: incarnation for topic, incarnation in found.items() if incarnation}

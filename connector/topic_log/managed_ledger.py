@@ -116,8 +116,7 @@ class ManagedLedger:
     ) -> ManagedLedger:  # fmt: skip
         """As `open` where nobody has opened it before."""
         ledger = cls.open_log(store, folder, topic, grace_ms=grace_ms)
-        if ledger.state.is_deleted:
-            raise ledger._ended()
+        ledger.check_there()
         return ledger
 
     @classmethod
@@ -163,6 +162,11 @@ class ManagedLedger:
             before = self.state.number
             self._follow()
             return self.state.number != before
+
+    def check_there(self) -> None:
+        """TopicDeletedError if the topic has ended."""
+        if self._has_ended or self.state.is_deleted:
+            raise self._ended()
 
     def check_incarnation(self, incarnation: int) -> None:
         """TopicDeletedError if this is not the topic that had that number."""

@@ -27,7 +27,6 @@ from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_name import is_persistent
 
-
 DELETED: Final = -1
 
 

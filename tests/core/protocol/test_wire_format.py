@@ -106,7 +106,7 @@ ITEMS: tuple[Any, ...] = (
 SINCE_4 = (SkipMessages, TopicDeleted, TopicMade)
 NOT_IN_3: dict[type, dict[str, Any]] = {
     Subscribe: {"topic_incarnation": 0},
-    **dict.fromkeys((CreateSubscription, Unsubscribe, Seek), {"topic_incarnation": None}),
+    **{each: {"topic_incarnation": None} for each in (CreateSubscription, Unsubscribe, Seek)},
 }
 
 LETTER = Letter("t-s-DLQ", "s", SOME, (("REAL_TOPIC", "t"), ("why", "é")), 1_000, "first")
