@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     )
     from pulsar_spark.connector.functions.batch_transaction import transaction
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
+    from pulsar_spark.connector.housekeeping.redrive import redrive
     from pulsar_spark.connector.session import session
     from pulsar_spark.connector.topic_log.policies import Policies
+    from pulsar_spark.connector.verification.verify import verify
     from pulsar_spark.connector.views.queue_dataset import dataset
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.deduplication_processor import deduplicate
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater",
     "__version__", "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate",
-    "negative_acknowledge", "process", "reconsume_later", "register", "session", "standalone",
-    "stats", "transaction",
+    "negative_acknowledge", "process", "reconsume_later", "redrive", "register", "session",
+    "standalone", "stats", "transaction", "verify",
 ]  # fmt: skip
 
 _HOME_OF = {
@@ -57,11 +59,13 @@ _HOME_OF = {
     "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "process": "pulsar_spark.connector.functions.processing",
     "reconsume_later": "pulsar_spark.connector.functions.acknowledging",
+    "redrive": "pulsar_spark.connector.housekeeping.redrive",
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",
     "standalone": "pulsar_spark.connector.broker.broker_query",
     "stats": "pulsar_spark.connector.data_source",
     "transaction": "pulsar_spark.connector.functions.batch_transaction",
+    "verify": "pulsar_spark.connector.verification.verify",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 

@@ -155,6 +155,10 @@ class DataLossError(PulsarliteError):
     """An offset names messages that were trimmed away."""
 
 
+class VerificationError(PulsarliteError):
+    """What is there is not what was published, as `pulsarlite topics verify` found."""
+
+
 class FencedError(PulsarliteError):
     """A newer owner has taken over, and this writer must stop."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,8 @@ from pulsar_spark.topic_name import TopicName, check_user_topic
 
 BUFFERED_BYTES = 64 << 20
 """The buffered bytes of one topic at which a task writes a file."""
+LARGEST: Final = 1 << 31
+"""As `maxMessageSize`: what was published once may be published again, however large."""
 
 
 @dataclass(frozen=True, slots=True)
