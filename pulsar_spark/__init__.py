@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.housekeeping.redrive import redrive
     from pulsar_spark.connector.session import session
+    from pulsar_spark.connector.shipping import ship
     from pulsar_spark.connector.topic_log.policies import Policies
     from pulsar_spark.connector.verification.verify import verify
     from pulsar_spark.connector.views.queue_dataset import dataset
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater",
     "__version__", "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate",
-    "negative_acknowledge", "process", "reconsume_later", "redrive", "register", "session",
+    "negative_acknowledge", "process", "reconsume_later", "redrive", "register", "session", "ship",
     "standalone", "stats", "transaction", "verify",
 ]  # fmt: skip
 
@@ -62,6 +63,7 @@ _HOME_OF = {
     "redrive": "pulsar_spark.connector.housekeeping.redrive",
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",
+    "ship": "pulsar_spark.connector.shipping",
     "standalone": "pulsar_spark.connector.broker.broker_query",
     "stats": "pulsar_spark.connector.data_source",
     "transaction": "pulsar_spark.connector.functions.batch_transaction",
