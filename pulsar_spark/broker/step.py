@@ -77,13 +77,17 @@ def _take_in_deletion(
     """Forget a topic that the log says was deleted; what is said of the one that is there now."""
     begin = 0
     for place, command in enumerate(commands):
-        is_end = isinstance(command, TopicDeleted)
-        if is_end or (isinstance(command, TopicMade) and command.incarnation != state.incarnation):
+        now = state.incarnation
+        if isinstance(command, TopicDeleted):
+            now = DELETED
+        elif isinstance(command, TopicMade):
+            now = command.incarnation
+        if now != state.incarnation:
             topic_subscriptions.delete_all(state, out)
             fresh = BrokerState(state.topic, state.partition, now_ms=state.now_ms)
             for each in fields(fresh):
                 setattr(state, each.name, getattr(fresh, each.name))
-            state.incarnation = DELETED if is_end else command.incarnation
+            state.incarnation = now
             begin = place + 1
     return commands[begin:]
 

@@ -162,7 +162,7 @@ def test_a_pattern_goes_on_without_a_deleted_topic_and_reads_the_new_one_from_it
     admin: Admin, root: Path
 ) -> None:
     send(root, "t2", "1")
-    given = {"topicsPattern": "t.*", "topicDiscoveryInterval": "0ms"}
+    given: dict[str, Any] = {"topicsPattern": "t.*", "topicDiscoveryInterval": "0ms"}
     run = Run(root, startingOffsets="earliest", **given)
     first = run.next()
     assert first is not None
