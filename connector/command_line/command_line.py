@@ -55,6 +55,10 @@ COMMANDS: Final = {
         "pulsar_spark.connector.command_line.subscriptions_command",
         "list, create, move and delete subscriptions",
     ),
+    "metrics": (
+        "pulsar_spark.connector.command_line.metrics_command",
+        "print or serve metrics of all topics for Prometheus",
+    ),
     "topicPolicies": (
         "pulsar_spark.connector.command_line.topic_policies_command",
         "what holds for a topic",

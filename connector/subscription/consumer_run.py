@@ -88,6 +88,7 @@ class ConsumerRun:
 
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker; the first call makes it."""
+        self.topics.check_incarnations(begun)
         if self._client is None:
             self._client = SubscriptionClient(self.topics, begun, self._last_reports, self._pace)
             self._client.subscribe()
@@ -133,7 +134,8 @@ class ConsumerRun:
     def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
         """The ledgers of each partition that the offset names."""
         self.topics.open_all(about.topic for about, _ in offset.items())
-        return {about: self.topics.view(about).ledgers for about, _ in offset.items()}
+        there = filter(self.topics.is_open, dict(offset.items()))
+        return {about: self.topics.view(about).ledgers for about in there}
 
     def plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
@@ -171,8 +173,9 @@ class ConsumerRun:
             self._running = number, self._clock.monotonic_s()
         mode = self._options["ackMode"]
         return StreamOffset(
-            offsets, client.subscription, client.name, client.incarnation, ack_mode=mode
-        )
+            offsets, client.subscription, client.name, client.incarnation, ack_mode=mode,
+            incarnations=self.topics.incarnations(offsets),
+        )  # fmt: skip
 
     def _keep_pace(self) -> None:
         if self._pace is None:

@@ -23,6 +23,7 @@ from pulsar_spark.errors import (
     ConsumerBusyError,
     ConsumerReplacedError,
     ServerError,
+    TopicDeletedError,
 )
 from pulsar_spark.options.consumer_options import permits_of, subscribe_command
 from pulsar_spark.planning.admission import Pace
@@ -42,6 +43,7 @@ GONE = frozenset(
     }
 )
 """Refusals of a consumer that was let in before: it subscribes again."""
+NO_TOPIC = ServerError.TOPIC_NOT_FOUND
 LastReports = Callable[[], Mapping[TopicPartition, Any]]
 """-> what a consumer that leaves has to report, by partition."""
 
@@ -90,6 +92,9 @@ class SubscriptionClient:
 
     def subscribe(self) -> None:
         """Subscribe to all partitions of its topics, unless that was done before."""
+        for gone in [each for each in self.consumers if not self._topics.is_open(each)]:
+            del self.consumers[gone]
+            self._resumes.discard(gone)
         new = [each for each in self._topics.partitions() if each not in self.consumers]
         if new:
             self._subscribe(new)
@@ -194,6 +199,7 @@ class SubscriptionClient:
                 resumes=about in self._resumes,
                 request_id=next(self.requests),
                 partitions=self._topics.view(about).ledger.state.partitions,
+                topic_incarnation=self._topics.view(about).ledger.state.incarnation,
             )
             if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
@@ -244,6 +250,9 @@ class SubscriptionClient:
 
     def _look_at_refusals(self) -> None:
         refused = {a: each.refusal for a, each in self.consumers.items() if each.refusal}
+        if self._options["topicsPattern"]:  # a topic that is deleted is left out at the next look
+            there = ((a, reply) for a, reply in refused.items() if reply.error is not NO_TOPIC)
+            refused = dict(there)
         if not refused:
             return
         about, reply = next(iter(refused.items()))
@@ -305,6 +314,8 @@ def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) 
             f"{text} Choose another subscriptionType, or another subscriptionName, or wait until "
             "the other consumer is gone (one that died is given up after its leaseTimeout)."
         )
+    if error is NO_TOPIC:
+        return TopicDeletedError(f"{text} Start with a new checkpoint if there is a new one.")
     if error is ServerError.SUBSCRIPTION_NOT_FOUND:
         text += (
             " Policy auto_subscription_creation is off there. Make it: pulsarlite subscriptions "

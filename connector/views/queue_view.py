@@ -204,10 +204,11 @@ class _Plan:
             yield from state_rows.batches(known)
 
     def _stats(self, about: TopicPartition) -> state_rows.Row:
-        ledgers, state = self._published(about)[0], self._states.get(about)
+        (ledgers, hidden), state = self._published(about), self._states.get(about)
         if self._options["asOf"] is not None and self._batch is not None:
             return topic_stats.topic_row(about, ledgers, state, self._batch.offset.now_ms)
-        row = topic_stats.topic_row(about, ledgers, state, self._root.clock.wall_ms())
+        now_ms = self._root.clock.wall_ms()
+        row = topic_stats.topic_row(about, ledgers, state, now_ms, hidden)
         return row | topic_stats.log_row(self._topics.view(about).ledger, about.partition)
 
     # -- messages ----------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """Statistics of topics by the names, and nested as, Pulsar's `topics stats` has them.
 
-Invariants: every field of Pulsar 4.0's `TopicStatsImpl`, `SubscriptionStatsImpl`,
-`ConsumerStatsImpl` and `PublisherStatsImpl` is in a table here, with its type or with why it is not
-known; what a state says is counted once, in `state_rows`, and only named here.
+Invariants: every field of Pulsar's `TopicStatsImpl`, `SubscriptionStatsImpl`, `ConsumerStatsImpl`
+and `PublisherStatsImpl` is in a table here, with its type or with why it is not known (a test
+compares with a recording of Pulsar 4.2.4); what a state says is counted once, in `state_rows`, and
+only named here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from pulsar_spark.connector.views import state_rows
 from pulsar_spark.connector.views.message_sets import LeaseEnds, unread
 from pulsar_spark.connector.views.state_rows import Row
 from pulsar_spark.positions.ledger_info import LedgerList
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_log.producer_registry import ProducerRegistry
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -47,6 +49,9 @@ def _missing(why: str, *names: str) -> tuple[StatsField, ...]:
     return tuple(StatsField(name, None, why) for name in names)
 
 
+RATE_OVER_MS: Final = 60_000
+"""Over how long a rate is counted: Pulsar's `statsUpdateFrequencyInSecs`."""
+
 _RATES: Final = "nothing counts rates: count `messages` or `acknowledgements` by time"
 _SUMS: Final = "nothing counts what was delivered"
 _TIMES: Final = "no such time is kept: `acknowledgements` and `batches` have times"
@@ -54,6 +59,7 @@ _NOBODY: Final = "nobody is connected to a broker: they meet in files"
 _NOT_HERE: Final = "there is no such thing here"
 _JOINED: Final = "a key waits for what of it is in process, whoever joined"
 _DRAINING: Final = "not kept by hash"
+_THROTTLED: Final = "nothing is throttled by a rate"
 _OUT: Final = ("msgRateOut", "msgThroughputOut")
 
 CONSUMER: Final = (
@@ -68,7 +74,8 @@ CONSUMER: Final = (
     *_missing(_RATES, *_OUT, "msgRateRedeliver", "messageAckRate", "chunkedMessageRate"),
     *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "avgMessagesPerEntry"),
     *_missing(_TIMES, "lastAckedTimestamp", "lastConsumedTimestamp", "lastConsumedFlowTimestamp",
-              "lastAckedTime", "lastConsumedTime"),
+              "lastAckedTime", "lastConsumedTime", "firstConsumedFlowTimestamp",
+              "firstMessagesSentTimestamp"),
     *_missing(_NOBODY, "appId", "address", "connectedSince", "clientVersion", "metadata"),
     *_missing(_DRAINING, "drainingHashesCount", "drainingHashesClearedTotal",
               "drainingHashesUnackedMessagesByHash", "drainingHashes"),
@@ -77,7 +84,8 @@ CONSUMER: Final = (
 SUBSCRIPTION: Final = (
     StatsField("type", TEXT, "Exclusive, Failover, Shared or Key_Shared"),
     StatsField("isDurable", FLAG, "whether it stays without consumers"),
-    StatsField("msgBacklog", LONG, "messages that are not acknowledged (Pulsar counts entries)"),
+    StatsField("msgBacklog", LONG, "messages that are not acknowledged (Pulsar counts entries), "
+               "those that the broker has not heard of included"),
     StatsField("msgBacklogNoDelayed", LONG, "those that no producer delayed"),
     StatsField("backlogSize", LONG, "bytes, as if all messages of a ledger had one size"),
     StatsField("earliestMsgPublishTimeInBacklog", LONG, "milliseconds since 1970, of the ledger in "
@@ -103,6 +111,11 @@ SUBSCRIPTION: Final = (
     *_missing(_JOINED, "consumersAfterMarkDeletePosition"),
     *_missing("the delayed are the topic's, for all subscriptions",
               "delayedMessageIndexSizeInBytes", "bucketDelayedIndexStats"),
+    *_missing("Pulsar says it twice: see `isDurable`, `isReplicated` and `totalMsgExpired`",
+              "durable", "replicated", "msgExpired"),
+    *_missing(_THROTTLED, *(f"dispatchThrottled{what}EventsBy{whose}Limit"
+                            for what in ("Msg", "Bytes")
+                            for whose in ("Subscription", "Topic", "Broker"))),
     *_missing(_NOT_HERE, "isReplicated", "subscriptionProperties", "filterProcessedMsgCount",
               "filterAcceptedMsgCount", "filterRejectedMsgCount", "filterRescheduledMsgCount"),
 )  # fmt: skip
@@ -135,7 +148,10 @@ TOPIC: Final = (
     StatsField("nonContiguousDeletedMessagesRanges", LONG, "of all subscriptions"),
     StatsField("nonContiguousDeletedMessagesRangesSerializedSize", LONG, "of all subscriptions"),
     StatsField("delayedMessageIndexSizeInBytes", LONG, "what the broker keeps of the delayed"),
-    *_missing(_RATES, "msgRateIn", "msgThroughputIn", *_OUT, "publishRateLimitedTimes"),
+    StatsField("msgRateIn", REAL, "messages a second that were published in the last minute"),
+    StatsField("msgThroughputIn", REAL, "their bytes a second"),
+    *_missing(_RATES, *_OUT),
+    *_missing(_THROTTLED, "publishRateLimitedTimes"),
     *_missing(_SUMS, "bytesOutCounter", "msgOutCounter", "bytesOutInternalCounter"),
     *_missing("nothing counts the bytes of what is gone", "bytesInCounter",
               "systemTopicBytesInCounter"),
@@ -159,10 +175,18 @@ _SUMMED: Final = (
 
 
 def topic_row(
-    about: TopicPartition, ledgers: LedgerList, state: BrokerState | None, now_ms: int
+    about: TopicPartition,
+    ledgers: LedgerList,
+    state: BrokerState | None,
+    now_ms: int,
+    hidden: PositionSet = NOTHING,
 ) -> Row:
-    """What its ledgers and its broker's state say of a topic partition."""
-    found = {} if state is None else _subscriptions(state)
+    """What its ledgers and its broker's state say of a topic partition.
+
+    Ledgers of which the broker has not heard are in each backlog, less those of their messages
+    that are `hidden`: with no broker at work a backlog grows nevertheless.
+    """
+    found = {} if state is None else _subscriptions(state, _Unheard.of(state, ledgers, hidden))
     oldest = {
         name: each["earliestMsgPublishTimeInBacklog"]
         for name, each in found.items()
@@ -176,6 +200,7 @@ def topic_row(
     groups = () if state is None else state.delayed.groups.values()
     return {
         **about._asdict(),
+        **_rates(ledgers, now_ms),
         "averageMsgSize": size / messages if messages else None,
         "storageSize": size,
         "backlogSize": max((each["backlogSize"] for each in found.values()), default=0),
@@ -210,7 +235,40 @@ def log_row(log: ManagedLedger, partition: int) -> Row:
     }
 
 
-def _subscriptions(state: BrokerState) -> dict[str, Row]:
+class _Unheard(NamedTuple):
+    """What was published and the broker has not heard of."""
+
+    messages: int
+    size_bytes: int
+    first_ms: int | None
+
+    @staticmethod
+    def of(state: BrokerState, ledgers: LedgerList, hidden: PositionSet) -> _Unheard:
+        marks = (each.cursor.mark_delete_position for each in state.subscriptions.values())
+        heard = max((state.last_position, *marks)).ledger_id
+        found = [*takewhile(lambda each: each.ledger_id > heard, reversed(ledgers))][::-1]
+        gone = hidden.of_ledgers(each.ledger_id for each in found)
+        return _Unheard(
+            sum(each.messages for each in found) - gone.count(ledgers),
+            sum(each.size_bytes for each in found) - _size(gone, ledgers),
+            found[0].min_publish_time_ms if found else None,
+        )
+
+
+def _rates(ledgers: LedgerList, now_ms: int) -> Row:
+    """What was published in the last minute, as if evenly within each ledger's time."""
+    since_ms = now_ms - RATE_OVER_MS
+    messages = size = 0.0
+    for each in takewhile(lambda each: each.max_publish_time_ms > since_ms, reversed(ledgers)):
+        first_ms, last_ms = each.min_publish_time_ms, each.max_publish_time_ms
+        late_ms = max(since_ms - first_ms, 0)
+        share = 1 - late_ms / (last_ms - first_ms) if late_ms else 1.0
+        messages, size = messages + each.messages * share, size + each.size_bytes * share
+    over_s = RATE_OVER_MS / 1000
+    return {"msgRateIn": messages / over_s, "msgThroughputIn": size / over_s}
+
+
+def _subscriptions(state: BrokerState, unheard: _Unheard) -> dict[str, Row]:
     """By name."""
     ends: LeaseEnds = lambda _: None  # noqa: E731 - of no use here
     rows: dict[str, Row] = {}
@@ -219,8 +277,11 @@ def _subscriptions(state: BrokerState) -> dict[str, Row]:
         (cursor,) = state_rows.cursors(state, held, ends)
         row = _by_pulsars_names({**said, **cursor})
         rest = unread(state, held)
+        row["msgBacklog"] += unheard.messages
         row["msgBacklogNoDelayed"] = row["msgBacklog"] - row["msgDelayed"]
-        row["backlogSize"] = _size(rest, state.ledgers)
+        row["backlogSize"] = _size(rest, state.ledgers) + unheard.size_bytes
+        if row["earliestMsgPublishTimeInBacklog"] is None and unheard.messages:
+            row["earliestMsgPublishTimeInBacklog"] = unheard.first_ms
         row["consumers"] = []
         for consumer, each in zip(
             held.consumers.values(), state_rows.consumers(state, held, ends), strict=True

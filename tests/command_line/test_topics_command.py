@@ -152,7 +152,7 @@ def test_a_topic_is_created_once_and_grows(
 
 
 def test_stats_count_by_partition(topics: Root, capsys: pytest.CaptureFixture[str]) -> None:
-    _, lines, _ = run(capsys, "topics", "stats", "orders")
+    _, lines, _ = run(capsys, "topics", "stats", "orders", "--table")
     assert lines[2].split() == ["0", "2", "4", "6", "54", "B", "2", "0:0", "1:1"]
     assert lines[3].split() == ["1", "0", "0", "0", "0", "B", "0", "-", "-"]
     assert lines[4].startswith("6 messages in 2 files of ")

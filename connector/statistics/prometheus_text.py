@@ -1,0 +1,202 @@
+"""Metrics of topics in Prometheus's text format, by the names and labels of Pulsar's exporter.
+
+Invariants: every metric that Pulsar 4.2.4 has of a topic is in the table, with its value or with
+why it is not there (a test compares with a recording); a value comes from the view `stats`; one
+that is not known has no line. What Pulsar has no name for begins with `pulsarlite_`.
+Follows Pulsar's `TopicStats.printTopicStats`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from pulsar_spark.connector.broker.sign_of_life import shows_life
+from pulsar_spark.connector.statistics.pulsar_stats import Stats, stats_by_partition
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.topic_name import TopicName, TopicPartition
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+STANDALONE: Final = "standalone"
+"""What Pulsar's standalone calls its cluster."""
+AGE: Final = "backlogAgeSeconds"
+"""A field of a subscription that only metrics have."""
+
+SUBSCRIPTION: Final = "subscription"
+ROOT: Final = "root"
+
+Value = Callable[[Stats], Any]
+
+
+class Metric(NamedTuple):
+    """A metric of Pulsar's: what it is, or (no value) why it is not there; of what it is."""
+
+    name: str
+    meaning: str
+    value: Value | None
+    about: str = "topic"
+    kind: str = "gauge"
+
+
+def _field(name: str) -> Value:
+    return lambda stats: stats.get(name)
+
+
+def _topic(name: str, meaning: str, value: Value | str, kind: str = "gauge") -> Metric:
+    found = _field(value) if isinstance(value, str) else value
+    return Metric(f"pulsar_{name}", meaning, found, kind=kind)
+
+
+def _subscription(name: str, meaning: str, value: Value | str) -> Metric:
+    found = _field(value) if isinstance(value, str) else value
+    return Metric(f"pulsar_subscription_{name}", meaning, found, SUBSCRIPTION)
+
+
+def _about(name: str) -> str:
+    return SUBSCRIPTION if name.startswith("subscription_") else "topic"
+
+
+def _missing(why: str, *names: str) -> tuple[Metric, ...]:
+    return tuple(Metric(f"pulsar_{each}", why, None, _about(each)) for each in names)
+
+
+def _sum(name: str) -> Value:
+    return lambda stats: sum(each[name] for each in stats["subscriptions"].values())
+
+
+_BUCKETS: Final = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
+_SIZES: Final = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb", "overflow")
+_LATENCY: Final = (*(f"le_{each}" for each in _BUCKETS), "overflow", "count", "sum")
+
+METRICS: Final = (
+    _topic("subscriptions_count", "subscriptions", lambda stats: len(stats["subscriptions"])),
+    _topic("producers_count", "producers that said their access mode",
+           lambda stats: len(stats["publishers"])),
+    _topic("consumers_count", "connected consumers",
+           lambda stats: sum(len(each["consumers"]) for each in stats["subscriptions"].values())),
+    _topic("rate_in", "messages a second that were published in the last minute", "msgRateIn"),
+    _topic("throughput_in", "their bytes a second", "msgThroughputIn"),
+    _topic("in_messages_total", "messages ever published", "msgInCounter", "counter"),
+    _topic("average_msg_size", "bytes of a message", "averageMsgSize"),
+    _topic("msg_backlog", "messages that are not acknowledged, of all subscriptions",
+           _sum("msgBacklog")),
+    _topic("storage_size", "payload bytes before compression", "storageSize"),
+    _topic("storage_logical_size", "the same", "storageSize"),
+    _topic("storage_backlog_size", "bytes of the subscription that has most of them not "
+           "acknowledged", "backlogSize"),
+    _topic("storage_backlog_age_seconds", "age of the oldest message that a subscription has not "
+           "acknowledged; -1 if there is none",
+           lambda stats: stats.get("oldestBacklogMessageAgeSeconds", -1)),
+    _topic("storage_backlog_quota_limit", "bytes; -1 for none", "backlogQuotaLimitSize"),
+    _topic("storage_backlog_quota_limit_time", "seconds; -1 for none", "backlogQuotaLimitTime"),
+    _topic("delayed_message_index_size_bytes", "what the broker keeps of delayed messages",
+           "delayedMessageIndexSizeInBytes"),
+    _subscription("back_log", "messages that are not acknowledged", "msgBacklog"),
+    _subscription("back_log_no_delayed", "those that no producer delayed", "msgBacklogNoDelayed"),
+    _subscription("delayed", "those that a producer delayed", "msgDelayed"),
+    _subscription("in_replay", "those that go out again next", "msgInReplay"),
+    _subscription("unacked_messages", "those that consumers hold", "unackedMessages"),
+    _subscription("blocked_on_unacked_messages", "1 if nothing is granted until some of these are "
+                  "acknowledged", lambda stats: int(stats["blockedSubscriptionOnUnackedMsgs"])),
+    _subscription("consumers_count", "connected consumers", lambda stats: len(stats["consumers"])),
+    *_missing("nothing counts what was delivered", "out_messages_total", "out_bytes_total",
+              "rate_out", "throughput_out", "subscription_msg_rate_out",
+              "subscription_msg_throughput_out", "subscription_msg_ack_rate",
+              "subscription_msg_drop_rate", "subscription_msg_rate_redeliver",
+              "subscription_msg_rate_expired", "subscription_total_msg_expired"),
+    *_missing("nothing counts the bytes of what is gone", "in_bytes_total"),
+    *_missing("no such time is kept", "subscription_last_acked_timestamp",
+              "subscription_last_consumed_flow_timestamp", "subscription_last_consumed_timestamp",
+              "subscription_last_expire_timestamp",
+              "subscription_last_mark_delete_advanced_timestamp"),
+    *_missing("producers write files themselves, and no broker measures them",
+              *(f"entry_size_le_{each}" for each in _SIZES), "entry_size_count", "entry_size_sum",
+              *(f"storage_write_latency_{each}" for each in _LATENCY),
+              *(f"storage_ledger_write_latency_{each}" for each in _LATENCY),
+              "storage_read_cache_misses_rate", "storage_read_rate", "storage_write_rate"),
+    *_missing("there is no such thing here", "publish_rate_limit_times", "storage_offloaded_size",
+              "subscription_dispatch_throttled_bytes_events",
+              "subscription_dispatch_throttled_msg_events",
+              "subscription_filter_accepted_msg_count", "subscription_filter_processed_msg_count",
+              "subscription_filter_rejected_msg_count",
+              "subscription_filter_rescheduled_msg_count"),
+    *_missing("the log does not keep it", "txn_tb_aborted_total", "txn_tb_active_total",
+              "txn_tb_committed_total", "storage_backlog_quota_exceeded_evictions_total"),
+    *_missing("the delayed are the topic's, for all subscriptions",
+              "subscription_delayed_message_index_size_bytes"),
+)  # fmt: skip
+OWN: Final = (
+    Metric(
+        "pulsarlite_subscription_backlog_age_seconds",
+        "age of the oldest message that the subscription has not acknowledged; -1 if there is none",
+        _field(AGE), SUBSCRIPTION,
+    ),
+    Metric("pulsarlite_broker_up", "1 if a broker of this root shows life", _field("up"), ROOT),
+)  # fmt: skip
+"""What Pulsar has no name for."""
+
+
+class Sample(NamedTuple):
+    """A value of a metric, and what it is of."""
+
+    metric: Metric
+    labels: Mapping[str, str]
+    value: float
+
+
+def prometheus_text(root: Root, cluster: str = STANDALONE) -> str:
+    """The metrics of all topics but the system's, as Prometheus scrapes them."""
+    lines: dict[Metric, list[str]] = {}
+    for metric, labels, value in samples(root):
+        told = {"cluster": cluster, **labels}
+        pairs = ",".join(f'{name}="{_escaped(text)}"' for name, text in told.items())
+        lines.setdefault(metric, []).append(f"{metric.name}{{{pairs}}} {value}")
+    parts = []
+    for metric, told_of in lines.items():
+        head = f"# HELP {metric.name} {metric.meaning}\n# TYPE {metric.name} {metric.kind}"
+        parts += [head, *told_of]
+    return "\n".join(parts) + "\n"
+
+
+def samples(root: Root) -> Iterator[Sample]:
+    """All that is known, in the order of the table."""
+    now_ms, found = root.clock.wall_ms(), stats_by_partition(root)
+    names = _names(found)
+    for metric in (*METRICS, *OWN):
+        if metric.value is None:
+            continue
+        if metric.about == ROOT:
+            yield Sample(metric, {}, int(shows_life(root)))
+            continue
+        for about, stats in found.items():
+            topic = TopicName.parse(about.topic)
+            labels = {"namespace": str(topic.namespace), "topic": names[about]}
+            if metric.about != SUBSCRIPTION:
+                yield from _sample(metric, labels, stats)
+                continue
+            for name, held in stats["subscriptions"].items():
+                first_ms = held.get("earliestMsgPublishTimeInBacklog")
+                age = -1 if first_ms is None else max(now_ms - first_ms, 0) / 1000
+                yield from _sample(metric, {**labels, "subscription": name}, {**held, AGE: age})
+
+
+def _sample(metric: Metric, labels: Mapping[str, str], stats: Stats) -> Iterator[Sample]:
+    assert metric.value is not None
+    if (value := metric.value(stats)) is not None:
+        yield Sample(metric, labels, value)
+
+
+def _names(found: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+    """As Pulsar labels them: one that is not partitioned has its own name."""
+    counts = Counter(about.topic for about in found)
+    return {
+        about: about.topic
+        if counts[about.topic] == 1
+        else f"{about.topic}-partition-{about.partition}"
+        for about in found
+    }
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

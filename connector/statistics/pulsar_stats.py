@@ -1,0 +1,144 @@
+"""`topics stats` and `partitioned-stats` of Pulsar: the view `stats` as its JSON.
+
+Invariants: names and nesting are the view's, which are Pulsar's; what is not known is left out, as
+Pulsar leaves out a null; a topic's statistics are the sum of its partitions', as Pulsar adds them.
+Follows `TopicStatsImpl.add`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.views.queue_view import ALL, QueueView
+from pulsar_spark.options.options import Options
+from pulsar_spark.topic_name import TopicName, TopicPartition
+
+Stats = dict[str, Any]
+Merge = Callable[[Any, Any], Any]
+
+
+def _first(mine: Any, _other: Any) -> Any:
+    return mine
+
+
+def _joined(mine: list[Stats], other: list[Stats], name: str) -> list[Stats]:
+    """Those of one name are one."""
+    rows: dict[str, Stats] = {}
+    for each in (*mine, *other):
+        held = rows.get(each[name])
+        rows[each[name]] = each if held is None else merged(held, each)
+    return [*rows.values()]
+
+
+def _by_name(mine: Mapping[str, Stats], other: Mapping[str, Stats]) -> dict[str, Stats]:
+    both = {name: merged(mine[name], other[name]) for name in mine if name in other}
+    return {**mine, **other, **both}
+
+
+_MERGES: Final[dict[str, Merge]] = {
+    **dict.fromkeys(
+        (
+            "type", "keySharedMode", "deduplicationStatus", "topicEpoch", "waitingPublishers",
+            "consumerName", "producerName", "accessMode", "activeConsumerName", "isDurable",
+            "allowOutOfOrderDelivery", "keyHashRanges", "oldestBacklogMessageSubscriptionName",
+            "backlogQuotaLimitSize", "backlogQuotaLimitTime", "averageMsgSize",
+        ),
+        _first,
+    ),
+    **dict.fromkeys(
+        ("earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"), min
+    ),
+    **dict.fromkeys(("oldestBacklogMessageAgeSeconds", "lastPublishTimeStamp"), max),
+    **dict.fromkeys(
+        (
+            "msgChunkPublished", "blockedConsumerOnUnackedMsgs",
+            "blockedSubscriptionOnUnackedMsgs",
+        ),
+        lambda mine, other: mine or other,
+    ),
+    "publishers": lambda mine, other: _joined(mine, other, "producerName"),
+    "consumers": lambda mine, other: _joined(mine, other, "consumerName"),
+    "subscriptions": _by_name,
+}  # fmt: skip
+"""What becomes of two values of a field; of all other fields their sum."""
+
+
+def merged(mine: Stats, other: Stats) -> Stats:
+    """The statistics of both."""
+    found = {**mine, **other}
+    for name in mine.keys() & other.keys():
+        merge = _MERGES.get(name)
+        pair = mine[name], other[name]
+        found[name] = pair[0] + pair[1] if merge is None else merge(*pair)
+    age = "oldestBacklogMessageAgeSeconds"
+    if other.get(age, -1) > mine.get(age, -1):
+        found["oldestBacklogMessageSubscriptionName"] = other[
+            "oldestBacklogMessageSubscriptionName"
+        ]
+    return found
+
+
+def topic_stats(root: Root, name: TopicName) -> Stats:
+    """What `topics stats` has of a topic, or of one partition of it. TopicNotFoundError."""
+    return total(_found(root, name).values())
+
+
+def partitioned_stats(root: Root, name: TopicName, *, per_partition: bool = False) -> Stats:
+    """What `topics partitioned-stats` has of a topic."""
+    found = _found(root, name.partitioned_topic)
+    metadata = {"metadata": {"partitions": len(found), "deleted": False}}
+    if not per_partition:
+        return {**total(found.values()), **metadata}
+    return {
+        **total(found.values()), **metadata,
+        "partitions": {str(about): stats for about, stats in found.items()},
+    }  # fmt: skip
+
+
+def total(found: Iterable[Stats]) -> Stats:
+    """The statistics of all partitions."""
+    every = [*found]
+    summed = every[0]
+    for each in every[1:]:
+        summed = merged(summed, each)
+    sizes = [(each["averageMsgSize"], each["storageSize"]) for each in every if each["storageSize"]]
+    if sizes:
+        messages = sum(size / average for average, size in sizes)
+        summed = {**summed, "averageMsgSize": sum(size for _, size in sizes) / messages}
+    return summed
+
+
+def stats_by_partition(root: Root) -> dict[TopicPartition, Stats]:
+    """Of all topics, those of the system left out."""
+    found = _rows(root, {"topicsPattern": ALL})
+    return {
+        about: stats for about, stats in found.items() if not TopicName.parse(about.topic).is_system
+    }
+
+
+def _found(root: Root, name: TopicName) -> dict[TopicPartition, Stats]:
+    found = _rows(root, {"topic": name.partitioned_topic_name})
+    if not name.is_partition:
+        return found
+    return {each: stats for each, stats in found.items() if each.partition == name.partition_index}
+
+
+def _rows(root: Root, given: Mapping[str, str]) -> dict[TopicPartition, Stats]:
+    view = QueueView(Options.parse({**root.options, "view": "stats", **given}), root)
+    found = {}
+    for task in view.tasks():
+        assert task.table is not None, "the view is not of messages"
+        for row in task.table.to_pylist(maps_as_pydicts="strict"):
+            about = TopicPartition(row.pop("topic"), row.pop("partition"))
+            found[about] = _without_nulls(row)
+    return found
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value

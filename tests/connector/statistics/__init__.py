@@ -1,0 +1,1 @@
+"""What `connector/statistics` prints, by Pulsar's own names."""
