@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from pulsar_spark.connector.sink import stream_writer
 from pulsar_spark.connector.sink.outgoing_messages import Numbering
 from pulsar_spark.connector.sink.stream_writer import (
     MessageSink,
@@ -20,6 +20,7 @@ from pulsar_spark.connector.sink.stream_writer import (
 from pulsar_spark.connector.topic_log.topics import Root
 from tests.connector.reading import messages
 from tests.connector.topics import ledger_of, options_of
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return str(getattr(said, names[name])) if name in names else None
 
     context = SimpleNamespace(getLocalProperty=local, partitionId=lambda: said.number)
-    monkeypatch.setattr(stream_writer.TaskContext, "get", lambda: context)
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
     return said
 
 
@@ -132,8 +133,7 @@ def test_a_query_shows_who_published_and_in_what_order(
         .option("checkpointLocation", str(tmp_path / "published")).start()
     )  # fmt: skip
     try:
-        while not writing.recentProgress or writing.lastProgress["batchId"] < 2:
-            assert not writing.awaitTermination(0.1)
+        eventually(lambda: any(each["batchId"] >= 2 for each in writing.recentProgress))
     finally:
         writing.stop()
     seen: dict[str, list[int]] = {}
