@@ -18,11 +18,11 @@ from tests.connector.verification.faults import (
     NoPlaceError,
     Scene,
 )
-from tests.connector.verification.roots import TOPICS, write_root
+from tests.connector.verification.roots import ROOTS, TOPICS, ids_drawn_from, write_root
 from tests.simulation.lots import Lots
 
 MANY, A_BLOCK = 1_000, 10
-TRIES = 200
+TRIES = 100
 """How often a fault is drawn anew, of which a root has no place."""
 FAULTS = (*QUICK, *SLOW)
 
@@ -31,26 +31,27 @@ class MissedError(AssertionError):
     """A fault that was not found."""
 
 
-def inject(seed: int) -> Fault:
-    """Write a root, change one thing in it, and find it. MissedError if it is not found."""
-    lots = Lots(seed)
+def inject(seed: int, roots: int = ROOTS) -> Fault:
+    """Write a root, change one thing in it, and find it. MissedError if it is not found.
+
+    Faults take turns, so that so many seeds in a row have each.
+    """
+    lots, fault = Lots(seed), FAULTS[seed % len(FAULTS)]
     with tempfile.TemporaryDirectory() as place:
         for attempt in range(TRIES):
             folder = Path(place, str(attempt))
-            fault = lots.draw_from(FAULTS)
-            if not attempt:
-                fault = FAULTS[seed % len(FAULTS)]
             topic = lots.draw_from(TOPICS)
             if fault in OF_THE_LOG and lots.one_in(4):
                 topic = lots.draw_from(SYSTEM)
-            write_root(lots.draw(0, 1 << 20), folder)
+            write_root(lots.draw(0, roots - 1), folder)
             try:
-                fault(Scene(folder, lots, topic))
+                with ids_drawn_from(seed):
+                    fault(Scene(folder, lots, topic))
             except NoPlaceError:
                 continue
             _find(fault, topic, folder)
             return fault
-    raise MissedError(f"no fault has a place after {TRIES} tries")
+    raise MissedError(f"{fault.__name__} has no place in {TRIES} topics")
 
 
 def _find(fault: Fault, topic: str, folder: Path) -> None:

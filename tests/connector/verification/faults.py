@@ -304,7 +304,9 @@ def change_a_sum_in_the_snapshot(scene: Scene) -> None:
 
 
 def _swap_in_snapshot(scene: Scene, *names: str) -> None:
-    held = scene.in_snapshot()
+    """Of ledgers that no later commit has moved or trimmed."""
+    now = {each.ledger_id: each for each in scene.ledgers()}
+    held = [each for each in scene.in_snapshot() if now.get(each.ledger_id) == each]
     if len(held) < 2:
         raise NoPlaceError
     one, other = scene.lots.random.sample(held, 2)

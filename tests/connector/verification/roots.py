@@ -6,10 +6,14 @@ trims, compactions and snapshots; subscriptions of each type, with holes. A root
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from pulsar_spark import pulsar
 from pulsar_spark.connector.housekeeping.compaction import compact
@@ -34,7 +38,7 @@ KINDS = {
 
 def write_root(number: int, folder: Path) -> None:
     """The root of that number, as files."""
-    for path, data in _files_of(number % ROOTS).items():
+    for path, data in _files_of(number).items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
@@ -42,12 +46,28 @@ def write_root(number: int, folder: Path) -> None:
 
 @lru_cache(maxsize=ROOTS)
 def _files_of(number: int) -> dict[str, bytes]:
-    with Place() as place:
+    with ids_drawn_from(number), Place() as place:
         store = place.root.store
         assert isinstance(store, MemoryStore)
         made = _Making(place, Lots(number))
         made.run()
         return {path: data for path, (data, _) in store._files.items()}
+
+
+@contextmanager
+def ids_drawn_from(seed: int) -> Iterator[None]:
+    """Names of files and all else that comes by chance are the same for the same seed."""
+    ids, before = random.Random(seed), random.getstate()
+    random.seed(seed)
+
+    def next_id() -> uuid.UUID:
+        return uuid.UUID(int=ids.getrandbits(128), version=4)
+
+    try:
+        with mock.patch.object(uuid, "uuid4", next_id):
+            yield
+    finally:
+        random.setstate(before)
 
 
 class _Making:
