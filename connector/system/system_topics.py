@@ -8,10 +8,8 @@ Takes the place of Pulsar's connections between client and broker.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,8 +35,6 @@ DISPATCH: Final = TopicName.parse("persistent://pulsar/system/__dispatch")
 RECORDS_AN_ENTRY: Final = 1000
 APART_BYTES: Final = 64 << 10
 """From this size on, data are not read for the sake of a few records beside them."""
-READ_AT_ONCE_BYTES: Final = 4 << 20
-"""Ledgers that were merged are read together, up to so many bytes."""
 _NAMES: Final = ("key", "ordering_key")
 _DATA: Final = ("value", "publish_time")
 _TIME: Final = MESSAGE_SCHEMA.field("publish_time").type
@@ -170,7 +166,7 @@ class SystemTopic:
         ledger = self.open()
         last = ledger.state.next_ledger_id if stop_ledger is None else stop_ledger
         with ledger.reader() as reader:
-            for each in _runs(ledger.ledgers(0).between(first_ledger, last - 1)):
+            for each in ledger.ledgers(0).between(first_ledger, last - 1):
                 yield from _records(reader, each, keep)
 
     def first_ledger(self) -> int:
@@ -191,34 +187,9 @@ def _table(records: Sequence[Record], now_ms: int) -> pa.Table:
     )
 
 
-def _runs(ledgers: Iterable[LedgerInfo]) -> Iterator[list[LedgerInfo]]:
-    """Ledgers whose rows follow each other in one file, as those of merged files do, together."""
-    run: list[LedgerInfo] = []
-    size_bytes = 0
-    for each in ledgers:
-        last = run[-1] if run else each
-        follows = each.file == last.file and each.first_row == last.first_row + last.messages
-        size_bytes += each.size_bytes
-        if run and not (follows and size_bytes <= READ_AT_ONCE_BYTES):
-            yield run
-            run, size_bytes = [], each.size_bytes
-        run.append(each)
-    if run:
-        yield run
-
-
 def _records(
-    reader: LedgerFileReader,
-    run: Sequence[LedgerInfo],
-    keep: Callable[[TopicPartition, str], bool] | None,
+    reader: LedgerFileReader, ledger: LedgerInfo, keep: Callable[[TopicPartition, str], bool] | None
 ) -> Iterator[StoredRecord]:
-    stops = list(accumulate(each.messages for each in run))
-    ledger = replace(  # as if they were one
-        run[0],
-        batch_sizes=BatchSizes.of([stops[-1]]),
-        size_bytes=sum(each.size_bytes for each in run),
-        digest=None,
-    )
     apart = keep is not None and ledger.size_bytes >= APART_BYTES
     table = reader.read_table(ledger, _NAMES if apart else (*_NAMES, *_DATA))
     names: Sequence[str] = table["key"].to_pylist()
@@ -243,6 +214,4 @@ def _records(
     times = pc.cast(table["publish_time"], pa.int64()).to_pylist()
     for row, about, subscription in kept:
         record = Record(about, subscription, values[row - first].as_py())
-        place = bisect_right(stops, row)
-        at = row - stops[place] + run[place].messages
-        yield StoredRecord(record, run[place].ledger_id, at, times[row - first] // 1000)
+        yield StoredRecord(record, ledger.ledger_id, row, times[row - first] // 1000)

@@ -1,8 +1,8 @@
 """A day of a topic: publications, five subscriptions, policies, a broker that keeps house.
 
 Invariants: the product's own producers, consumers, broker and housekeeper, on real files, in one
-thread; only the clock is another, which stands until the day moves it, and files tell its time. So
-files and calls of the store are the same in each run of one seed, whatever else the machine does.
+thread; only the clock is another, which stands until the day moves it, and files tell its
+time. So what is called and stored does not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
@@ -33,7 +34,6 @@ PARTITIONS: Final = 2
 USERS: Final = 200
 MESSAGES: Final = 5
 """Of a publication."""
-DAY_S: Final = 24 * 60 * 60
 STARTED_MS: Final = 1_767_225_600_000
 POLICIES: Final[dict[str, Any]] = {
     "retention_time": "1h",
@@ -123,26 +123,38 @@ class Hour:
     """At its end, by folder."""
     bytes: int = 0
 
+    @property
+    def calls(self) -> float:
+        """Of the store, in the median of its batches."""
+        return median(self.batch_calls)
+
 
 class Day(AbstractContextManager["Day"]):
     """One root. `run` yields at the end of each hour."""
 
-    def __init__(self, folder: Path, publications: int, seconds: int = DAY_S, seed: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        publications: int = 10_000,
+        hours: int = 24,
+        seed: int = 1,
+        **policies: Any,
+    ) -> None:
         self.clock = ManualClock(STARTED_MS)
         self.store = DayStore(str(folder), self.clock)
         self._key = os.getpid(), str(folder), ()
-        service_url._opened[self._key] = self.store  # noqa: SLF001 - who works there gets it
+        service_url._opened[self._key] = self.store
         self.root = Root(str(folder), {})
-        self.folder, self.publications, self.seconds = folder, publications, seconds
+        self.folder, self.publications, self.hours = folder, publications, hours
         self.received: dict[str, Counter[bytes]] = defaultdict(Counter)
         self.hour = Hour()
         self._draw = random.Random(seed)
-        self._number = 0
+        self.number = 0
         given = {"serviceUrl": str(folder), "topic": TOPIC}
         self._producer = MessageProducer(
             {**given, "numPartitions": str(PARTITIONS)}, publish_delay_ms=60_000
         )
-        Policies("public/default", service_url=str(folder)).set(**POLICIES)
+        Policies("public/default", service_url=str(folder)).set(**{**POLICIES, **policies})
         self.broker = EmbeddedBroker(self.root, "_broker/embedded.json")
         self._given = {**given, "negativeAckRedeliveryDelay": f"{LATER_S}s"}
         self.consumers: dict[tuple[str, int], MessageConsumer] = {}
@@ -153,14 +165,14 @@ class Day(AbstractContextManager["Day"]):
         self._housekeeper.begin()
 
     def run(self) -> Iterator[Hour]:
-        every_s, hours = self.seconds / self.publications, 1
+        every_s, hours = self.hours * 3600 / self.publications, 1
         for number in range(1, self.publications + 1):
             self._publish()
             self.settle()
             self.clock.advance(seconds=every_s)
             self.settle()
             self.hour.publications += 1
-            if number * every_s >= hours * 3600 or number == self.publications:
+            if number * self.hours >= hours * self.publications:
                 self._count()
                 yield self.hour
                 self.hour, hours = Hour(), hours + 1
@@ -172,13 +184,19 @@ class Day(AbstractContextManager["Day"]):
             for (name, _), consumer in self.consumers.items():
                 self._consume(name, consumer)
 
+    def lost(self) -> dict[str, set[int]]:
+        """By subscription, the messages that it never received, but for what may expire."""
+        there = set(range(self.number))
+        names = {name for name, _, _ in CONSUMERS} - {SELDOM}
+        return {name: there - {*map(int, self.received[name])} for name in names}
+
     def close(self) -> None:
         self._housekeeper.end()
         self.broker.close()
         self._producer.close()
         for consumer in self.consumers.values():
             consumer.close()
-        del service_url._opened[self._key]  # noqa: SLF001
+        del service_url._opened[self._key]
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -205,9 +223,9 @@ class Day(AbstractContextManager["Day"]):
     def _publish(self) -> None:
         for _ in range(MESSAGES):
             key = f"user-{self._draw.randrange(USERS)}"
-            value = b"%08d %s" % (self._number, b"x" * self._draw.randrange(50, 200))
+            value = b"%08d %s" % (self.number, b"x" * self._draw.randrange(50, 200))
             self._producer.send(value, key=key, at_once=True)
-            self._number += 1
+            self.number += 1
         self._producer.flush()
 
     def _turn(self) -> bool:
