@@ -32,6 +32,7 @@ from pulsar_spark.connector.broker import (
     embedded_broker,
 )
 from pulsar_spark.connector.functions import processing
+from pulsar_spark.connector.housekeeping import redrive
 from pulsar_spark.connector.ledger_files import ledger_file
 from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
@@ -81,6 +82,7 @@ INVARIANTS = {
     "TheLivingStay": "Who lives is not given up for a clock that was set, or for a pause.",
     "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
     "LettersFirst": "A letter is published before its original is seen as acknowledged.",
+    "RedrivenOnce": "A dead letter goes back once, whoever redrives and is killed.",
     "OneConsumerAKey": "Two consumers never have messages of one key at a time.",
     "GrantsOutliveTheBroker": "What was granted is read while no broker runs.",
     "TheBrokerComesBack": "A broker whose query failed serves again, unless that can't pass.",
@@ -375,6 +377,19 @@ def blames_the_neighbours_of_a_mismatch(patch: Any) -> None:
 )
 def buries_without_a_letter(patch: Any) -> None:
     patch.setattr(broker_sink, "_publish_letters", lambda *_: None)
+
+
+@breaks(
+    "RedrivenOnce",
+    "connector/housekeeping/test_redrive.py::test_a_newer_redrive_stops_an_older_one",
+)
+def redrives_behind_a_fence(patch: Any) -> None:
+    original = publishing.commit_as_one
+
+    def commit_as_one(*arguments: Any, fence: Any) -> None:
+        original(*arguments)
+
+    patch.setattr(redrive, "commit_as_one", commit_as_one)
 
 
 @breaks(

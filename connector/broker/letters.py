@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.connector.schema.schema_registration import SinkSchema
-from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.sink.message_writer import LARGEST, WrittenTopic, write_messages
 from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.partition_view import rows_left
@@ -30,9 +30,6 @@ from pulsar_spark.protocol.ready import Letter
 from pulsar_spark.schema.schema_registry import SchemaCompatibilityStrategy
 from pulsar_spark.subscriptions.dead_letter import letter_properties
 from pulsar_spark.topic_name import TopicName, TopicPartition
-
-LARGEST: Final = 1 << 31
-"""A message that was published once may be published again, however large."""
 
 ANY_SCHEMA: Final = SchemaPolicies(SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE)
 """A letter topic takes letters of whatever topic and version, so that none is lost."""

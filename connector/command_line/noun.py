@@ -6,15 +6,16 @@
     def _create(root: Root, arguments: Namespace) -> Iterator[str]: ...
 
 Invariants: a command is declared where it is done; what it yields is printed line by line, and is
-printed before it goes on; every command that works on a store takes `--service-url` and
-`--storage`. The first sentence of a command's text is its summary in the noun's list.
+printed before it goes on; what it returns is the exit status, nothing stands for 0; every command
+that works on a store takes `--service-url` and `--storage`. The first sentence of a command's text
+is its summary in the noun's list.
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from operator import methodcaller
@@ -131,7 +132,8 @@ class Noun:
 
 
 def _run(done: Done, arguments: Namespace) -> int:
-    with closing(_generator(done(root_of(arguments), arguments))) as lines:
+    status: list[int] = []
+    with closing(_generator(done(root_of(arguments), arguments), status)) as lines:
         for line in lines:
             if isinstance(line, bytes):
                 sys.stdout.flush()
@@ -139,23 +141,30 @@ def _run(done: Done, arguments: Namespace) -> int:
             else:
                 print(line)
             sys.stdout.flush()
-    return 0
+    return next(iter(status), 0)
 
 
-def _generator(lines: Iterator[Printed]) -> Generator[Printed, None, None]:
-    """The lines of a generator; if nobody takes them any more, it is ended at once."""
-    yield from lines
+def _generator(lines: Any, status: list[int]) -> Generator[Printed, None, None]:
+    """The lines of a generator, then its status; if nobody takes them any more, it is ended."""
+    if (returned := (yield from lines)) is not None:
+        status.append(returned)
 
 
 def storage_options(arguments: Namespace) -> dict[str, str]:
     """`--storage NAME=VALUE` as options of the format. InvalidOptionError without a `=`."""
-    given = {}
-    for pair in arguments.storage:
+    given = pairs("--storage", arguments.storage)
+    return {f"storage.{name}": value for name, value in given.items()}
+
+
+def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE, as often as that flag was given. InvalidOptionError without a `=`."""
+    found = {}
+    for pair in given:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InvalidOptionError(f"--storage {pair}: it takes NAME=VALUE.")
-        given[f"storage.{name}"] = value
-    return given
+            raise InvalidOptionError(f"{flag} {pair}: it takes NAME=VALUE.")
+        found[name] = value
+    return found
 
 
 def root_of(arguments: Namespace) -> Root:
@@ -187,7 +196,8 @@ def opened(root: Root, arguments: Namespace, to_be: str = "") -> ManagedLedger:
 def progress_bar(unit: str = " messages") -> Iterator[Progress]:
     """For long work: a bar on standard error while it lasts, if that is a terminal.
 
-    It shows one thing that is done at a time, and leaves nothing behind. Close it before printing.
+    It shows one thing that is done at a time, and leaves nothing behind when that is done: print
+    then, not before.
 
         with progress_bar() as progress:
             done = compact(ledger, progress=progress)
@@ -206,7 +216,12 @@ def progress_bar(unit: str = " messages") -> Iterator[Progress]:
                 delay=SHORT_SECONDS, leave=False, file=sys.stderr,
             )  # fmt: skip
             shown.enter_context(bar)
-            advance: Callable[[int], object] = bar.update
+
+            def advance(done: int) -> None:
+                bar.update(done)
+                if bar.n >= total:
+                    shown.close()
+
             return advance
 
         yield progress

@@ -25,6 +25,7 @@ from pulsar_spark.connector.topic_log.ledger_store import (
     ORPHAN_AGE_MS,
     LedgerStore,
     delete_temporaries,
+    sweep_deleted,
 )
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
@@ -114,7 +115,11 @@ class Housekeeper:
             _log.warning("Housekeeping leaves %s for later: %s", what, error)
 
     def _look_after(self, topic: TopicName) -> None:
-        ledger = self._root.open_found(topic)
+        ledger = self._root.open_log(topic)
+        if ledger is not None and ledger.state.is_deleted:
+            if ledger.state.tombstones:  # whoever deleted it was killed
+                sweep_deleted(self._root.store, ledger.folder, ledger.topic)
+            return
         if ledger is None:
             return
         ledger.settle()

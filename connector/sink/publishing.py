@@ -26,6 +26,7 @@ from pulsar_spark.connector.topic_log.producer_connection import (
 )
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.topic_log.transaction_commit import Prepare, begin, commit_together
+from pulsar_spark.errors import InvalidTxnStatusError
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_log.producer_registry import ProducerClaim
 from pulsar_spark.topic_log.publication import AlreadyCommitted, NewLedger
@@ -76,10 +77,14 @@ def commit_as_one(
     records: Iterable[Record],
     application: tuple[str, int] | None,
     timeout_ms: int,
+    *,
+    fence: tuple[str, int] | None = None,
 ) -> None:
     """Publish what tasks wrote, and tell the brokers, as one unit; once for each application.
 
-    It waits for room where a backlog quota is exceeded, as long as a transaction may take.
+    It waits for room where a backlog quota is exceeded, as long as a transaction may take. With a
+    `fence`, a name and a number, InvalidTxnStatusError and nothing done where `__commands` has
+    that number of it or a higher one.
     """
     parts = list(_parts(root, written, application, None, leaves=False))
     for part in parts:
@@ -90,8 +95,18 @@ def commit_as_one(
     if new:
         # All applications share the log of `__commands`.
         named = application and (f"{application[0]}/transaction", application[1])
-        append = commands.open().append
-        prepares.append(lambda txn: append(new, application=named, transaction=txn))
+        log = commands.open()
+
+        def tell(transaction: Transaction) -> Commit | AlreadyCommitted:
+            told = log.append(new, application=fence or named, transaction=transaction)
+            if fence is not None and isinstance(told, AlreadyCommitted):
+                raise InvalidTxnStatusError(
+                    f"Another process has taken over from {fence[0]}: this one stops. What it "
+                    "committed before stays."
+                )
+            return told
+
+        prepares.append(tell)
     if prepares:
         commit_together(root.store, begin(root.store, application, timeout_ms), prepares)
 
@@ -156,6 +171,8 @@ def _parts(
             topics.setdefault(topic.topic, []).append(topic)
     for name, tasks in sorted(topics.items()):
         ledger = root.open(TopicName.parse(name))
+        for task in tasks:
+            ledger.check_incarnation(task.incarnation)
         new = [each for task in tasks for each in task.ledgers]
         deduplicate = any(task.deduplicate for task in tasks)
         claim = producer if producer and is_registered(ledger, producer) else None

@@ -58,6 +58,14 @@ class Reason(str, Enum):
     """Not for the number of attempts: a row, or a function, said that it can't be processed."""
 
 
+LETTER_PROPERTIES: Final = frozenset(
+    {
+        RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, REAL_SUBSCRIPTION, ORIGIN_MESSAGE_ID,
+        ORIGIN_MESSAGE_IDY_TIME, ERROR, DEAD_LETTER_REASON, DEAD_LETTER_ATTEMPTS,
+        DEAD_LETTER_CONSUMER,
+    }
+)  # fmt: skip
+"""All that a letter has beside the properties of its message, and what its consumers added."""
 _FIRST_WINS: Final = frozenset(
     {REAL_TOPIC, REAL_SUBSCRIPTION, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME}
 )
