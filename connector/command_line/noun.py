@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from operator import methodcaller
@@ -152,13 +152,19 @@ def _generator(lines: Any, status: list[int]) -> Generator[Printed, None, None]:
 
 def storage_options(arguments: Namespace) -> dict[str, str]:
     """`--storage NAME=VALUE` as options of the format. InvalidOptionError without a `=`."""
-    given = {}
-    for pair in arguments.storage:
+    given = pairs("--storage", arguments.storage)
+    return {f"storage.{name}": value for name, value in given.items()}
+
+
+def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE, as often as that flag was given. InvalidOptionError without a `=`."""
+    found = {}
+    for pair in given:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InvalidOptionError(f"--storage {pair}: it takes NAME=VALUE.")
-        given[f"storage.{name}"] = value
-    return given
+            raise InvalidOptionError(f"{flag} {pair}: it takes NAME=VALUE.")
+        found[name] = value
+    return found
 
 
 def root_of(arguments: Namespace) -> Root:

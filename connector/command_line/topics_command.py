@@ -15,6 +15,7 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pulsar_spark.connector.admin.topics import Topics
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -115,6 +116,22 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
         )
     root.create(check_user_topic(topic, "created"), arguments.partitions)
     yield f"Created {topic}, partitions: {arguments.partitions}"
+
+
+@TOPICS.command(
+    "delete",
+    "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. One that is "
+    "made again under its name is another: nobody who knew the old one reaches it.",
+    TOPIC,
+    argument(
+        "-f", "--force", action="store_true",
+        help="also if it has subscriptions or producers, which then fail",
+    ),
+)  # fmt: skip
+def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
+    files = Topics(root).delete(arguments.name, force=arguments.force)
+    name = TopicName.parse(arguments.name).partitioned_topic_name
+    yield f"Deleted {name}, with {files:,} files."
 
 
 @TOPICS.command(
