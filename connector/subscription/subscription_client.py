@@ -26,6 +26,7 @@ from pulsar_spark.errors import (
     TopicDeletedError,
 )
 from pulsar_spark.options.consumer_options import permits_of, subscribe_command
+from pulsar_spark.planning.admission import Pace
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
@@ -53,12 +54,17 @@ class SubscriptionClient:
     """One run of a consumer, over all its topic partitions."""
 
     def __init__(
-        self, topics: SubscribedTopics, begun: StreamOffset, last_reports: LastReports
+        self,
+        topics: SubscribedTopics,
+        begun: StreamOffset,
+        last_reports: LastReports,
+        pace: Pace | None = None,
     ) -> None:
         """Sends nothing. `begun` names the consumer; it is the offset of an earlier run, or empty.
 
         Messages that it names were granted before, and stay granted; all else begins anew.
         """
+        self._pace = pace
         self._topics, self._options, self._root = topics, topics.options, topics.root
         self._last_reports = last_reports
         self.name = begun.consumer
@@ -104,7 +110,7 @@ class SubscriptionClient:
 
     def permits(self) -> int:
         """How many messages of each partition the consumer may hold."""
-        return permits_of(self._options, len(self.consumers))
+        return self._permits(len(self.consumers))
 
     def close(self) -> None:
         """Send the last reports and leave, also where the broker has not answered yet."""
@@ -177,7 +183,7 @@ class SubscriptionClient:
         timeout_ms = self._options["leaseTimeout"]
         self._keeper.keep(Lease(self.subscription, self.name, self.incarnation, timeout_ms))
         late = self._late(partitions)
-        permits = permits_of(self._options, len({*self.consumers, *partitions}))
+        permits = self._permits(len({*self.consumers, *partitions}))
         commands = {}
         for about in partitions:
             command = replace(
@@ -205,6 +211,9 @@ class SubscriptionClient:
             consumer.subscribe_again(command)
             commands[about] = command
         self.say(commands)
+
+    def _permits(self, partitions: int) -> int:
+        return permits_of(self._options, partitions, self._pace.queue if self._pace else None)
 
     def _say_and_go(self, partitions: Iterable[TopicPartition]) -> None:
         """Append the last reports and CloseConsumer in one commit; only then the lease ends."""
