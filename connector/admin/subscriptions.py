@@ -177,7 +177,7 @@ class Subscriptions:
         ledger, chosen = self._opened(topic)
         if only not in (-1, *chosen):
             raise InvalidOptionError(
-                f"The id names no partition of {ledger.topic}, which has {len(chosen)} here: {only}."
+                f"The id names no partition of {ledger.topic}, which has {len(chosen)}: {only}."
             )
         position = getattr(command, "position", None)
         if only == -1 and len(chosen) > 1 and position not in (None, EARLIEST, LATEST):
