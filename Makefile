@@ -43,6 +43,9 @@ simulate: ## Simulate a million schedules of the broker: make simulate SEED=1 SC
 torture: ## Run 20,000 schedules of real readers, sinks and broker: make torture SEED=1
 	./run python -m tests.torture --schedules 20000 $(if $(SEED),--seed $(SEED))
 
+verify-faults: ## Inject a thousand losses, doublings and swaps: topics verify has to find each
+	./run python -m tests.connector.verification $(if $(SEED),--seed $(SEED))
+
 day: ## Simulate a day: 10,000 publications, five subscriptions, policies; files by the hour
 	./run python -m tests.day
 

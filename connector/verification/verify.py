@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pulsar_spark.connector.system.system_topics import DISPATCH
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH
 from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen
 from pulsar_spark.connector.topic_log.log_pointer import log_numbers
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -185,6 +185,9 @@ def _look(
             f"partition {partitions[-1]}. Name another, or the whole topic."
         )
     found = [trouble] if trouble is not None and not name.is_system else []
+    if name == COMMANDS and view.offset.commands > ledger.state.next_ledger_id:
+        text = f"the broker knows ledgers up to {view.offset.commands - 1}"
+        found.append(Difference(Check.BROKER, text, 0, ledger_id=ledger.state.next_ledger_id))
     found += check_log(ledger)
     missing_files, unnamed = check_files(ledger)
     found += missing_files
