@@ -135,7 +135,7 @@ class Subscriptions:
         *,
         older_than_ms: int | None = None,
         message_id: str | MessageId | None = None,
-    ) -> list[str]:
+    ) -> Sequence[str]:
         """Acknowledge messages that are older, or all up to an id, that one included; for whom.
 
         Without a name of all durable subscriptions. Older is by their publish time: one that is
@@ -159,7 +159,7 @@ class Subscriptions:
         check_user_topic(TopicName.parse(topic), "subscribed to")
         return self._topics.opened(topic)
 
-    def _durable(self, topic: str) -> list[str]:
+    def _durable(self, topic: str) -> Sequence[str]:
         return sorted({each.name for each in self.stats(topic) if each.durable})
 
     def _throw_out(self, topic: str, name: str) -> None:
