@@ -31,6 +31,7 @@ from pulsar_spark.connector.command_line.noun import (
     progress_bar,
     table,
 )
+from pulsar_spark.connector.command_line.redrive_command import register_redrive
 from pulsar_spark.connector.command_line.stats_commands import register_stats
 from pulsar_spark.connector.command_line.topic_policies_command import (
     policies_of_topic,
@@ -366,4 +367,5 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
 
 
+register_redrive(TOPICS)
 register_policies(TOPICS, TOPIC, policies_of_topic, is_listed=False)
