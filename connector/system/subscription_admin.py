@@ -23,7 +23,7 @@ from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError, ServerError
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.options.option_values import Delay, milliseconds_of
-from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import RedeliverUnacknowledgedMessages, Report
@@ -47,6 +47,7 @@ class ConsumerStats:
     has_open_grant: bool
     key_hash_ranges: tuple[HashRange, ...] = ()
     """Its slots, in Key_Shared."""
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,6 +78,10 @@ class SubscriptionStats(Shown):
         held, state = self.held, self._state
         later = held.waiting.messages.union(state.delayed.messages)
         return {each.ledger_id: _states(each, held, later) for each in state.ledgers}
+
+    def unacknowledged(self, ledgers: LedgerList) -> PositionSet:
+        """The messages of these ledgers that are not acknowledged."""
+        return self._state.subscriptions[self.name].cursor.unread(ledgers)
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -325,6 +330,7 @@ def _stats(about: TopicPartition, state: BrokerState, name: str) -> Subscription
                 each.permits,
                 each.has_open_grant,
                 ranges.get(each.name, ()),
+                each.incarnation,
             )
             for each in held.consumers.values()
         ),
