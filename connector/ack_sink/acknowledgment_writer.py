@@ -75,7 +75,7 @@ class AcknowledgmentSink:
         _check(options, schema)
         self.options, self._root = options, root
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Folded:
+    def write(self, batches: Iterable[pa.RecordBatch], numbering: object = None) -> Folded:  # noqa: ARG002 - of messages
         return fold(batches, self._root, self.options["topic"])
 
     def commit(

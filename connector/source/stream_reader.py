@@ -214,7 +214,8 @@ class PulsarliteReader(DataSourceReader):
             check_kept(about.topic)
             start = view.check_present(self._start.cursor(view))
             offsets[about] = PartitionOffset.beginning(start).planned(self._end.cursor(view))
-        tasks = plan_tasks(self._topics, StreamOffset(), StreamOffset(offsets))
+        end = StreamOffset(offsets, incarnations=self._topics.incarnations(offsets))
+        tasks = plan_tasks(self._topics, StreamOffset(), end)
         tasks = tasks or [MessageInputPartition(self._topics.root, ())]
         return list(map(InputPartition, tasks))
 
