@@ -129,6 +129,7 @@ def test_a_streaming_source_logs_what_its_micro_batches_had(
         statsIntervalSeconds=60,
     )
     assert sum(len(batch.messages) for batch in run.all()) == 5
+    assert run.reader._stats is not None
     run.reader._stats.close()
     said = numbers_in(lines(caplog, "Consume")[0], CONSUMER)
     assert (said[0], said[8]) == ("persistent://public/default/t", "3")
