@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
+    from pulsar_spark.connector.admin.admin import Admin
     from pulsar_spark.connector.broker.broker_query import standalone
     from pulsar_spark.connector.client.client import Client
     from pulsar_spark.connector.data_source import register, stats
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.housekeeping.redrive import redrive
     from pulsar_spark.connector.session import session
     from pulsar_spark.connector.shipping import ship
+    from pulsar_spark.connector.system.subscription_admin import redeliver_unacknowledged_messages
     from pulsar_spark.connector.topic_log.policies import Policies
     from pulsar_spark.connector.verification.verify import verify
     from pulsar_spark.connector.views.queue_dataset import dataset
@@ -38,13 +40,15 @@ if TYPE_CHECKING:
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
-    "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
-    "process", "reconsume_later", "redrive", "register", "session", "ship", "standalone", "stats",
-    "transaction", "verify",
+    "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater",
+    "__version__", "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate",
+    "negative_acknowledge", "process", "reconsume_later",
+    "redeliver_unacknowledged_messages", "redrive", "register", "session", "ship", "standalone",
+    "stats", "transaction", "verify",
 ]  # fmt: skip
 
 _HOME_OF = {
+    "Admin": "pulsar_spark.connector.admin.admin",
     "Client": "pulsar_spark.connector.client.client",
     "Message": "pulsar_spark.connector.functions.processing",
     "Policies": "pulsar_spark.connector.topic_log.policies",
@@ -58,6 +62,7 @@ _HOME_OF = {
     "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "process": "pulsar_spark.connector.functions.processing",
     "reconsume_later": "pulsar_spark.connector.functions.acknowledging",
+    "redeliver_unacknowledged_messages": "pulsar_spark.connector.system.subscription_admin",
     "redrive": "pulsar_spark.connector.housekeeping.redrive",
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",

@@ -18,6 +18,7 @@ class ServerError(str, Enum):
     CONSUMER_BUSY = "ConsumerBusy"
     CONSUMER_ASSIGN_ERROR = "ConsumerAssignError"
     CONSUMER_NOT_FOUND = "ConsumerNotFound"
+    TOPIC_NOT_FOUND = "TopicNotFound"
     CONSUMER_REPLACED = "ConsumerReplaced"
     SUBSCRIPTION_NOT_FOUND = "SubscriptionNotFound"
     NOT_ALLOWED_ERROR = "NotAllowedError"
@@ -83,8 +84,28 @@ class TopicNotFoundError(PulsarliteError):
     """Nothing stands at that topic name."""
 
 
+class TopicDeletedError(TopicNotFoundError):
+    """A topic was deleted; one that was made again under its name is another."""
+
+
+class TopicTerminatedError(PulsarliteError):
+    """A topic takes no messages any more (Pulsar's TopicTerminatedException)."""
+
+
+class MessageNotFoundError(PulsarliteError):
+    """A topic has no such message, or not any more."""
+
+
+class TopicInUseError(PulsarliteError):
+    """A topic, namespace or tenant is to be deleted, and somebody uses it still."""
+
+
+class NamespaceNotFoundError(PulsarliteError):
+    """There is no namespace, or no tenant, of that name."""
+
+
 class TopicExistsError(PulsarliteError):
-    """A topic is to be created that exists already."""
+    """A topic, namespace or tenant is to be created that exists already."""
 
 
 class CorruptFileError(PulsarliteError):

@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Final
 
-from pulsar_spark.connector.command_line.noun import Command, argument, at_least
+from pulsar_spark.connector.command_line.noun import Command, argument, port
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import MissingPackageError
 
@@ -42,7 +42,7 @@ DASHBOARD: Final = Command(
     "Pulsar Manager.",
     (
         argument(
-            "--port", type=at_least(0), default=PORT, metavar="PORT",
+            "--port", type=port, default=PORT, metavar="PORT",
             help="where it listens, on 127.0.0.1; 0 for any free one (default: %(default)s)",
         ),
         argument(

@@ -203,6 +203,8 @@ class _Sound:
     topics: int = 0
     messages: int = 0
     files: int = 0
+    missing: int = 0
+    """Those that are deleted, or just being made."""
 
 
 def _topics(root: Root, *, deep: bool) -> Iterator[Finding]:
@@ -214,27 +216,30 @@ def _topics(root: Root, *, deep: bool) -> Iterator[Finding]:
     how = "every block" if deep else "logs and footers; --deep verifies every block"
     yield well(
         "topics",
-        f"{sound.topics} of {len(found)} are sound: {sound.messages:,} messages, "
+        f"{sound.topics} of {len(found) - sound.missing} are sound: {sound.messages:,} messages, "
         f"{sound.files:,} files ({how})",
     )
 
 
 def _topic(root: Root, topic: TopicName, sound: _Sound, *, deep: bool) -> Iterator[Finding]:
     name = str(topic)
-    with suppress(TopicNotFoundError):  # deleted meanwhile, or being made
+    try:
         ledger = ManagedLedger.open_anew(root.store, topic.storage_path, topic=name)
-        problems = list(_ledgers(ledger, name, deep=deep))
-        yield from problems
-        if problems:
-            return
-        state = ledger.state
-        sound.topics += 1
-        sound.messages += sum(state.partition(each).messages for each in range(state.partitions))
-        sound.files += len(state.files)
-        small = sum(size is not None and size < SMALL_BYTES for size in _sizes(ledger))
-        if small > SMALL_FILES:
-            remedy = f"pulsarlite topics tidy {topic} --service-url {root.service_url}"
-            yield warning(name, f"{small:,} of its files are small", remedy)
+    except TopicNotFoundError:
+        sound.missing += 1
+        return
+    problems = list(_ledgers(ledger, name, deep=deep))
+    yield from problems
+    if problems:
+        return
+    state = ledger.state
+    sound.topics += 1
+    sound.messages += sum(state.partition(each).messages for each in range(state.partitions))
+    sound.files += len(state.files)
+    small = sum(size is not None and size < SMALL_BYTES for size in _sizes(ledger))
+    if small > SMALL_FILES:
+        remedy = f"pulsarlite topics tidy {topic} --service-url {root.service_url}"
+        yield warning(name, f"{small:,} of its files are small", remedy)
 
 
 def _sizes(ledger: ManagedLedger) -> Iterator[int | None]:

@@ -16,21 +16,26 @@ from math import inf
 from typing import Final
 
 from pulsar_spark.connector.housekeeping.compaction import backlog_bytes, compact
+from pulsar_spark.connector.housekeeping.inactive_topics import InactiveTopics
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.connector.system.lease import LEASES
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import (
     FILE_GRACE_MS,
+    MERGED_FILE_BYTES,
     ORPHAN_AGE_MS,
     LedgerStore,
     delete_temporaries,
+    sweep_deleted,
 )
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options import topic_policies
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.protocol.commands import CloseConsumer
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 EVERY_S: Final = 60.0
 """How often it looks at all topics. Pulsar: brokerServiceCompactionMonitorIntervalInSeconds."""
@@ -45,6 +50,9 @@ FORGET_AFTER_MS: Final = 30 * 24 * 60 * 60 * 1000
 publish its last micro-batch once more. `topics tidy` can be told a shorter time."""
 SYSTEM_GRACE_MS: Final = 10 * 60 * 1000
 """How long trimmed files of the system topics stay."""
+SYSTEM_MERGED_BYTES: Final = 8 << 20
+"""How much of their small files becomes one: they are trimmed again within hours."""
+NOBODY: Final = "nobody"
 PLACES: Final = (LEASES, "_broker")
 """Folders, beside those of topics, in which a killed process leaves temporary files."""
 
@@ -70,7 +78,10 @@ class Housekeeper:
     def __init__(self, root: Root) -> None:
         self._root, self._clock = root, root.clock
         self._namespaces = NamespaceWatch(root.store)
+        self._inactive = InactiveTopics(root)
         self._seen: dict[str, _Seen] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        """By folder, the topics that a broker was told to serve: (incarnation, partitions)."""
         self._rarely_s = -inf
         self._is_over = False
         self._end: Callable[[], None] | None = None
@@ -111,18 +122,39 @@ class Housekeeper:
             _log.warning("Housekeeping leaves %s for later: %s", what, error)
 
     def _look_after(self, topic: TopicName) -> None:
-        ledger = self._root.open_found(topic)
+        ledger = self._root.open_log(topic)
+        if ledger is not None and ledger.state.is_deleted:
+            if ledger.state.tombstones:  # whoever deleted it was killed
+                sweep_deleted(self._root.store, ledger.folder, ledger.topic)
+            return
         if ledger is None:
             return
         ledger.settle()
         if not topic.is_system:
-            self._compact(ledger, topic)
+            said = self._namespaces.policies(topic.namespace)
+            policies = topic_policies.applied(ledger.state.settings, said)
+            if self._inactive.delete(ledger, policies):
+                return
+            self._compact(ledger, policies["compaction_threshold_bytes"].value)
+            if policies["retention_time_ms"].source != "default":
+                self._have_served(ledger)
         self._tidy(ledger, is_system=topic.is_system)
 
-    def _compact(self, ledger: ManagedLedger, topic: TopicName) -> None:
-        said = self._namespaces.policies(topic.namespace)
-        counts = topic_policies.applied(ledger.state.settings, said)
-        threshold = counts["compaction_threshold_bytes"].value
+    def _have_served(self, ledger: ManagedLedger) -> None:
+        """Have the broker trim a topic to which nobody ever subscribed: its retention is said.
+
+        A broker serves each partition of which it was told something, be it of no consequence.
+        """
+        told = (ledger.state.incarnation, ledger.state.partitions)
+        if self._told.get(ledger.folder) == told:
+            return
+        self._told[ledger.folder] = told
+        nobody = CloseConsumer(NOBODY, NOBODY, 0)
+        abouts = (TopicPartition(ledger.topic, number) for number in range(told[1]))
+        commands = SystemTopic(self._root, COMMANDS)
+        commands.append([Record.of(about, NOBODY, nobody) for about in abouts])
+
+    def _compact(self, ledger: ManagedLedger, threshold: int) -> None:
         if not threshold:
             return
         state = ledger.state
@@ -142,9 +174,9 @@ class Housekeeper:
         grace_ms = SYSTEM_GRACE_MS if is_system else FILE_GRACE_MS
         store = LedgerStore(ledger, grace_ms=grace_ms, waits=False)
         seen.merged_files = min(seen.merged_files, len(ledger.state.files))
-        # The files of system topics stay apart: they are read ledger by ledger, and go soon.
-        if not is_system and len(ledger.state.files) - seen.merged_files >= FILES_TO_MERGE:
-            store.merge_small_files(progress=self._go_on)
+        if len(ledger.state.files) - seen.merged_files >= FILES_TO_MERGE:
+            size = SYSTEM_MERGED_BYTES if is_system else MERGED_FILE_BYTES
+            store.merge_small_files(up_to_bytes=size, progress=self._go_on)
             seen.merged_files = len(ledger.state.files)
         is_time = self._is_time(seen.rarely_s)
         if is_time:

@@ -11,6 +11,7 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from math import inf
 from typing import TypeAlias
@@ -28,7 +29,7 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
 from pulsar_spark.connector.storage.local_store import TEMPORARY_PREFIX
 from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
+from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError, TopicDeletedError
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER, Commit, MovedLedger
 from pulsar_spark.topic_log.ledger_log import TopicState
@@ -41,6 +42,8 @@ INACTIVE_AGE_MS = 7 * 24 * 60 * 60 * 1000
 """How long an application, or a producer, that publishes nothing is remembered."""
 SMALL_FILE_BYTES = 1 << 20
 """Files up to this length are merged."""
+SMALL_FILE_LEDGERS = 1_000
+"""A file that has so many ledgers is not small, so tiny ones are not copied again and again."""
 MERGED_FILE_BYTES = 64 << 20
 """The size at which the rows of small files fill a merged one."""
 
@@ -213,7 +216,8 @@ class LedgerStore:
                     files.setdefault(each.file, []).append(each)
         group: list[list[LedgerInfo]] = []
         size_bytes = 0
-        for ledgers in sorted(files.values(), key=lambda its: min(e.ledger_id for e in its)):
+        small = [its for its in files.values() if len(its) < SMALL_FILE_LEDGERS]
+        for ledgers in sorted(small, key=lambda its: min(e.ledger_id for e in its)):
             size_bytes += sizes[ledgers[0].file]
             if size_bytes > up_to_bytes:
                 yield group
@@ -228,6 +232,25 @@ class LedgerStore:
 
     def _path(self, file: str) -> str:
         return join(self.ledger.folder, file)
+
+
+def sweep_deleted(store: ObjectStore, folder: str, topic: str) -> int:
+    """Delete all files of a topic that was deleted; how many there were.
+
+    Its log stays, so that no message id comes again: one snapshot, as small as it gets. Files that
+    no commit had named are given up first, so that none that comes late is ever named. May stop
+    anywhere and run again; if the topic is made again meanwhile, that one's housekeeping does it.
+    """
+    ledger = ManagedLedger.open_log(store, folder, topic, grace_ms=0)
+    deleted: list[str] = []
+    with suppress(TopicDeletedError):
+        if ledger.state.is_deleted:
+            keeping = LedgerStore(ledger, grace_ms=0)
+            ledger.write_snapshot()
+            keeping.reclaim_orphans(older_than_ms=-ORPHAN_AGE_MS)  # whatever their clocks say
+            deleted = keeping.sweep()
+            ledger.write_snapshot()
+    return len(deleted)
 
 
 def _rows(reader: LedgerFileReader, ledger: LedgerInfo) -> pa.Table:

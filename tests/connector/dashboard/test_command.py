@@ -73,16 +73,14 @@ def test_a_port_that_is_taken_is_said_to_be(
     assert f"--port {port}: Address already in use. Name another" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["dashboard", "metrics"])
 @pytest.mark.parametrize("port", ["-1", "x", "65536"])
-def test_a_wrong_port_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], port: str
+def test_a_wrong_port_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, port: str
 ) -> None:
-    command = ["dashboard", "--port", port, "--service-url", str(tmp_path)]
-    try:
-        assert main(command) == 1
-    except SystemExit as usage:
-        assert usage.code == 2
-    assert "--port" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "--port", port, "--service-url", str(tmp_path)])
+    assert "argument --port" in capsys.readouterr().err
 
 
 def test_without_its_packages_it_says_what_to_install(

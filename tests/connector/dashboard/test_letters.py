@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 import pytest
 from flask.testing import FlaskClient
@@ -22,6 +23,7 @@ PATH = f"/letters?topic={DLQ}"
 def bury(client: pulsar.Client, *values: str) -> FlaskClient:
     """These letters, and a browser that may redrive them."""
     said = {story.EVIL: "of a name", "n": story.EVIL}
+    story.subscribed(client, "payments", "all").close()  # keeps them to be looked at
     story.bury(client, "payments", *values, partition_key=story.EVIL, properties=said)
     return browser_of(client.root, allow_changes=True)
 
@@ -67,9 +69,7 @@ def test_a_letter_tells_all_that_is_known_of_it_as_text(client: pulsar.Client) -
         "given up by billing", "attempts 2, the last by", f"error {story.EVIL}",
         f"key {story.EVIL}", f"{story.EVIL} of a name", f"n {story.EVIL}", f"value {story.EVIL}",
     ):  # fmt: skip
-        assert part in re.sub(r"\s+", " ", text.replace("\n", " ")) or part.replace(
-            " ", "", 1
-        ) in text.replace(" ", "", 0), part
+        assert part in text, part
     assert story.EVIL_NAME in found.text
 
 
@@ -148,7 +148,7 @@ def test_a_page_reads_only_the_letters_that_it_shows(client: pulsar.Client, url:
     pages = [words(page(browser, f"{PATH}&page={number}")) for number in range(4)]
     found = [re.findall(r"value ?(letter \d+)", text) for text in pages]
     assert [len(each) for each in found] == [LETTERS_A_PAGE, LETTERS_A_PAGE, 3, 0]
-    assert sum(found, []) == [f"letter {number:03}" for number in range(count)]
+    assert [*chain(*found)] == [f"letter {number:03}" for number in range(count)]
     assert f"26 to 50 of {count}" in pages[1]
 
 
