@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import chain
 
+import pyarrow as pa
 import pytest
 from flask.testing import FlaskClient
 
@@ -155,9 +156,10 @@ def test_a_page_reads_only_the_letters_that_it_shows(client: pulsar.Client, url:
 def test_what_is_no_text_is_shown_in_hexadecimal_digits_and_long_values_are_cut(
     client: pulsar.Client, url: str
 ) -> None:
-    letter = {"REAL_TOPIC": "persistent://public/default/t", "REAL_SUBSCRIPTION": "s"}
+    letter = [("REAL_TOPIC", "persistent://public/default/t"), ("REAL_SUBSCRIPTION", "s")]
+    properties = pa.array([letter], pa.map_(pa.string(), pa.string()))
     for value in (b"\xff\x00", b"\xc3\xa9" * 5000):
-        send(url, "t-s-DLQ", [value], properties=letter)
+        send(url, "t-s-DLQ", [value], columns={"properties": properties})
     text = words(page(browser_of(client.root), "/letters?topic=t-s-DLQ"))
     assert "0xff00" in text
     assert "é… (10,000 in all)" in text

@@ -48,7 +48,7 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.text += f"{data} "
 
     def all_of(self, tag: str, attribute: str) -> list[str]:
         return [each[attribute] or "" for name, each in self.tags if name == tag]
