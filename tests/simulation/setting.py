@@ -80,6 +80,10 @@ def _policies(lots: Lots) -> TopicPolicies:
         batch_index_acknowledgment=not lots.one_in(6),
         delayed_delivery_tick_ms=lots.draw_from((1_000, 1_000, 100)),
         message_ttl_ms=50_000 if lots.one_in(8) else 0,
+        breaker_threshold=lots.draw_from((0, 0, 20, 50)),
+        breaker_window=lots.draw_from((1, 2, 4)),
+        breaker_delay_ms=lots.draw_from((100, 1_000)),
+        breaker_max_delay_ms=2_000,
     )
 
 
