@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; ./run does the work and needs no make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture mutants models benchmark notebooks docs wheel clean
+.PHONY: help demo test test-fast coverage ci lint format types soak flips simulate torture day mutants models benchmark notebooks docs wheel clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,12 @@ simulate: ## Simulate a million schedules of the broker: make simulate SEED=1 SC
 
 torture: ## Run 20,000 schedules of real readers, sinks and broker: make torture SEED=1
 	./run python -m tests.torture --schedules 20000 $(if $(SEED),--seed $(SEED))
+
+verify-faults: ## Inject a thousand losses, doublings and swaps: topics verify has to find each
+	./run python -m tests.connector.verification $(if $(SEED),--seed $(SEED))
+
+day: ## Simulate a day: 10,000 publications, five subscriptions, policies; files by the hour
+	./run python -m tests.day
 
 mutants: ## Break each promise on purpose: every test that holds it must fail
 	./run python -m tests.mutants

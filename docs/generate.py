@@ -6,7 +6,7 @@ A test compares, so that none is changed by hand.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ from docs import command_line_page
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
+from pulsar_spark.connector.statistics import internal_stats
+from pulsar_spark.connector.statistics.prometheus_text import METRICS, OWN
 from pulsar_spark.connector.views import topic_stats
 from pulsar_spark.connector.views.view_columns import VIEWS, View
 from pulsar_spark.errors import PulsarliteError
@@ -132,6 +134,12 @@ STATS = {
     "publishers": topic_stats.PUBLISHER,
 }
 VIEWS_END = "<!-- /views -->"
+INTERNAL = {
+    "": internal_stats.TOPIC,
+    "ledgers": internal_stats.LEDGER,
+    "cursors": internal_stats.CURSOR,
+}
+TABLES_END = "<!-- /tables -->"
 
 
 def options_page() -> str:
@@ -217,12 +225,48 @@ def _stats(what: str) -> str:
         if each.type is not None and what
     )
     table = f"Of `{what}`:\n\n| field | type | what it is |\n| --- | --- | --- |\n{there}\n"
-    why: dict[str, list[str]] = {}
-    for each in fields:
-        if each.type is None:
-            why.setdefault(each.meaning, []).append(f"`{each.name}`")
-    missing = "".join(f"- {', '.join(names)}: {reason}.\n" for reason, names in why.items())
+    missing = _reasons((each.name, each.meaning) for each in fields if each.type is None)
     return f"{table if what else ''}Of Pulsar's these are missing:\n\n{missing}\n"
+
+
+def monitoring_page() -> str:
+    """docs/monitoring.md, whose part between the marks is made."""
+    text = (FOLDER / "monitoring.md").read_text(encoding="utf-8")
+    head, _, rest = text.partition(MADE)
+    tables = _metrics_table() + "".join(map(_internal, INTERNAL))
+    return head + MADE + tables + rest[rest.index(TABLES_END) :]
+
+
+def _metrics_table() -> str:
+    rows = "".join(
+        f"| `{each.name}` | {each.about} | {each.meaning} |\n"
+        for each in (*METRICS, *OWN)
+        if each.value is not None
+    )
+    missing = _reasons((each.name, each.meaning) for each in METRICS if each.value is None)
+    return (
+        f"### Metrics\n| metric | of a | what it is |\n| --- | --- | --- |\n{rows}\n"
+        f"Of Pulsar's these are missing:\n\n{missing}\n"
+    )
+
+
+def _internal(what: str) -> str:
+    fields = INTERNAL[what]
+    rows = "".join(f"| `{each.name}` | {each.meaning} |\n" for each in fields if each.is_there)
+    missing = _reasons((each.name, each.meaning) for each in fields if not each.is_there)
+    title = f"Of `{what}`" if what else "### Fields of stats-internal"
+    return (
+        f"{title}\n\n| field | what it is |\n| --- | --- |\n{rows}\n"
+        f"Of Pulsar's these are missing:\n\n{missing}\n"
+    )
+
+
+def _reasons(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names by the reason why they are not there."""
+    why: dict[str, list[str]] = {}
+    for name, reason in pairs:
+        why.setdefault(reason, []).append(f"`{name}`")
+    return "".join(f"- {', '.join(names)}: {reason}.\n" for reason, names in why.items())
 
 
 def _type_text(kind: pa.DataType) -> str:
@@ -260,6 +304,7 @@ PAGES = {
     "policies.md": policies_page,
     "command-line.md": command_line,
     "views.md": views_page,
+    "monitoring.md": monitoring_page,
 }
 
 

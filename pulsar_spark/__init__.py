@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
+    from pulsar_spark.connector.admin.admin import Admin
     from pulsar_spark.connector.broker.broker_query import standalone
     from pulsar_spark.connector.client.client import Client
     from pulsar_spark.connector.data_source import register, stats
@@ -30,19 +31,22 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.functions.processing import Message, Reject, RetryLater, process
     from pulsar_spark.connector.housekeeping.redrive import redrive
     from pulsar_spark.connector.session import session
+    from pulsar_spark.connector.shipping import ship
     from pulsar_spark.connector.topic_log.policies import Policies
+    from pulsar_spark.connector.verification.verify import verify
     from pulsar_spark.connector.views.queue_dataset import dataset
     from pulsar_spark.errors import PulsarliteError
     from pulsar_spark.state.deduplication_processor import deduplicate
 
 __all__ = [
-    "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater", "__version__",
-    "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate", "negative_acknowledge",
-    "process", "reconsume_later", "redrive", "register", "session", "standalone", "stats",
-    "transaction",
+    "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater",
+    "__version__", "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate",
+    "negative_acknowledge", "process", "reconsume_later", "redrive", "register", "session", "ship",
+    "standalone", "stats", "transaction", "verify",
 ]  # fmt: skip
 
 _HOME_OF = {
+    "Admin": "pulsar_spark.connector.admin.admin",
     "Client": "pulsar_spark.connector.client.client",
     "Message": "pulsar_spark.connector.functions.processing",
     "Policies": "pulsar_spark.connector.topic_log.policies",
@@ -59,9 +63,11 @@ _HOME_OF = {
     "redrive": "pulsar_spark.connector.housekeeping.redrive",
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",
+    "ship": "pulsar_spark.connector.shipping",
     "standalone": "pulsar_spark.connector.broker.broker_query",
     "stats": "pulsar_spark.connector.data_source",
     "transaction": "pulsar_spark.connector.functions.batch_transaction",
+    "verify": "pulsar_spark.connector.verification.verify",
 }
 """Public name -> the module that defines it. The imports under TYPE_CHECKING say the same."""
 

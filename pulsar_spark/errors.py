@@ -18,6 +18,7 @@ class ServerError(str, Enum):
     CONSUMER_BUSY = "ConsumerBusy"
     CONSUMER_ASSIGN_ERROR = "ConsumerAssignError"
     CONSUMER_NOT_FOUND = "ConsumerNotFound"
+    TOPIC_NOT_FOUND = "TopicNotFound"
     CONSUMER_REPLACED = "ConsumerReplaced"
     SUBSCRIPTION_NOT_FOUND = "SubscriptionNotFound"
     NOT_ALLOWED_ERROR = "NotAllowedError"
@@ -83,6 +84,14 @@ class TopicNotFoundError(PulsarliteError):
     """Nothing stands at that topic name."""
 
 
+class TopicDeletedError(TopicNotFoundError):
+    """A topic was deleted; one that was made again under its name is another."""
+
+
+class TopicInUseError(PulsarliteError):
+    """A topic, namespace or tenant is to be deleted, and somebody uses it still."""
+
+
 class TopicExistsError(PulsarliteError):
     """A topic is to be created that exists already."""
 
@@ -144,6 +153,10 @@ class InvalidTxnStatusError(PulsarliteError):
 
 class DataLossError(PulsarliteError):
     """An offset names messages that were trimmed away."""
+
+
+class VerificationError(PulsarliteError):
+    """What is there is not what was published, as `pulsarlite topics verify` found."""
 
 
 class FencedError(PulsarliteError):

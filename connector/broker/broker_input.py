@@ -1,9 +1,10 @@
 """The rows of one batch of the broker query, read from `__commands`, topics' logs and leases.
 
 Invariants: rows follow from the batch's two offsets and from files that don't change; a command
-about a topic partition goes to that key alone; every key that is touched or due has rows, all
-with the batch's `now_ms`; a topic that can't be read stops no other. A ledger's columns for the
-broker (sticky key hashes, times) are read here, in the task, and never its payloads.
+about a topic partition goes to that key alone; a key that the end does not host has no topic any
+more; every key that is touched or due has rows, all with the batch's `now_ms`; a topic that can't
+be read stops no other. A ledger's columns for the broker (sticky key hashes, times) are read here,
+in the task, and never its payloads.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from pulsar_spark.protocol.commands import (
     LeaseLapsed,
     LedgersTrimmed,
     SetPolicies,
+    TopicDeleted,
+    TopicMade,
 )
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -82,6 +85,7 @@ class BatchInput:
             # The store may hold a step of theirs that did not count, for want of its letters.
             yield from self._restored(end.dispatched, aside)
         again = start.aside.keys() - end.aside.keys()
+        yield from self._deleted()
         for about, number in end.hosted.items():
             before = start.hosted.get(about, NO_COMMIT)
             namespace = str(TopicName.parse(about.topic).namespace)
@@ -103,6 +107,12 @@ class BatchInput:
                 error = end.aside[about].error
                 yield _row(about, Phase.TICK, 0, 1, broker_rows.FAILED, text=error)
 
+    def _deleted(self) -> Iterator[InputRow]:
+        """That their topics are gone, for the partitions that are hosted no more."""
+        if self._end.restored is None:
+            for about in self._start.hosted.keys() - self._end.hosted.keys():
+                yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
+
     def _commands(self) -> Iterator[InputRow]:
         """The new commands, and those that were kept for partitions no longer set aside."""
         start, end = self._start, self._end
@@ -115,8 +125,12 @@ class BatchInput:
         commands = SystemTopic(self._root, COMMANDS)
         commands.refresh()
         new = commands.read(first, end.commands, keep=lambda about, _: about not in end.aside)
+        deleted = {*start.hosted} if end.restored is None else set()
         for stored in new:
             about, data = stored.record.about, stored.record.data
+            if about not in end.hosted and about not in deleted:  # whatever is said comes too late
+                yield _command(about, Phase.LOG, 0, 0, TopicDeleted())
+                deleted.add(about)
             place = stored.ledger_id, stored.row
             if stored.ledger_id >= since.get(about, start.commands):
                 yield _row(about, Phase.COMMANDS, *place, broker_rows.COMMAND, data=data)
@@ -178,6 +192,10 @@ def _rows_said(
     is_said: bool,
 ) -> Iterator[InputRow]:  # fmt: skip
     ledger = root.open(TopicName.parse(about.topic))
+    made = ledger.state.incarnation
+    if before < made <= last:  # nothing that it heard is of this topic
+        yield _command(about, Phase.LOG, 0, 0, TopicMade(made))
+        before = NO_COMMIT
     commits = ledger.commits(before + 1, last) if before >= 0 else None
     if commits is None:  # some are gone, or none was ever heard
         commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]

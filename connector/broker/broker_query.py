@@ -365,7 +365,7 @@ def standalone(
     root = Root.of(options_of(given))
     if state_partitions < 1:
         raise InvalidOptionError(f"state_partitions is {state_partitions}: it has to be 1 or more.")
-    folder = checkpoint or default_checkpoint(root)
+    folder = checkpoint or default_checkpoint(root, spark)
     check_spark(spark, folder)
     sign = SignOfLife(root)
     sign.begin(standby if callable(standby) else lambda: standby)
@@ -387,7 +387,7 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
             "pip install protobuf"
         )
     context = getattr(spark, "_sc", None)
-    if context is not None and str(context.master).startswith("local"):
+    if context is not None and runs_here(spark):
         workers = shutil.which(context.pythonExec) or context.pythonExec
         mine = {sys.executable, os.path.realpath(sys.executable)}
         if mine.isdisjoint({workers, os.path.realpath(workers)}):
@@ -408,10 +408,21 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
             ) from error
 
 
-def default_checkpoint(root: Root) -> str:
-    """Below a local root, else in the home folder; on a cluster say one that all can reach."""
+def runs_here(spark: SparkSession) -> bool:
+    """Whether its workers are processes of the machine on which its driver is."""
+    return str(spark.conf.get("spark.master", "local")).startswith("local")
+
+
+def default_checkpoint(root: Root, spark: SparkSession) -> str:
+    """Below a local root, else in the home folder; SparkNotReadyError if others must reach it."""
     if not root.store.remote:
         return str(Path(root.store.root) / "_broker" / "checkpoint")
+    if not runs_here(spark):
+        raise SparkNotReadyError(
+            "Where do all machines of this cluster reach the broker's checkpoint? Say "
+            "standalone(spark, url, checkpoint='s3a://bucket/folder') or, on the command line, "
+            "--checkpoint: a folder of a file system that Spark can write from each of them."
+        )
     name = hashlib.sha256(root.service_url.encode()).hexdigest()[:16]
     return str(Path.home() / ".pulsarlite" / "broker" / name)
 

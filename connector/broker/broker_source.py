@@ -38,7 +38,7 @@ from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Reco
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import PulsarliteError
+from pulsar_spark.errors import PulsarliteError, TopicDeletedError
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.protocol.commands import Subscribe
@@ -189,8 +189,14 @@ class BrokerSource:
         tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
         resting = base.aside.keys() - tried
         logs, unreadable = self._logs_of({each.topic for each in hosted if each not in resting})
+        deleted = {each for each in logs if self._logs[each].state.is_deleted}
+        for topic in deleted:  # its partitions are hosted no more
+            del logs[topic], self._logs[topic], self._seen[topic]
+            base = _without(base, topic)
+        resting &= base.aside.keys()
+        hosted = {each: number for each, number in hosted.items() if each.topic not in deleted}
         partitions, created = self._grown(base, hosted, logs, seen)
-        again = start.aside.keys() - resting
+        again = {each for each in start.aside.keys() - resting if each in hosted}
         created |= {each: start.aside[each].created for each in again if start.aside[each].created}
         aside = {each: base.aside[each] for each in resting}
         for about in [each for each in hosted if each.topic in unreadable and each not in aside]:
@@ -318,17 +324,20 @@ class BrokerSource:
         return {name: said for name, said in found.items() if said}
 
     def _log_of(self, topic: str) -> ManagedLedger | None:
+        """Its log, also if it is deleted; None if there never was such a topic."""
         ledger = self._logs.get(topic)
+        with suppress(TopicDeletedError):
+            if ledger is not None:
+                ledger.refresh()
+                return ledger
+        now_s = self._clock.monotonic_s()
+        if now_s < self._missing.get(topic, 0.0):
+            return None
+        ledger = self._root.open_log(TopicName.parse(topic))
         if ledger is None:
-            now_s = self._clock.monotonic_s()
-            if now_s < self._missing.get(topic, 0.0):
-                return None
-            ledger = self._root.open_found(TopicName.parse(topic))
-            if ledger is None:
-                self._missing[topic] = now_s + MISSING_EVERY_S
-                return None
-            self._logs[topic] = ledger
-        ledger.refresh()
+            self._missing[topic] = now_s + MISSING_EVERY_S
+            return None
+        self._logs[topic] = ledger
         return ledger
 
     def _grown(
@@ -347,8 +356,11 @@ class BrokerSource:
         partitions, created = dict(base.partitions), dict[TopicPartition, tuple[str, ...]]()
         for topic in logs:
             first = TopicPartition(topic, 0)
-            there = self._logs[topic].state.partitions
+            state = self._logs[topic].state
+            there = state.partitions
             known = partitions.get(topic, there)
+            if state.incarnation > max(base.hosted.get(TopicPartition(topic, 0), 0), 0):
+                known = there  # another topic than the one that had so many
             if known < there and first in base.hosted:
                 new = [TopicPartition(topic, number) for number in range(known, there)]
                 if (durable := self._durable.get(first)) is None:  # it has yet to say what there is
@@ -413,6 +425,16 @@ class BrokerSource:
         if remote or not self._due:
             return pause
         return max(0.001, min(pause, (min(self._due.values()) - self._clock.wall_ms()) / 1000))
+
+
+def _without(offset: BrokerOffset, topic: str) -> BrokerOffset:
+    """The offset without a topic that is deleted."""
+    return replace(
+        offset,
+        hosted={each: number for each, number in offset.hosted.items() if each.topic != topic},
+        partitions={each: number for each, number in offset.partitions.items() if each != topic},
+        aside={each: aside for each, aside in offset.aside.items() if each.topic != topic},
+    )
 
 
 def _partitions_seen(record: Record) -> int | None:

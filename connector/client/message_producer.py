@@ -256,8 +256,9 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
     def written(self, rows: Iterable[Row]) -> list[WrittenTopic]:
         """Files of these messages, which nobody sees before a commit."""
         return write_messages(
-            [_batch(list(rows))], self.options, self.root, self._schema, routing=self._routing
-        )
+            [_batch(list(rows))], self.options, self.root, self._schema, routing=self._routing,
+            incarnation=self._ledger.state.incarnation,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Publish what waits, and go: others may have the topic."""

@@ -89,7 +89,9 @@ class MessageReader:
         with self._lock:
             begun = {about: to.cursor(self.view(about)) for about in partitions}
             begins = {about: PartitionOffset.beginning(each) for about, each in begun.items()}
-            self._offset = StreamOffset(dict(self._offset.items()) | begins)
+            all_of_them = dict(self._offset.items()) | begins
+            which = self._run.topics.incarnations(all_of_them)
+            self._offset = StreamOffset(all_of_them, incarnations=which)
             self._queue = deque(each for each in self._queue if each.partition not in begun)
 
     def has_news(self) -> bool:

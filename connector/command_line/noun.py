@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from operator import methodcaller
@@ -152,13 +152,19 @@ def _generator(lines: Any, status: list[int]) -> Generator[Printed, None, None]:
 
 def storage_options(arguments: Namespace) -> dict[str, str]:
     """`--storage NAME=VALUE` as options of the format. InvalidOptionError without a `=`."""
-    given = {}
-    for pair in arguments.storage:
+    given = pairs("--storage", arguments.storage)
+    return {f"storage.{name}": value for name, value in given.items()}
+
+
+def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE, as often as that flag was given. InvalidOptionError without a `=`."""
+    found = {}
+    for pair in given:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InvalidOptionError(f"--storage {pair}: it takes NAME=VALUE.")
-        given[f"storage.{name}"] = value
-    return given
+            raise InvalidOptionError(f"{flag} {pair}: it takes NAME=VALUE.")
+        found[name] = value
+    return found
 
 
 def root_of(arguments: Namespace) -> Root:
@@ -190,7 +196,8 @@ def opened(root: Root, arguments: Namespace, to_be: str = "") -> ManagedLedger:
 def progress_bar(unit: str = " messages") -> Iterator[Progress]:
     """For long work: a bar on standard error while it lasts, if that is a terminal.
 
-    It shows one thing that is done at a time, and leaves nothing behind. Close it before printing.
+    It shows one thing that is done at a time, and leaves nothing behind when that is done: print
+    then, not before.
 
         with progress_bar() as progress:
             done = compact(ledger, progress=progress)
@@ -209,7 +216,12 @@ def progress_bar(unit: str = " messages") -> Iterator[Progress]:
                 delay=SHORT_SECONDS, leave=False, file=sys.stderr,
             )  # fmt: skip
             shown.enter_context(bar)
-            advance: Callable[[int], object] = bar.update
+
+            def advance(done: int) -> None:
+                bar.update(done)
+                if bar.n >= total:
+                    shown.close()
+
             return advance
 
         yield progress

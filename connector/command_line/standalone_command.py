@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.connector.broker.broker_query import Broker, default_checkpoint, standalone
-from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argument, root_of
-from pulsar_spark.connector.session import session
+from pulsar_spark.connector.command_line.noun import SERVICE_URL, STORAGE, argument, pairs, root_of
+from pulsar_spark.connector.session import session, submitted_to
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerBusyError,
@@ -39,7 +39,16 @@ ARGUMENTS = (
         help="where Spark keeps the broker's state (default: below a local root, else in the home "
         "folder; a lost one is rebuilt)",
     ),
-    argument("--cores", default="2", metavar="N", help="default: %(default)s"),
+    argument(
+        "--master", metavar="URL",
+        help="of a cluster, such as spark://host:7077 (default: this machine; under spark-submit, "
+        "its own)",
+    ),
+    argument("--cores", default="2", metavar="N", help="on this machine (default: %(default)s)"),
+    argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE",
+        help="a setting of Spark's, such as spark.cores.max=2; may be given several times",
+    ),
     argument(
         "--state-partitions", type=int, default=1, metavar="N",
         help="tasks of a micro-batch, fixed for a checkpoint's life; more than one is for "
@@ -66,7 +75,9 @@ def add_to(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serve until a signal; the exit status. PulsarliteError if it can't be started."""
     root = root_of(arguments)
-    spark = session("pulsarlite broker", f"local[{arguments.cores}]")
+    master = arguments.master or submitted_to() or f"local[{arguments.cores}]"
+    settings: dict[str, Any] = pairs("--conf", arguments.conf)
+    spark = session("pulsarlite broker", master, **settings)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -91,7 +102,7 @@ def _take_a_turn(
         if not stop.is_set():
             _say(error.message)
     except StaleCheckpointError:
-        folder = arguments.checkpoint or default_checkpoint(root)
+        folder = arguments.checkpoint or default_checkpoint(root, spark)
         if "://" in folder:
             raise
         _say(f"Another has served since from another checkpoint: {folder} is made anew.")

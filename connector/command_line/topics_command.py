@@ -8,12 +8,14 @@ Follows pulsar-admin's `CmdTopics`.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pulsar_spark.connector.admin.topics import Topics
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -38,7 +40,7 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.policies import enforces_schemas, schema_policies
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError
+from pulsar_spark.errors import InvalidOptionError, VerificationError
 from pulsar_spark.options.option_values import DURATION, TIME
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.message_id import MessageId
@@ -49,6 +51,9 @@ from pulsar_spark.topic_name import (
     TopicName,
     check_user_topic,
 )
+
+if TYPE_CHECKING:
+    from pulsar_spark.connector.verification.verified import VerifiedTopic
 
 LONGEST_VALUE = 200
 """Characters of a message that `peek` prints."""
@@ -111,6 +116,22 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
         )
     root.create(check_user_topic(topic, "created"), arguments.partitions)
     yield f"Created {topic}, partitions: {arguments.partitions}"
+
+
+@TOPICS.command(
+    "delete",
+    "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. One that is "
+    "made again under its name is another: nobody who knew the old one reaches it.",
+    TOPIC,
+    argument(
+        "-f", "--force", action="store_true",
+        help="also if it has subscriptions or producers, which then fail",
+    ),
+)  # fmt: skip
+def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
+    files = Topics(root).delete(arguments.name, force=arguments.force)
+    name = TopicName.parse(arguments.name).partitioned_topic_name
+    yield f"Deleted {name}, with {files:,} files."
 
 
 @TOPICS.command(
@@ -309,6 +330,84 @@ def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
         )
     if not done:
         yield f"Nothing was published to {ledger.topic} since it was compacted."
+
+
+@TOPICS.command(
+    "verify",
+    "Prove that what is there is what was published: of each subscription published = acknowledged "
+    "+ backlog + removed, without reading messages. Changes nothing, and may run beside brokers, "
+    "sinks and trims. Exit status 1 if anything differs: docs/verify.md says what to do.",
+    argument(
+        "names", nargs="*", metavar="TOPIC",
+        help="topics, or single partitions; without any all of the root, system topics too",
+    ),
+    argument("--regex", metavar="PATTERN", help="all topics whose names match"),
+    argument(
+        "--deep", action="store_true",
+        help="read all files, and name the first ledger of each that differs; compare what the "
+        "broker knew batch by batch",
+    ),
+    argument("--json", action="store_true", help="print each topic as a line of JSON"),
+)  # fmt: skip
+def _verify(root: Root, arguments: Namespace) -> Iterator[str]:
+    # Needs numpy, which the other commands do without.
+    from pulsar_spark.connector.verification.verify import chosen_topics, verify_topics
+
+    names = chosen_topics(root, arguments.names, arguments.regex)
+    differences = topics = 0
+    with progress_bar(unit="") as progress:
+        for each in verify_topics(root, names, deep=arguments.deep, progress=progress):
+            topics += 1
+            differences += len(each.differences)
+            yield from _verified_lines(each, as_json=arguments.json)
+    if differences:
+        raise VerificationError(
+            f"{differences:,} differences in {topics:,} topics. Nothing was changed; "
+            "docs/verify.md says what each means and what to do."
+        )
+    if not arguments.json:
+        yield f"{topics:,} topics are as they were published" + (
+            "" if arguments.deep else "; --deep reads their files too"
+        )
+
+
+def _verified_lines(each: VerifiedTopic, *, as_json: bool) -> Iterator[str]:
+    if as_json:
+        yield json.dumps(each.to_json_value())
+        return
+    parts, indent = each.partitions, " " * 8
+    published, there, removed, plain = (
+        sum(getattr(part, name) for part in parts)
+        for name in ("published", "messages", "removed", "ledgers_without_digest")
+    )
+    yield (
+        f"{'ok' if each.ok else 'DIFFERS':8}{each.topic}: {published:,} messages published, "
+        f"{there:,} there, {removed:,} removed; commit {each.commit}"
+    )
+    rows = [
+        [held.subscription, f"{part.partition}", *(
+            f"{number:,}"
+            for number in (part.published, held.acknowledged, held.backlog, held.removed)
+        )]
+        for part in parts for held in part.subscriptions
+    ]  # fmt: skip
+    heads = ["subscription", "partition", "published", "= acknowledged", "+ backlog", "+ removed"]
+    yield from (indent + line for line in (table(heads, rows) if rows else ()))
+    if plain:
+        yield f"{indent}{plain:,} ledgers are from before there were digests: --deep counts them"
+    if each.unnamed_files:
+        yield (
+            f"{indent}{each.unnamed_files:,} files are named by no commit: of tasks under way, or "
+            "that failed (`topics tidy` gives those up)"
+        )
+    for difference in each.differences:
+        place = ", ".join(
+            f"{name} {value}"
+            for name, value in difference.to_json_value().items()
+            if name in ("partition", "subscription", "file") and value is not None
+        )
+        yield f"{indent}{place}{': ' if place else ''}{difference.text}"
+        yield f"{indent}-> {difference.remedy}"
 
 
 @TOPICS.command(

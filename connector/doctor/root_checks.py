@@ -203,6 +203,8 @@ class _Sound:
     topics: int = 0
     messages: int = 0
     files: int = 0
+    missing: int = 0
+    """Those that are deleted, or just being made."""
 
 
 def _topics(root: Root, *, deep: bool) -> Iterator[Finding]:
@@ -214,15 +216,17 @@ def _topics(root: Root, *, deep: bool) -> Iterator[Finding]:
     how = "every block" if deep else "logs and footers; --deep verifies every block"
     yield well(
         "topics",
-        f"{sound.topics} of {len(found)} are sound: {sound.messages:,} messages, "
+        f"{sound.topics} of {len(found) - sound.missing} are sound: {sound.messages:,} messages, "
         f"{sound.files:,} files ({how})",
     )
 
 
 def _topic(root: Root, topic: TopicName, sound: _Sound, *, deep: bool) -> Iterator[Finding]:
     name = str(topic)
-    with suppress(TopicNotFoundError):  # deleted meanwhile, or being made
+    sound.missing += 1
+    with suppress(TopicNotFoundError):
         ledger = ManagedLedger.open_anew(root.store, topic.storage_path, topic=name)
+        sound.missing -= 1
         problems = list(_ledgers(ledger, name, deep=deep))
         yield from problems
         if problems:

@@ -21,9 +21,11 @@ from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.connector.system.lease import LEASES
 from pulsar_spark.connector.topic_log.ledger_store import (
     FILE_GRACE_MS,
+    MERGED_FILE_BYTES,
     ORPHAN_AGE_MS,
     LedgerStore,
     delete_temporaries,
+    sweep_deleted,
 )
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
@@ -45,6 +47,8 @@ FORGET_AFTER_MS: Final = 30 * 24 * 60 * 60 * 1000
 publish its last micro-batch once more. `topics tidy` can be told a shorter time."""
 SYSTEM_GRACE_MS: Final = 10 * 60 * 1000
 """How long trimmed files of the system topics stay."""
+SYSTEM_MERGED_BYTES: Final = 8 << 20
+"""How much of their small files becomes one: they are trimmed again within hours."""
 PLACES: Final = (LEASES, "_broker")
 """Folders, beside those of topics, in which a killed process leaves temporary files."""
 
@@ -111,7 +115,11 @@ class Housekeeper:
             _log.warning("Housekeeping leaves %s for later: %s", what, error)
 
     def _look_after(self, topic: TopicName) -> None:
-        ledger = self._root.open_found(topic)
+        ledger = self._root.open_log(topic)
+        if ledger is not None and ledger.state.is_deleted:
+            if ledger.state.tombstones:  # whoever deleted it was killed
+                sweep_deleted(self._root.store, ledger.folder, ledger.topic)
+            return
         if ledger is None:
             return
         ledger.settle()
@@ -142,9 +150,9 @@ class Housekeeper:
         grace_ms = SYSTEM_GRACE_MS if is_system else FILE_GRACE_MS
         store = LedgerStore(ledger, grace_ms=grace_ms, waits=False)
         seen.merged_files = min(seen.merged_files, len(ledger.state.files))
-        # The files of system topics stay apart: they are read ledger by ledger, and go soon.
-        if not is_system and len(ledger.state.files) - seen.merged_files >= FILES_TO_MERGE:
-            store.merge_small_files(progress=self._go_on)
+        if len(ledger.state.files) - seen.merged_files >= FILES_TO_MERGE:
+            size = SYSTEM_MERGED_BYTES if is_system else MERGED_FILE_BYTES
+            store.merge_small_files(up_to_bytes=size, progress=self._go_on)
             seen.merged_files = len(ledger.state.files)
         is_time = self._is_time(seen.rarely_s)
         if is_time:

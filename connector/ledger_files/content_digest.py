@@ -25,6 +25,9 @@ _FIRST_SUMS: Final = struct.Struct("<4I")
 _NULL: Final = -2
 """The length of a null. With -1 a CRC-32 would begin at 0, where it is blind to zeros."""
 
+FIRST_NULL_LENGTH: Final = -1
+"""The same in the first form of the digest, which is `first_value` then."""
+
 
 class ContentDigest:
     """Adds up batches; `value` is the digest of all their rows."""
@@ -74,7 +77,7 @@ def is_digest_of(messages: pa.Table | pa.RecordBatch, digest: int) -> bool:
     """Whether these rows have that digest, as it is formed now or as it was formed first."""
     if content_digest(messages) == digest:
         return True
-    first = ContentDigest(null_length=-1)
+    first = ContentDigest(FIRST_NULL_LENGTH)
     first.add(messages)
     return first.first_value == digest
 

@@ -48,6 +48,8 @@ class RowGroups:
         # Of a remote file Arrow asks for several pages at a time.
         self._paged = not remote and _VALUE in names
         self._source = checked
+        self._place: _Place | None = None
+        """Where the last read ended: the next goes on there, as those of a merged file do."""
         self.num_rows: int = footer.num_rows
 
     def rows(
@@ -69,19 +71,31 @@ class RowGroups:
             if begin < end and self._paged and _VALUE in stored and 2 * (end - begin) > rows:
                 begin = yield from self._by_page(number, stored, schema, begin, end)
             if begin < end:
-                batches = self._parquet.iter_batches(
-                    min(batch_rows, self._rows_in_cache(number, stored)),
-                    row_groups=[number],
-                    columns=stored,
-                    use_threads=False,
-                )
-                for _, batch in _between(batches, begin, end):
+                for batch in self._decoded(number, stored, begin, end, batch_rows):
                     yield _shaped(batch, schema)
             first += rows
 
     def close(self) -> None:
+        self._place = None
         self._parquet.close(force=True)
         self._source.close()
+
+    def _decoded(
+        self, number: int, stored: Sequence[str], begin: int, end: int, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows begin to end of a row group, by Arrow: behind the last read, if they are."""
+        place, self._place = self._place, None  # no other read may move it
+        asked = number, tuple(stored)
+        if place is None or place.asked != asked or place.first > begin:
+            batches = self._parquet.iter_batches(
+                min(batch_rows, self._rows_in_cache(number, stored)),
+                row_groups=[number],
+                columns=stored,
+                use_threads=False,
+            )
+            place = _Place(asked, batches)
+        yield from place.rows(begin, end)
+        self._place = place
 
     def _by_page(
         self, number: int, stored: Sequence[str], schema: pa.Schema, begin: int, end: int
@@ -125,6 +139,32 @@ class RowGroups:
         rows, size_bytes = int(group.num_rows), max(1, size_bytes)
         few = min(FEW_ROWS, MOST_BATCH_BYTES * rows // size_bytes)
         return max(1, few, BATCH_BYTES * rows // size_bytes)
+
+
+class _Place:
+    """A row group that is being decoded, and the batch at which it is."""
+
+    def __init__(
+        self, asked: tuple[int, tuple[str, ...]], batches: Iterator[pa.RecordBatch]
+    ) -> None:
+        self.asked, self._batches = asked, batches
+        self._batch: pa.RecordBatch | None = None
+        self.first = 0
+        """The row of the batch's first."""
+
+    def rows(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Those from begin to end, or as far as there are any; begin is not before `first`."""
+        while begin < end:
+            batch = self._batch
+            if batch is None or begin >= self.first + len(batch):
+                self.first += 0 if batch is None else len(batch)
+                self._batch = next(self._batches, None)
+                if self._batch is None:
+                    return
+                continue
+            stop = min(end - self.first, len(batch))
+            yield batch.slice(begin - self.first, stop - (begin - self.first))
+            begin = self.first + stop
 
 
 def _between(parts: Iterable[Any], begin: int, end: int) -> Iterator[tuple[int, Any]]:

@@ -47,6 +47,8 @@ class WrittenTopic:
     topic: str
     ledgers: tuple[NewLedger, ...]
     deduplicate: bool = False
+    incarnation: int = 0
+    """Of the topic for which they were written."""
 
 
 def write_messages(
@@ -57,6 +59,7 @@ def write_messages(
     *,
     enforced: bool = True,
     routing: MessageRouting | None = None,
+    incarnation: int | None = None,
 ) -> list[WrittenTopic]:
     """Write the rows of one task; returns the files for the driver to commit.
 
@@ -64,7 +67,8 @@ def write_messages(
     the values' `schema`: nothing of its batch is kept, and files that the task has written before
     are left to the clean-up of orphans. Not `enforced`, as for messages that were published before,
     texts need not be UTF-8, and no topic demands a schema. `routing` goes on where an earlier
-    write of the same topic left it.
+    write of the same topic left it. With an `incarnation` the topic is that one: it is not made,
+    and TopicDeletedError says that it is gone.
     """
     writers: dict[TopicName, _TopicWriter] = {}
     encode = encoder(schema.info) if schema and not schema.encoded else None
@@ -82,8 +86,9 @@ def write_messages(
             messages = as_messages(rows, options, str(whole), root.clock.wall_ms())
             if whole not in writers:
                 writers[whole] = _TopicWriter(
-                    whole, options, root, schema, enforced=enforced, routing=routing
-                )
+                    whole, options, root, schema, enforced=enforced, routing=routing,
+                    incarnation=incarnation,
+                )  # fmt: skip
             writers[whole].add(messages, name.partition_index)
     return [writer.close() for writer in writers.values()]
 
@@ -100,11 +105,16 @@ class _TopicWriter:
         *,
         enforced: bool,
         routing: MessageRouting | None,
+        incarnation: int | None,
     ) -> None:
         check_publishing(str(topic), options)
         self._options, self._root, self._topic = options, root, topic
         settings = {"deduplication": True} if options["enableDeduplication"] else None
-        self._ledger = open_or_create(root, topic, options, settings)
+        if incarnation is None:
+            self._ledger = open_or_create(root, topic, options, settings)
+        else:
+            self._ledger = root.open(topic)
+            self._ledger.check_incarnation(incarnation)
         if schema is None and enforced:
             check_validation(self._ledger, topic)
         self._schema_version = None if schema is None else register(self._ledger, topic, schema)
@@ -137,7 +147,8 @@ class _TopicWriter:
     def close(self) -> WrittenTopic:
         if self._buffers:
             self._flush()
-        return WrittenTopic(str(self._topic), tuple(self._written), self._deduplicate)
+        incarnation = self._ledger.state.incarnation
+        return WrittenTopic(str(self._topic), tuple(self._written), self._deduplicate, incarnation)
 
     def _flush(self) -> None:
         tables = _with_same_columns(self._buffers)

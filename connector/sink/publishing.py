@@ -171,6 +171,8 @@ def _parts(
             topics.setdefault(topic.topic, []).append(topic)
     for name, tasks in sorted(topics.items()):
         ledger = root.open(TopicName.parse(name))
+        for task in tasks:
+            ledger.check_incarnation(task.incarnation)
         new = [each for task in tasks for each in task.ledgers]
         deduplicate = any(task.deduplicate for task in tasks)
         claim = producer if producer and is_registered(ledger, producer) else None

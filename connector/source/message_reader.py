@@ -81,7 +81,8 @@ def _found_again(
     found = []
     for part in (rows, *rows.chunks):
         number, ledger_id = part.ledger.partition, part.ledger.ledger_id
-        if (ledger := managed.ledgers(number).get(ledger_id)) is not None:
+        there = number < managed.state.partitions  # else another topic has the name now
+        if there and (ledger := managed.ledgers(number).get(ledger_id)) is not None:
             found.append(replace(part, ledger=ledger))
             continue
         if is_persistent(topic.topic):  # else nothing was promised

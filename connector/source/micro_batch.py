@@ -68,6 +68,8 @@ def plan_tasks(
     """
     changed = [(about, offset) for about, offset in ended.items() if offset != begun.get(about)]
     topics.open_all(about.topic for about, _ in changed)
+    topics.check_incarnations(ended)
+    changed = [each for each in changed if topics.is_open(each[0])]
     ranges: Ranges = {}
 
     def add(view: PartitionView, attempts: Sets, counts: Sets) -> None:

@@ -12,7 +12,7 @@ and the `failOnDataLoss` of Spark's Kafka source.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -32,6 +32,23 @@ from pulsar_spark.topic_name import TopicPartition, is_persistent
 
 Numbers = Mapping[str, Mapping[int, PositionSet]]
 """Column -> number -> the messages that have it; others have 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The number of messages that somebody has still to read, and when the first was published."""
+
+    messages: int
+    first_ms: int | None
+    """By its ledger; None if nothing follows."""
+
+    @staticmethod
+    def behind(cursor: Cursor, view: PartitionView) -> Lag:
+        """All that the cursor does not have."""
+        ledgers = view.ledgers
+        messages = cursor.unread(ledgers)
+        messages = messages.difference(view.hidden.of(messages.ledger_ids))
+        return Lag(messages.count(ledgers), view.published_after(cursor.mark_delete_position))
 
 
 class PartitionView:
@@ -95,6 +112,13 @@ class PartitionView:
         """The last entry that exists; `trimmed` if none does."""
         ledgers = self.ledgers
         return ledgers[-1].last if len(ledgers) else self.trimmed
+
+    def published_after(self, position: Position) -> int | None:
+        """The first publish time of the ledger in which the next message is; None without one."""
+        found = self.ledgers.first_at_or_after(position.ledger_id)
+        if found is not None and found.last <= position:
+            found = self.ledgers.first_after(position.ledger_id)
+        return None if found is None else found.min_publish_time_ms
 
     @property
     def trimmed(self) -> Position:

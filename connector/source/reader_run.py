@@ -41,6 +41,7 @@ class ReaderRun:
 
         A partition that the changed options no longer name stays where it was.
         """
+        self.topics.check_incarnations(begun)
         offsets = dict(begun.items())
         views = self.topics.partitions()
         if begun.is_symbolic:
@@ -68,4 +69,5 @@ class ReaderRun:
             cursor = offsets[about].cursor.acknowledge(passed).advance(waiting[about].ledgers)
             offsets[about] = offsets[about].planned(cursor)
         changed = begun.is_symbolic or offsets != dict(begun.items())
-        return StreamOffset(offsets) if changed else None
+        named = self.topics.incarnations(offsets)
+        return StreamOffset(offsets, incarnations=named) if changed else None

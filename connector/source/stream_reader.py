@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.connector.source.input_partition import MessageInputPartition
 from pulsar_spark.connector.source.micro_batch import plan_tasks
 from pulsar_spark.connector.source.offset_store import OffsetStore
-from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.source.partition_view import Lag, PartitionView
 from pulsar_spark.connector.source.reader_run import ReaderRun
 from pulsar_spark.connector.source.start_positions import end_position, start_position
 from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
@@ -65,7 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The last position of each partition, for the query's progress: the lag can be seen."""
+        """Of each partition the last position, and the lag, for the query's progress."""
         topics: dict[str, dict[str, Any]] = {}
         for (topic, number), view in self._topics.partitions().items():
             topics.setdefault(topic, {})[str(number)] = self._progress(view)
@@ -87,8 +87,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         quiet_s = self._clock.monotonic_s() - news_s
         self._clock.sleep(pause_s(quiet_s, remote=self._topics.root.store.remote))
 
-    def _progress(self, view: PartitionView) -> Any:
-        return str(view.last_position)
+    def _progress(self, view: PartitionView) -> dict[str, Any]:
+        """What is said of a partition: how many messages are behind, and how old the oldest is."""
+        lag = self._lag(view)
+        first_ms = lag.first_ms if lag is not None and lag.messages else None
+        age = None if first_ms is None else self._clock.wall_ms() - first_ms
+        return {
+            "backlog": None if lag is None else lag.messages,
+            "last": str(view.last_position),
+            "oldestBacklogMessageAgeSeconds": None if age is None else max(age, 0) // 1000,
+        }
+
+    def _lag(self, view: PartitionView) -> Lag | None:
+        """How far behind the query is; None while that is not known."""
+        raise NotImplementedError
 
     def _check(self, offset: StreamOffset | None = None) -> None:
         """Check schema, options and topics before all else, until they have passed.
@@ -112,6 +124,7 @@ class PulsarliteStreamReader(StreamReader):
     def __init__(self, options: Options, root: Root, schema: StructType) -> None:
         self._run = ReaderRun(options, root, start_position(options, default="latest"))
         super().__init__(options, schema, self._run.topics)
+        self._at = StreamOffset(None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """The end of the next micro-batch; `start` itself when there is none."""
@@ -128,7 +141,9 @@ class PulsarliteStreamReader(StreamReader):
             planned = self._run.plan(begun)
             if planned is not None:
                 self._run.planned()
+                self._at = planned
                 return self._offsets.save(planned)
+            self._at = begun
             if self._topics.ends or self._clock.monotonic_s() >= deadline:
                 return start
             self._pause(self._run.last_planned_s)
@@ -137,6 +152,10 @@ class PulsarliteStreamReader(StreamReader):
         begun, ended = self._offsets.load(start), self._offsets.load(end)
         self._check(ended)
         return list(map(InputPartition, plan_tasks(self._topics, begun, ended)))
+
+    def _lag(self, view: PartitionView) -> Lag | None:
+        offset = self._at.get(view.about)
+        return None if offset is None else Lag.behind(offset.cursor, view)
 
 
 class PulsarliteReader(DataSourceReader):
@@ -161,7 +180,8 @@ class PulsarliteReader(DataSourceReader):
             check_kept(about.topic)
             start = view.check_present(self._start.cursor(view))
             offsets[about] = PartitionOffset.beginning(start).planned(self._end.cursor(view))
-        tasks = plan_tasks(self._topics, StreamOffset(), StreamOffset(offsets))
+        end = StreamOffset(offsets, incarnations=self._topics.incarnations(offsets))
+        tasks = plan_tasks(self._topics, StreamOffset(), end)
         tasks = tasks or [MessageInputPartition(self._topics.root, ())]
         return list(map(InputPartition, tasks))
 

@@ -9,6 +9,7 @@ Follows Pulsar's `MultiTopicsConsumerImpl` and `PatternMultiTopicsConsumerImpl`.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from enum import Enum
@@ -19,11 +20,14 @@ from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.policies import KEPT, check_creation, receive_from
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
+from pulsar_spark.errors import InvalidOptionError, TopicDeletedError, TopicNotFoundError
 from pulsar_spark.options.consumer_options import dead_letter_policy
 from pulsar_spark.options.options import Options
+from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.topic_name import TopicName, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 
 class Absent(Enum):
@@ -68,15 +72,49 @@ class SubscribedTopics:
     def refresh(self) -> bool:
         """Take in new commits, new partitions and new topics; False if there were none.
 
-        TopicNotFoundError if a topic that the options name does not exist, and is not made.
+        TopicNotFoundError if a topic that the options name does not exist, and is not made;
+        TopicDeletedError if it was deleted since it was opened. One that a pattern has found is
+        left out then.
         """
         before = len(self._ledgers)
-        news = [ledger.refresh() for ledger in self._ledgers.values()]
+        news = [self._refreshed(name) for name in list(self._ledgers)]
         for name in self._names:
             self._open_named(name)
         self._discover()
         self._seen = {name: ledger.state.number for name, ledger in self._ledgers.items()}
         return any(news) or len(self._ledgers) > before
+
+    def _refreshed(self, topic: str) -> bool:
+        try:
+            return self._ledgers[topic].refresh()
+        except TopicDeletedError as error:
+            if topic in self._named:
+                raise
+            _log.warning("Read no more: %s", error.message)
+            del self._ledgers[topic]
+            self._views = {a: each for a, each in self._views.items() if a.topic != topic}
+            return True
+
+    @property
+    def _named(self) -> set[str]:
+        """The topics that the options name, with the retry letter topic."""
+        named = {name.partitioned_topic_name for name in self._names}
+        return named if self.retry_topic is None else {*named, self.retry_topic}
+
+    def check_incarnations(self, offset: StreamOffset) -> None:
+        """TopicDeletedError if a topic that the options name is not the one that the offset has.
+
+        One that a pattern has found again is read from its beginning: no id of the old is in it.
+        """
+        for topic in self._named & {about.topic for about, _ in offset.items()}:
+            if (ledger := self._ledgers.get(topic)) is not None:
+                ledger.check_incarnation(offset.incarnations.get(topic, 0))
+
+    def incarnations(self, offsets: Iterable[TopicPartition]) -> dict[str, int]:
+        """Of the topics of these partitions, which they are, if not the first of their name."""
+        topics = sorted({about.topic for about in offsets} & self._ledgers.keys())
+        found = {topic: self._ledgers[topic].state.incarnation for topic in topics}
+        return {topic: incarnation for topic, incarnation in found.items() if incarnation}
 
     @property
     def log_folders(self) -> list[str]:
@@ -87,11 +125,21 @@ class SubscribedTopics:
         return any(self._ledgers[name].is_behind(seen) for name, seen in self._seen.items())
 
     def open_all(self, topics: Iterable[str]) -> None:
-        """Open these topics, whether or not the options (still) name them."""
+        """Open these topics, whether or not the options (still) name them.
+
+        One that a pattern had found, and that was deleted, is left out: `is_open` tells.
+        """
         for topic in topics:
             if topic not in self._ledgers:
                 check_reading(topic, self.options)
-                self._ledgers[topic] = self.root.open(TopicName.parse(topic))
+                try:
+                    self._ledgers[topic] = self.root.open(TopicName.parse(topic))
+                except TopicDeletedError:
+                    if self._pattern is None or topic in self._named:
+                        raise
+
+    def is_open(self, about: TopicPartition) -> bool:
+        return about.topic in self._ledgers
 
     def were_read(self, topics: Iterable[str]) -> None:
         """A checkpoint has these: one that is not there now was deleted, and is not made again."""
@@ -181,6 +229,7 @@ class SubscribedTopics:
         found = self.root.open_found(name)
         if found is None:
             if topic in self._read_before:
+                self.root.open(name)  # TopicDeletedError, if it was by our own means
                 why = "the checkpoint has read it: it was deleted, and another is not the same"
                 raise self.root.absent(name, why)
             if self._absent is Absent.REFUSED or name.is_partition:

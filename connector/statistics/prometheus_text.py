@@ -23,16 +23,19 @@ STANDALONE: Final = "standalone"
 AGE: Final = "backlogAgeSeconds"
 """A field of a subscription that only metrics have."""
 
+SUBSCRIPTION: Final = "subscription"
+ROOT: Final = "root"
+
 Value = Callable[[Stats], Any]
 
 
 class Metric(NamedTuple):
-    """A metric of Pulsar's: what it is, or (no value) why it is not there."""
+    """A metric of Pulsar's: what it is, or (no value) why it is not there; of what it is."""
 
     name: str
     meaning: str
     value: Value | None
-    of_subscription: bool = False
+    about: str = "topic"
     kind: str = "gauge"
 
 
@@ -47,14 +50,15 @@ def _topic(name: str, meaning: str, value: Value | str, kind: str = "gauge") -> 
 
 def _subscription(name: str, meaning: str, value: Value | str) -> Metric:
     found = _field(value) if isinstance(value, str) else value
-    return Metric(f"pulsar_subscription_{name}", meaning, found, of_subscription=True)
+    return Metric(f"pulsar_subscription_{name}", meaning, found, SUBSCRIPTION)
+
+
+def _about(name: str) -> str:
+    return SUBSCRIPTION if name.startswith("subscription_") else "topic"
 
 
 def _missing(why: str, *names: str) -> tuple[Metric, ...]:
-    return tuple(
-        Metric(f"pulsar_{each}", why, None, of_subscription=each.startswith("subscription_"))
-        for each in names
-    )
+    return tuple(Metric(f"pulsar_{each}", why, None, _about(each)) for each in names)
 
 
 def _sum(name: str) -> Value:
@@ -106,7 +110,7 @@ METRICS: Final = (
               "subscription_last_consumed_flow_timestamp", "subscription_last_consumed_timestamp",
               "subscription_last_expire_timestamp",
               "subscription_last_mark_delete_advanced_timestamp"),
-    *_missing("producers write files themselves: see the metrics of theirs (docs/monitoring.md)",
+    *_missing("producers write files themselves, and no broker measures them",
               *(f"entry_size_le_{each}" for each in _SIZES), "entry_size_count", "entry_size_sum",
               *(f"storage_write_latency_{each}" for each in _LATENCY),
               *(f"storage_ledger_write_latency_{each}" for each in _LATENCY),
@@ -126,13 +130,11 @@ OWN: Final = (
     Metric(
         "pulsarlite_subscription_backlog_age_seconds",
         "age of the oldest message that the subscription has not acknowledged; -1 if there is none",
-        _field(AGE), of_subscription=True,
+        _field(AGE), SUBSCRIPTION,
     ),
-    Metric("pulsarlite_broker_up", "1 if a broker of this root shows life", _field("up")),
+    Metric("pulsarlite_broker_up", "1 if a broker of this root shows life", _field("up"), ROOT),
 )  # fmt: skip
 """What Pulsar has no name for."""
-_ROOTS: Final = ("pulsarlite_broker_up",)
-"""Those that are about no topic."""
 
 
 class Sample(NamedTuple):
@@ -164,13 +166,13 @@ def samples(root: Root) -> Iterator[Sample]:
     for metric in (*METRICS, *OWN):
         if metric.value is None:
             continue
-        if metric.name in _ROOTS:
+        if metric.about == ROOT:
             yield Sample(metric, {}, int(shows_life(root)))
             continue
         for about, stats in found.items():
             topic = TopicName.parse(about.topic)
             labels = {"namespace": str(topic.namespace), "topic": names[about]}
-            if not metric.of_subscription:
+            if metric.about != SUBSCRIPTION:
                 yield from _sample(metric, labels, stats)
                 continue
             for name, held in stats["subscriptions"].items():

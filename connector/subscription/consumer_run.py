@@ -20,8 +20,10 @@ from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
+from pulsar_spark.options.consumer_options import has_pace
 from pulsar_spark.options.options import Options
 from pulsar_spark.options.topic_policies import hosted_policies
+from pulsar_spark.planning.admission import FEWEST, Pace
 from pulsar_spark.planning.partition_consumer import Offered
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.positions.cursor import Cursor
@@ -55,6 +57,10 @@ class ConsumerRun:
         self._options, self._root, self._clock = options, root, root.clock
         self._held_back, self._completed = held_back, completed
         self._admission = admission(options, self.news_s)
+        least = max(FEWEST, options["minMessagesPerTrigger"] or 0)
+        self._pace = Pace(least) if has_pace(options) else None
+        self._running: tuple[int, float] | None = None
+        """Messages of the micro-batch that was planned last, and when, until it is committed."""
         self._times = DeliveryTimes(root) if options["delayedDelivery"] else None
         self._client: SubscriptionClient | None = None
         self._delivered: dict[TopicPartition, PositionSet] = {}
@@ -82,8 +88,9 @@ class ConsumerRun:
 
     def connected(self, begun: StreamOffset) -> SubscriptionClient:
         """The connection to the broker; the first call makes it."""
+        self.topics.check_incarnations(begun)
         if self._client is None:
-            self._client = SubscriptionClient(self.topics, begun, self._last_reports)
+            self._client = SubscriptionClient(self.topics, begun, self._last_reports, self._pace)
             self._client.subscribe()
         self._client.committed = begun
         return self._client
@@ -127,11 +134,13 @@ class ConsumerRun:
     def ledgers(self, offset: StreamOffset) -> dict[TopicPartition, LedgerList]:
         """The ledgers of each partition that the offset names."""
         self.topics.open_all(about.topic for about, _ in offset.items())
-        return {about: self.topics.view(about).ledgers for about, _ in offset.items()}
+        there = filter(self.topics.is_open, dict(offset.items()))
+        return {about: self.topics.view(about).ledgers for about in there}
 
     def plan(self, begun: StreamOffset) -> StreamOffset | None:
         """The offset behind `begun`; None if there is nothing to read and nothing to pin."""
         client = self._connection
+        self._keep_pace()
         offsets = dict(begun.items())
         offered: dict[TopicPartition, Offered] = {}
         pinned = False
@@ -159,10 +168,23 @@ class ConsumerRun:
         pinned |= not client.consumers and not begun.incarnation
         if not (pinned or taken):
             return None
+        if self._pace is not None and taken:
+            number = sum(each.count(waiting[about].ledgers) for about, each in taken.items())
+            self._running = number, self._clock.monotonic_s()
         mode = self._options["ackMode"]
         return StreamOffset(
-            offsets, client.subscription, client.name, client.incarnation, ack_mode=mode
-        )
+            offsets, client.subscription, client.name, client.incarnation, ack_mode=mode,
+            incarnations=self.topics.incarnations(offsets),
+        )  # fmt: skip
+
+    def _keep_pace(self) -> None:
+        if self._pace is None:
+            return
+        if self._running is not None:  # who plans on has committed it
+            messages, since_s = self._running
+            self._running = None
+            self._pace.took(messages, self._clock.monotonic_s() - since_s)
+        self._admission.max_messages = self._pace.size
 
     def report_planned(self, begun: StreamOffset, planned: StreamOffset) -> None:
         """Report what the planned micro-batch will deliver."""

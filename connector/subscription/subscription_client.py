@@ -23,8 +23,10 @@ from pulsar_spark.errors import (
     ConsumerBusyError,
     ConsumerReplacedError,
     ServerError,
+    TopicDeletedError,
 )
 from pulsar_spark.options.consumer_options import permits_of, subscribe_command
+from pulsar_spark.planning.admission import Pace
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.protocol.commands import CloseConsumer, InitialPosition
@@ -41,6 +43,7 @@ GONE = frozenset(
     }
 )
 """Refusals of a consumer that was let in before: it subscribes again."""
+NO_TOPIC = ServerError.TOPIC_NOT_FOUND
 LastReports = Callable[[], Mapping[TopicPartition, Any]]
 """-> what a consumer that leaves has to report, by partition."""
 
@@ -51,12 +54,17 @@ class SubscriptionClient:
     """One run of a consumer, over all its topic partitions."""
 
     def __init__(
-        self, topics: SubscribedTopics, begun: StreamOffset, last_reports: LastReports
+        self,
+        topics: SubscribedTopics,
+        begun: StreamOffset,
+        last_reports: LastReports,
+        pace: Pace | None = None,
     ) -> None:
         """Sends nothing. `begun` names the consumer; it is the offset of an earlier run, or empty.
 
         Messages that it names were granted before, and stay granted; all else begins anew.
         """
+        self._pace = pace
         self._topics, self._options, self._root = topics, topics.options, topics.root
         self._last_reports = last_reports
         self.name = begun.consumer
@@ -84,6 +92,9 @@ class SubscriptionClient:
 
     def subscribe(self) -> None:
         """Subscribe to all partitions of its topics, unless that was done before."""
+        for gone in [each for each in self.consumers if not self._topics.is_open(each)]:
+            del self.consumers[gone]
+            self._resumes.discard(gone)
         new = [each for each in self._topics.partitions() if each not in self.consumers]
         if new:
             self._subscribe(new)
@@ -99,7 +110,7 @@ class SubscriptionClient:
 
     def permits(self) -> int:
         """How many messages of each partition the consumer may hold."""
-        return permits_of(self._options, len(self.consumers))
+        return self._permits(len(self.consumers))
 
     def close(self) -> None:
         """Send the last reports and leave, also where the broker has not answered yet."""
@@ -172,7 +183,7 @@ class SubscriptionClient:
         timeout_ms = self._options["leaseTimeout"]
         self._keeper.keep(Lease(self.subscription, self.name, self.incarnation, timeout_ms))
         late = self._late(partitions)
-        permits = permits_of(self._options, len({*self.consumers, *partitions}))
+        permits = self._permits(len({*self.consumers, *partitions}))
         commands = {}
         for about in partitions:
             command = replace(
@@ -188,6 +199,7 @@ class SubscriptionClient:
                 resumes=about in self._resumes,
                 request_id=next(self.requests),
                 partitions=self._topics.view(about).ledger.state.partitions,
+                topic_incarnation=self._topics.view(about).ledger.state.incarnation,
             )
             if about in late:
                 command = replace(command, initial_position=InitialPosition.EARLIEST)
@@ -199,6 +211,9 @@ class SubscriptionClient:
             consumer.subscribe_again(command)
             commands[about] = command
         self.say(commands)
+
+    def _permits(self, partitions: int) -> int:
+        return permits_of(self._options, partitions, self._pace.queue if self._pace else None)
 
     def _say_and_go(self, partitions: Iterable[TopicPartition]) -> None:
         """Append the last reports and CloseConsumer in one commit; only then the lease ends."""
@@ -235,6 +250,9 @@ class SubscriptionClient:
 
     def _look_at_refusals(self) -> None:
         refused = {a: each.refusal for a, each in self.consumers.items() if each.refusal}
+        if self._options["topicsPattern"]:  # a topic that is deleted is left out at the next look
+            there = ((a, reply) for a, reply in refused.items() if reply.error is not NO_TOPIC)
+            refused = dict(there)
         if not refused:
             return
         about, reply = next(iter(refused.items()))
@@ -296,6 +314,8 @@ def _refused(about: TopicPartition, subscription: str, name: str, reply: Reply) 
             f"{text} Choose another subscriptionType, or another subscriptionName, or wait until "
             "the other consumer is gone (one that died is given up after its leaseTimeout)."
         )
+    if error is NO_TOPIC:
+        return TopicDeletedError(f"{text} Start with a new checkpoint if there is a new one.")
     if error is ServerError.SUBSCRIPTION_NOT_FOUND:
         text += (
             " Policy auto_subscription_creation is off there. Make it: pulsarlite subscriptions "

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.source import stream_reader
 from pulsar_spark.connector.source.micro_batch import plan_tasks
-from pulsar_spark.connector.source.partition_view import PartitionView
+from pulsar_spark.connector.source.partition_view import Lag, PartitionView
 from pulsar_spark.connector.source.stream_reader import StreamReader
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
@@ -27,6 +27,7 @@ from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.options import Options
 from pulsar_spark.planning.stream_offset import StreamOffset
 from pulsar_spark.planning.suspect_messages import SuspectGroup, SuspectMessages
+from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.topic_name import TopicPartition
 
@@ -101,9 +102,17 @@ class SubscriptionStreamReader(StreamReader):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _progress(self, view: PartitionView) -> Any:
-        backlog = None if self._client is None else self._client.backlog(view.about)
-        return {"backlog": backlog, "last": str(view.last_position)}
+    def _lag(self, view: PartitionView) -> Lag | None:
+        """As the broker last said, and what it has not heard of."""
+        client = self._client
+        step = None if client is None else client.stepped.get(view.about)
+        consumer = None if client is None else client.consumers.get(view.about)
+        backlog = None if client is None else client.backlog(view.about)
+        if step is None or consumer is None or backlog is None:
+            return None
+        unheard = Lag.behind(Cursor(step.last_position), view)
+        first_ms = view.published_after(consumer.floor) if backlog else unheard.first_ms
+        return Lag(backlog + unheard.messages, first_ms)
 
     def _check_all(self) -> None:
         super()._check_all()

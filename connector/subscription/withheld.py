@@ -157,7 +157,7 @@ def _batch(begun: StreamOffset, ended: StreamOffset, ledgers: Ledgers) -> Messag
     return {
         (about, attempt): part
         for about, offset in ended.items()
-        if offset != begun.get(about)
+        if offset != begun.get(about) and about in ledgers  # else its topic was deleted
         for attempt, part in offset.attempts_since(begun.get(about), ledgers[about]).items()
     }
 

@@ -162,8 +162,18 @@ def subscriptions(root: Root, topic: str | None = None) -> list[SubscriptionStat
     for about, shards in sorted(brokers.items()):
         if topic in (None, about.topic):
             state = from_shards(shards)
+            if _is_gone(root, about, state):
+                continue
             found += [_stats(about, state, name) for name in sorted(state.subscriptions)]
     return found
+
+
+def _is_gone(root: Root, about: TopicPartition, state: BrokerState) -> bool:
+    """Whether the topic was deleted since the broker's last step on it."""
+    ledger = root.open_log(TopicName.parse(about.topic))
+    if ledger is None:  # whoever subscribed came first
+        return False
+    return ledger.state.is_deleted or ledger.state.incarnation != state.incarnation
 
 
 def acknowledged_up_to(root: Root, about: TopicPartition, name: str) -> Position:

@@ -11,6 +11,7 @@ Follows Pulsar's ledger trimming; merging has no counterpart there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from math import inf
 from typing import TypeAlias
@@ -28,7 +29,7 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
 from pulsar_spark.connector.storage.local_store import TEMPORARY_PREFIX
 from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError
+from pulsar_spark.errors import FileReclaimedError, ObjectNotFoundError, TopicDeletedError
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER, Commit, MovedLedger
 from pulsar_spark.topic_log.ledger_log import TopicState
@@ -228,6 +229,25 @@ class LedgerStore:
 
     def _path(self, file: str) -> str:
         return join(self.ledger.folder, file)
+
+
+def sweep_deleted(store: ObjectStore, folder: str, topic: str) -> int:
+    """Delete all files of a topic that was deleted; how many there were.
+
+    Its log stays, so that no message id comes again: one snapshot, as small as it gets. Files that
+    no commit had named are given up first, so that none that comes late is ever named. May stop
+    anywhere and run again; if the topic is made again meanwhile, that one's housekeeping does it.
+    """
+    ledger = ManagedLedger.open_log(store, folder, topic, grace_ms=0)
+    deleted: list[str] = []
+    with suppress(TopicDeletedError):
+        if ledger.state.is_deleted:
+            keeping = LedgerStore(ledger, grace_ms=0)
+            ledger.write_snapshot()
+            keeping.reclaim_orphans(older_than_ms=-ORPHAN_AGE_MS)  # whatever their clocks say
+            deleted = keeping.sweep()
+            ledger.write_snapshot()
+    return len(deleted)
 
 
 def _rows(reader: LedgerFileReader, ledger: LedgerInfo) -> pa.Table:

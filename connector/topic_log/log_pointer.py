@@ -116,3 +116,12 @@ class PointerFile:
         if data != self._seen[0]:
             self._seen = (data, LogPointer.from_json(data, self._path))
         return self._seen[1]
+
+
+def log_numbers(store: ObjectStore, folder: str) -> tuple[set[int], set[int]]:
+    """The numbers of the commits and of the snapshots that lie in the topic's log."""
+    found: tuple[set[int], set[int]] = (set(), set())
+    for item in store.files(join(folder, LOG_FOLDER)):
+        if numbered := _NUMBERED.fullmatch(item.name):
+            found[numbered[2] != "json"].add(int(numbered[1]))
+    return found

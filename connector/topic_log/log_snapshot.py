@@ -24,7 +24,7 @@ from pulsar_spark.records.stored_record import StoredFormat
 from pulsar_spark.topic_log.ledger_commit import LOG_FOLDER
 from pulsar_spark.topic_log.ledger_log import TopicState
 
-SNAPSHOT_FORMAT: Final = StoredFormat("Snapshot", version=4, checked_since=4)
+SNAPSHOT_FORMAT: Final = StoredFormat("Snapshot", version=5, checked_since=4)
 REST_KEY: Final = "pulsarlite.topic"
 _MAGIC: Final = b"PLSN"
 _PLACE: Final = 4

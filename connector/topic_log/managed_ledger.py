@@ -4,8 +4,10 @@ Invariants: a commit takes effect at the instant its log file comes into being, 
 that was confirmed is durable; the state moves forward only; a commit is put only if it can be read
 back and applied, and if the files that it names exist; a log file in a place that was emptied
 before (left by a writer that slept through a clean-up) is never applied: `log_pointer` says how
-that is known. A commit of an open transaction ends the log: nobody sees it, and a writer that comes
-behind it waits until it is decided, or decides (`_settle`).
+that is known. A topic that was deleted has ended, whatever is made under its name: an object stands
+for one topic, and raises TopicDeletedError from then on. A commit of an open transaction ends the
+log: nobody sees it, and a writer that comes behind it waits until it is decided, or decides
+(`_settle`).
 
 Follows Pulsar's `ManagedLedgerImpl`; the log stands where Pulsar has ZooKeeper and a bookie quorum.
 """
@@ -17,7 +19,8 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
@@ -36,6 +39,7 @@ from pulsar_spark.errors import (
     FileReclaimedError,
     InvalidOptionError,
     PulsarliteError,
+    TopicDeletedError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -88,6 +92,9 @@ class ManagedLedger:
         self._snapshot = -1
         self._undecided: tuple[Commit, int] | None = None  # (commit, when it was first seen)
         self._lock = threading.RLock()
+        self._is_bound = False
+        """Whether it stands for the topic that `state` has, and for no later one of that name."""
+        self._has_ended = False
 
     @classmethod
     def open(cls, store: ObjectStore, folder: str, topic: str | None = None) -> ManagedLedger:
@@ -108,8 +115,19 @@ class ManagedLedger:
         *, grace_ms: int = LOG_GRACE_MS,
     ) -> ManagedLedger:  # fmt: skip
         """As `open` where nobody has opened it before."""
+        ledger = cls.open_log(store, folder, topic, grace_ms=grace_ms)
+        ledger.check_there()
+        return ledger
+
+    @classmethod
+    def open_log(
+        cls, store: ObjectStore, folder: str, topic: str | None = None,
+        *, grace_ms: int = LOG_GRACE_MS,
+    ) -> ManagedLedger:  # fmt: skip
+        """As `open_anew`, also if the topic is deleted: then until it is made again."""
         ledger = cls(store, folder, topic, grace_ms)
         ledger._load()
+        ledger._is_bound = True
         return ledger
 
     @classmethod
@@ -122,16 +140,17 @@ class ManagedLedger:
         ledger = cls(store, folder, topic)
 
         def first(state: TopicState, commit_id: str, now_ms: int) -> Commit:
-            if state.number >= 0:
+            if state.partitions:
                 raise TopicExistsError(
                     f"Topic {ledger.topic} exists already. Open it, or choose another name."
                 )
             return Commit(
-                0, commit_id, now_ms, partitions=partitions,
+                state.number + 1, commit_id, now_ms, partitions=partitions,
                 settings=dict(settings) if settings else None,
             )  # fmt: skip
 
         ledger.commit(first)
+        ledger._is_bound = True
         return ledger
 
     def ledgers(self, partition: int) -> LedgerList:
@@ -143,6 +162,16 @@ class ManagedLedger:
             before = self.state.number
             self._follow()
             return self.state.number != before
+
+    def check_there(self) -> None:
+        """TopicDeletedError if the topic has ended."""
+        if self._has_ended or self.state.is_deleted:
+            raise self._ended()
+
+    def check_incarnation(self, incarnation: int) -> None:
+        """TopicDeletedError if this is not the topic that had that number."""
+        if self._has_ended or self.state.incarnation != incarnation:
+            raise self._ended()
 
     @property
     def log_folder(self) -> str:
@@ -158,14 +187,17 @@ class ManagedLedger:
     def catch_up(self) -> bool:
         """Refresh; False if the topic is not the one it was (deleted, and made again)."""
         with self._lock:
+            if self._has_ended:
+                return False
             last = self.store.get(self._path(self.state.number))
             if last is None:
                 if self._pointer().removed < self.state.number:
                     return False
             elif self.state.commit_id.encode() not in last:
                 return False
-            self._follow()
-            return True
+            with suppress(TopicDeletedError):
+                self._follow() if last is not None else self._load()
+            return not self._has_ended
 
     def append(
         self,
@@ -211,6 +243,16 @@ class ManagedLedger:
 
         return self.commit(build)
 
+    def delete(self) -> Commit:
+        """End the topic, with all that it has. TopicDeletedError if it has ended before."""
+
+        def build(state: TopicState, commit_id: str, now_ms: int) -> Commit:
+            return Commit(state.number + 1, commit_id, now_ms, deleted=True)
+
+        committed = self.commit(build)
+        assert isinstance(committed, Commit)
+        return committed
+
     def change_settings(
         self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]], *, waits: bool = True
     ) -> Commit | None:
@@ -244,11 +286,14 @@ class ManagedLedger:
         lost = 0
         while True:
             with self._lock:
+                if self._has_ended:
+                    raise self._ended()
                 proposal = build(self.state, commit_id, self.clock())
                 if not isinstance(proposal, Commit):
                     return proposal
                 if self._try(proposal):
-                    self._snapshot_if_due()
+                    if not self._has_ended:
+                        self._snapshot_if_due()
                     return proposal
                 held_up = not self._settle(proposal.transaction, patience_ms)
             if held_up and not waits:
@@ -321,12 +366,16 @@ class ManagedLedger:
             if self.store.get(path) == data:
                 self.store.delete(path)
             return False
-        if proposal.transaction is None:
+        if proposal.deleted:
+            self._has_ended = True
+        elif proposal.transaction is None:
             self.state.apply_checked(*checked)
         return True
 
     def _follow(self) -> None:
         """Apply the commits after the state, or load anew where the log was cleaned up past it."""
+        if self._has_ended:
+            raise self._ended()
         known, self._undecided = self._undecided, None
         while True:
             found = self._tail(self.state.number + 1)
@@ -345,6 +394,8 @@ class ManagedLedger:
                         known_before = known is not None and known[0] == commit
                         self._undecided = known if known_before else (commit, self.clock())
                         return
+                    made_again = self.state.is_deleted and decided.partitions
+                    self._check_same(ended=bool(decided.deleted or made_again))
                     self.state.apply(decided)
                 except CorruptFileError:
                     if is_persistent(self.topic):
@@ -420,6 +471,8 @@ class ManagedLedger:
                     )
                 state = decode_snapshot(data, self.topic, name, pointer.snapshot)
             if state.number >= self.state.number:
+                which = attrgetter("incarnation", "is_deleted")
+                self._check_same(ended=which(state) != which(self.state))
                 self.state = state
             self._follow()
             if self.state.number >= 0:
@@ -429,6 +482,18 @@ class ManagedLedger:
                     f"Topic {self.topic} does not exist in {self.store.root}. Create it, publish "
                     "to it, or check the name and serviceUrl."
                 )
+
+    def _check_same(self, *, ended: bool) -> None:
+        """TopicDeletedError if the topic for which this stands has ended: its state stays."""
+        if ended and self._is_bound:
+            self._has_ended = True
+            raise self._ended()
+
+    def _ended(self) -> TopicDeletedError:
+        return TopicDeletedError(
+            f"Topic {self.topic} was deleted, with its messages and subscriptions. If there is one "
+            "of that name now, it is another: open it anew, and begin with a new checkpoint."
+        )
 
     def _read_sequences(self, ledger: LedgerInfo) -> Mapping[str, tuple[Rows, Rows]]:
         with self.reader() as reader:

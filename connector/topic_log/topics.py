@@ -20,7 +20,12 @@ from pulsar_spark.connector.storage.clock import Clock
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.storage.service_url import open_store
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.errors import InvalidTopicNameError, TopicExistsError, TopicNotFoundError
+from pulsar_spark.errors import (
+    InvalidTopicNameError,
+    TopicDeletedError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from pulsar_spark.options.options import SERVICE_URL_VARIABLE, Options, Scope
 from pulsar_spark.topic_name import (
     DEFAULT_NAMESPACE,
@@ -75,10 +80,17 @@ class Root:
         return self.store.clock
 
     def open(self, topic: TopicName) -> ManagedLedger:
-        """The topic, brought up to date. TopicNotFoundError offers names that are near."""
-        if (ledger := self.open_found(topic)) is not None:
-            return ledger
-        raise self.absent(topic)
+        """The topic, brought up to date. TopicNotFoundError offers names that are near.
+
+        TopicDeletedError if it was deleted, and not made again.
+        """
+        try:
+            name = topic.partitioned_topic_name
+            return ManagedLedger.open(self.store, topic.storage_path, topic=name)
+        except TopicDeletedError:
+            raise
+        except TopicNotFoundError:
+            raise self.absent(topic) from None
 
     def absent(self, topic: TopicName, why_not_made: str = "") -> TopicNotFoundError:
         """The error that there is no such topic, with the name that is nearest."""
@@ -99,8 +111,9 @@ class Root:
         name = topic.partitioned_topic_name
         found = self.find(topic.tenant, topic.namespace.local_name, topic.domain)
         present = [str(each) for each in found if not each.is_system and str(each) != name]
-        close = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
-        return close[0] if close else "", bool(present)
+        close = difflib.get_close_matches(name, present, n=3, cutoff=0.6)
+        there = (each for each in close if self.open_found(TopicName.parse(each)))
+        return next(there, ""), bool(present)
 
     def open_found(self, topic: TopicName) -> ManagedLedger | None:
         """The topic, brought up to date; None if there is none, or its first commit is missing."""
@@ -108,6 +121,15 @@ class Root:
             return ManagedLedger.open(
                 self.store, topic.storage_path, topic=topic.partitioned_topic_name
             )
+        return None
+
+    def open_log(self, topic: TopicName) -> ManagedLedger | None:
+        """As `open_found`, and also the log of a topic that is deleted."""
+        if (ledger := self.open_found(topic)) is not None:
+            return ledger
+        with suppress(TopicNotFoundError):
+            name = topic.partitioned_topic_name
+            return ManagedLedger.open_log(self.store, topic.storage_path, topic=name)
         return None
 
     def open_or_create(
@@ -134,7 +156,8 @@ class Root:
     ) -> Iterator[TopicName]:
         """The topics of a tenant and namespace, or of all, of one domain, by name.
 
-        A topic that is being made is among them; a folder that can't be a topic's is left out.
+        A topic that is being made is among them, and one that was deleted: `open_found` tells. A
+        folder that can't be a topic's is left out.
         """
         store = self.store
 

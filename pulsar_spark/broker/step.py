@@ -11,6 +11,7 @@ Pulsar's `PersistentTopic`, `ServerCnx` and their dispatchers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 from pulsar_spark.broker import acknowledgment, retention, topic_subscriptions
@@ -19,13 +20,20 @@ from pulsar_spark.dispatchers import (
     dispatcher_single_active,
     dispatcher_sticky_key,
 )
+from pulsar_spark.errors import ServerError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol import commands
-from pulsar_spark.protocol.commands import Command, LedgerAdded, SubscriptionType
+from pulsar_spark.protocol.commands import (
+    Command,
+    LedgerAdded,
+    SubscriptionType,
+    TopicDeleted,
+    TopicMade,
+)
 from pulsar_spark.protocol.ready import Acknowledged, Ready, RefusedError
 from pulsar_spark.subscriptions.breaker import Breaker
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.broker_state import DELETED, BrokerState
 from pulsar_spark.subscriptions.message_redelivery import Holder
 from pulsar_spark.subscriptions.subscription import Subscription
 
@@ -35,6 +43,9 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
     out = Ready()
     before, state = state, state.copy()
     state.now_ms = max(now_ms, state.now_ms)
+    commands = _take_in_deletion(state, commands, out)
+    if state.incarnation != before.incarnation:
+        before = state
     out.trim = retention.ledgers_to_trim(before, state.now_ms)
     state.trimming |= frozenset(out.trim)
     _take_in_ledgers(state, commands)
@@ -43,6 +54,7 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
         if handler is None:
             raise TypeError(f"{type(command).__name__} is no command of the broker")
         try:
+            _check_topic(state, command)
             handler(state, command, out)
         except RefusedError as refused:
             out.reply(command, refused.error, refused.message, newest=refused.newest)
@@ -58,6 +70,37 @@ def step(state: BrokerState, commands: Sequence[Command], now_ms: int) -> tuple[
     if retention.ledgers_to_trim(state, state.now_ms):
         out.due_at(state.now_ms)
     return state, out
+
+
+def _take_in_deletion(
+    state: BrokerState, commands: Sequence[Command], out: Ready
+) -> Sequence[Command]:
+    """Forget a topic that the log says was deleted; what is said of the one that is there now."""
+    begin = 0
+    for place, command in enumerate(commands):
+        now = state.incarnation
+        if isinstance(command, TopicDeleted):
+            now = DELETED
+        elif isinstance(command, TopicMade):
+            now = command.incarnation
+        if now != state.incarnation:
+            topic_subscriptions.delete_all(state, out)
+            fresh = BrokerState(state.topic, state.partition, now_ms=state.now_ms)
+            for each in fields(fresh):
+                setattr(state, each.name, getattr(fresh, each.name))
+            state.incarnation = now
+            begin = place + 1
+    return commands[begin:]
+
+
+def _check_topic(state: BrokerState, command: Command) -> None:
+    """RefusedError if the topic that was meant is gone, whether or not another has its name."""
+    if state.incarnation == DELETED and not isinstance(command, FROM_THE_LOG):
+        raise RefusedError(ServerError.TOPIC_NOT_FOUND, "The topic was deleted")
+    meant = getattr(command, "topic_incarnation", None)
+    if meant is not None and meant != state.incarnation:
+        text = "The topic was deleted, and another has its name: begin with a new checkpoint"
+        raise RefusedError(ServerError.TOPIC_NOT_FOUND, text)
 
 
 def _take_in_ledgers(state: BrokerState, commands: Sequence[Command]) -> None:
@@ -141,8 +184,14 @@ def _set_policies(state: BrokerState, command: commands.SetPolicies, _out: Ready
     state.policies = command.policies
 
 
+FROM_THE_LOG: Final = (
+    LedgerAdded, commands.LedgersTrimmed, commands.Compacted, commands.SetPolicies, TopicDeleted,
+    TopicMade,
+)  # fmt: skip
 HANDLERS: Final[dict[type, Callable[[BrokerState, Any, Ready], None]]] = {
     LedgerAdded: lambda _state, _command, _out: None,  # `_take_in_ledgers` has taken it in
+    TopicDeleted: lambda _state, _command, _out: None,  # as `_take_in_deletion` this
+    TopicMade: lambda _state, _command, _out: None,
     commands.LedgersTrimmed: lambda state, command, _: state.remove_ledgers(command.ledger_ids),
     commands.Compacted: lambda state, command, _: state.compact(command.compacted),
     commands.SetPolicies: _set_policies,
@@ -152,6 +201,7 @@ HANDLERS: Final[dict[type, Callable[[BrokerState, Any, Ready], None]]] = {
     commands.LeaseLapsed: topic_subscriptions.close,
     commands.Unsubscribe: topic_subscriptions.unsubscribe,
     commands.Seek: topic_subscriptions.seek,
+    commands.SkipMessages: topic_subscriptions.skip,
     commands.Report: acknowledgment.report,
     commands.RedeliverUnacknowledgedMessages: acknowledgment.redeliver_unacknowledged,
 }

@@ -23,6 +23,7 @@ from pulsar_spark.protocol.commands import (
     InitialPosition,
     LeaseLapsed,
     Seek,
+    SkipMessages,
     Subscribe,
     SubscriptionType,
     Unsubscribe,
@@ -155,6 +156,15 @@ def unsubscribe(state: BrokerState, command: Unsubscribe, out: Ready) -> None:
     out.confirm(command)
 
 
+def delete_all(state: BrokerState, out: Ready) -> None:
+    """Delete all subscriptions, as their topic is gone; their consumers are told."""
+    for subscription in list(state.subscriptions.values()):
+        for each in subscription.consumers.values():
+            gone = CloseConsumer(subscription.name, each.name, each.incarnation)
+            out.reply(gone, ServerError.TOPIC_NOT_FOUND, "The topic was deleted")
+        _delete(state, subscription, out)
+
+
 def seek(state: BrokerState, command: Seek, out: Ready) -> None:
     """Begin a new epoch; consumers stay, and hold nothing."""
     subscription = existing(state, command.subscription)
@@ -171,6 +181,21 @@ def seek(state: BrokerState, command: Seek, out: Ready) -> None:
     )
     out.epochs.append(EpochBegan(subscription.name, subscription.epoch, subscription.origin))
     out.confirm(command, epoch=subscription.epoch)
+
+
+def skip(state: BrokerState, command: SkipMessages, out: Ready) -> None:
+    """Acknowledge the oldest messages of the backlog, whoever has them."""
+    subscription = existing(state, command.subscription)
+    skipped = subscription.cursor.unread(state.ledgers)
+    if command.position is not None:
+        skipped = skipped.up_to(command.position)
+    if command.before_ms is not None:
+        newer = position_at_time(state, command.before_ms)
+        skipped = skipped if newer == LATEST else skipped.up_to(newer.previous)
+    if command.count is not None:
+        skipped = skipped.prefix(command.count, state.ledgers)
+    subscription.acknowledge(Cursor().acknowledge(skipped), state.ledgers)
+    out.confirm(command)
 
 
 # -- inside --------------------------------------------------------------------------------------

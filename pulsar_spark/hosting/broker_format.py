@@ -68,6 +68,8 @@ def to_shards(state: BrokerState) -> dict[str, bytes]:
     blocks = _write_ledgers(writer, state)
     hidden = writer.put_set("hidden", state.hidden)
     topic = {**_write(writer, "", state), "hidden": hidden, "blocks": blocks}
+    if not state.incarnation:  # as before a topic could be deleted
+        del topic["incarnation"]
     writer.put_value("topic", topic)
     return writer.shards
 

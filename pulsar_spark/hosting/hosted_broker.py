@@ -1,9 +1,9 @@
 """One topic partition's broker, hosted: rows in, shards to store and rows to act on out.
 
 Invariants: the stored shards are all that the next batch needs; they are written to `__dispatch`
-too, so a host that lost its store is restored from there to the letter; the same state and rows
-give the same result, so a batch may be repeated; a step that fails, or whose input could not be
-read, leaves the state as it was, and affects no other topic.
+too, so a host that lost its store is restored from there to the letter; of a deleted topic no shard
+is left; the same state and rows give the same result, so a batch may be repeated; a step that
+fails, or whose input could not be read, leaves the state as it was, and affects no other topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pulsar_spark.protocol import wire_format
 from pulsar_spark.protocol.commands import Command
 from pulsar_spark.protocol.policies import BacklogQuotaPolicy
 from pulsar_spark.protocol.ready import Ready, Stepped, told
-from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.subscriptions.broker_state import DELETED, BrokerState
 from pulsar_spark.topic_name import TopicPartition
 
 OFFSET_KEY: Final = ""
@@ -68,7 +68,8 @@ def run(broker: HostedBroker, rows: Iterable[InputRow]) -> Batch:
     effect = partial(OutputRow, first.topic, first.partition)
     try:
         state, ready = _step(broker, ordered)
-        after = HostedBroker(to_shards(state), state)
+        is_there = state.incarnation != DELETED
+        after = HostedBroker(to_shards(state), state) if is_there else HostedBroker()
         out = [effect(*each) for each in _effects(TopicPartition(*first[:2]), ready)]
         if state.policies.has_backlog_quota:
             out.append(effect(broker_rows.QUOTA, "", _quota(ready)))

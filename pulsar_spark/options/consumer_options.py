@@ -22,7 +22,7 @@ from pulsar_spark.topic_name import (
 )
 
 DEFAULT_RECEIVER_QUEUE_SIZE: Final = 1_000_000
-"""Without maxMessagesPerTrigger: a few seconds' worth, since a micro-batch takes what it gets."""
+"""Where nobody shares, and a micro-batch takes what it gets: of retry letters."""
 PARTITIONS_IN_FULL: Final = 4
 """So many partitions have a whole receiver queue each; more of them share."""
 DEAD_LETTERS: Final = (
@@ -108,10 +108,22 @@ def dead_letter_policy(options: GivenOptions, first_topic: str = "") -> DeadLett
     )
 
 
-def permits_of(options: GivenOptions, partitions: int) -> int:
-    """How many messages of each of so many partitions the consumer may hold."""
+def has_pace(options: GivenOptions) -> bool:
+    """Whether a consumer finds out by itself how many messages its micro-batches have.
+
+    Where others share with it, and no option says how many.
+    """
+    said = options.has("maxMessagesPerTrigger") or options.has("receiverQueueSize")
+    return SubscriptionType(options["subscriptionType"]).is_shared and not said
+
+
+def permits_of(options: GivenOptions, partitions: int, queue: int | None = None) -> int:
+    """How many messages of each of so many partitions the consumer may hold.
+
+    `queue` is how many it finds that it needs, where `has_pace`.
+    """
     most: int | None = options["maxMessagesPerTrigger"]
-    given: int | None = options["receiverQueueSize"]
+    given: int | None = options["receiverQueueSize"] or queue
     queue = given or (DEFAULT_RECEIVER_QUEUE_SIZE if most is None else 2 * most)
     total: int = options["maxTotalReceiverQueueSizeAcrossPartitions"] or PARTITIONS_IN_FULL * queue
     return max(1, min(queue, total // max(1, partitions)))

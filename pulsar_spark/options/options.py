@@ -181,7 +181,8 @@ OPTIONS: Final = (
     Option("receiverQueueSize", values.count(1), None, Scope.STREAM_READ,
            "Most messages of a partition that are granted to this consumer and not acknowledged. "
            "By default twice maxMessagesPerTrigger, so that one micro-batch is granted while "
-           "another runs; without that 1000000."),
+           "another runs. Without either, a Shared or Key_Shared consumer begins with 1000 a "
+           "micro-batch, and goes on with what it does in two seconds, up to 1000000."),
     Option("maxTotalReceiverQueueSizeAcrossPartitions", values.count(1), None, Scope.STREAM_READ,
            "The same over all partitions: each has its share of it at most. By default four times "
            "receiverQueueSize."),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
@@ -19,6 +19,15 @@ from pulsar_spark.positions.position import LATEST, Position
 from pulsar_spark.positions.position_set import PositionSet
 
 Key = TypeVar("Key", bound=Hashable)
+FEWEST: Final = 1_000
+"""Of a micro-batch, to begin with: Pulsar's receiver queue."""
+MOST: Final = 1_000_000
+BATCH_S: Final = 2.0
+GROWTH: Final = 10
+"""A micro-batch has at most so many times the messages of the one before."""
+ALIKE: Final = 1.2
+"""Two sizes that differ by less tell nothing of what a message costs."""
+LEAST_S: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +178,54 @@ class Admission:
             # A message larger than the share would never pass, but for its partition's turn.
             wanted[keys[0]] = max(1, wanted[keys[0]])
         return wanted if self.max_messages is None else fair_shares(wanted, self.max_messages)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many messages a micro-batch may have, where others share and nobody has said.
+
+    As many as are done in about BATCH_S. It begins with FEWEST, and only full micro-batches teach:
+    of two sizes it sees what a message costs, and what a micro-batch costs whatever is in it (the
+    trigger's interval too, which no source is told). Where that is more, they last twice that.
+    """
+
+    fewest: int = FEWEST
+    size: int = 0
+    queue: int = 0
+    """What the consumer may hold: a micro-batch, and the next while it runs, which may be larger if
+    the last one was short."""
+    fixed_s: float = 0.0
+    message_s: float = 0.0
+    last: tuple[int, float] | None = None
+    """Messages of the last full micro-batch, and how long it took."""
+
+    def __post_init__(self) -> None:
+        self.size = self.fewest
+        self.queue = 2 * self.size
+
+    def took(self, messages: int, seconds: float) -> None:
+        """Take in that a micro-batch with so many messages was over after that time."""
+        if messages < self.size:
+            return
+        seconds = max(seconds, LEAST_S)
+        self.size = self._next(messages, seconds)
+        self.queue = self.size + self._within(self.size * max(1.0, BATCH_S / seconds))
+
+    def _next(self, messages: int, seconds: float) -> int:
+        last, self.last = self.last, (messages, seconds)
+        if last is None:
+            return self._within(messages * max(BATCH_S, 2 * seconds) / seconds)
+        before, before_s = last
+        if max(messages, before) > ALIKE * min(messages, before):
+            self.message_s = max(0.0, (seconds - before_s) / (messages - before))
+            self.fixed_s = max(0.0, seconds - self.message_s * messages)
+        else:
+            self.message_s = max(0.0, seconds - self.fixed_s) / messages
+        wanted_s = max(BATCH_S, 2 * self.fixed_s) - self.fixed_s
+        return self._within(wanted_s / max(self.message_s, LEAST_S / MOST))
+
+    def _within(self, wanted: float) -> int:
+        return int(max(min(wanted, GROWTH * self.size, MOST), self.fewest))
 
 
 def fair_shares(wanted: Mapping[Key, int], most: int) -> dict[Key, int]:

@@ -26,11 +26,13 @@ from pulsar_spark.topic_name import TopicPartition
 
 OFFSET_FORMAT: Final = StoredFormat(
     "An offset in the checkpoint",
-    version=3,
+    version=4,
     remedy="Restore the checkpoint from a copy, or start with a new one.",
 )
 READERS_VERSION: Final = 1
 """The version of a Reader's offset: it has nothing that version 1 had not."""
+CONSUMERS_VERSION: Final = 3
+"""That of a consumer's. Only an offset with `incarnations` has what came with version 4."""
 FIRST_ATTEMPT: Final = 0
 
 
@@ -126,6 +128,8 @@ class StreamOffset:
     """The file of messages that the consumer tries apart; empty if there are none."""
     ack_mode: str = ""
     """The meaning of a consumer's cursors, `auto` or `manual`; version 2 did not have it."""
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    """Of its topics, those that are not the first of their name: which they are."""
 
     @property
     def is_symbolic(self) -> bool:
@@ -149,6 +153,9 @@ class StreamOffset:
         if self.subscription:
             names = ("ack_mode", "consumer", "incarnation", "subscription")
             value |= {name: getattr(self, name) for name in names}
+            value["version"] = CONSUMERS_VERSION
+        if self.incarnations:
+            value["incarnations"] = dict(self.incarnations)
             value["version"] = OFFSET_FORMAT.version
         if self.suspects:
             value["suspects"] = self.suspects
@@ -178,6 +185,7 @@ class StreamOffset:
                 int(value.get("incarnation", 0)),
                 str(value.get("suspects", "")),
                 str(value.get("ack_mode", "")),
+                {topic: int(each) for topic, each in value.get("incarnations", {}).items()},
             )
         except (
             KeyError, ValueError, TypeError, AttributeError, OverflowError, CorruptFileError,

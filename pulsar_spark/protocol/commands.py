@@ -68,6 +68,18 @@ class LedgersTrimmed:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """A commit of the log deleted the topic: nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMade:
+    """A commit of the log made the topic, behind the deletion of those that had its name."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compacted:
     """A commit of the log compacted this partition, and says which messages are kept."""
 
@@ -90,7 +102,8 @@ class Subscribe:
     `start_message_id` is (position, batch index or -1) and counts only for a new subscription; so
     does `begins_behind`, which comes before it: the messages that the consumer's own checkpoint has
     as done, where the subscription is not durable. `partitions` is how many the topic had when the
-    consumer looked; None: it did not say.
+    consumer looked; None: it did not say. `topic_incarnation` is that of the topic which was meant:
+    the broker refuses what was meant for one that was deleted.
     """
 
     subscription: str
@@ -110,6 +123,7 @@ class Subscribe:
     request_id: int | None = None
     begins_behind: Cursor | None = None
     partitions: int | None = None
+    topic_incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,7 @@ class CreateSubscription:
     subscription: str
     initial_position: InitialPosition = InitialPosition.EARLIEST
     request_id: int | None = None
+    topic_incarnation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +163,7 @@ class Unsubscribe:
     consumer: str = ""
     incarnation: int = 0
     request_id: int | None = None
+    topic_incarnation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +175,23 @@ class Seek:
     batch_index: int = -1
     timestamp_ms: int | None = None
     request_id: int | None = None
+    topic_incarnation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SkipMessages:
+    """Acknowledge the oldest of a backlog, for an admin: so many, those up to a position, or older.
+
+    `count` messages; those up to `position`, itself included; those published before `before_ms`.
+    With none of the three all of them.
+    """
+
+    subscription: str
+    count: int | None = None
+    position: Position | None = None
+    before_ms: int | None = None
+    request_id: int | None = None
+    topic_incarnation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +272,8 @@ class RedeliverUnacknowledgedMessages:
 Command = (
     LedgerAdded
     | LedgersTrimmed
+    | TopicDeleted
+    | TopicMade
     | Compacted
     | SetPolicies
     | Subscribe
@@ -247,9 +282,10 @@ Command = (
     | LeaseLapsed
     | Unsubscribe
     | Seek
+    | SkipMessages
     | Report
     | RedeliverUnacknowledgedMessages
 )
 
-Request = CreateSubscription | CloseConsumer | Unsubscribe | Seek | Report
+Request = CreateSubscription | CloseConsumer | Unsubscribe | Seek | SkipMessages | Report
 """Commands that are answered, if they ask for it."""

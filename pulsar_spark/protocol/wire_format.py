@@ -25,7 +25,7 @@ from pulsar_spark.records.stored_record import StoredFormat
 
 WIRE_FORMAT: Final = StoredFormat(
     "A message of a system topic",
-    version=3,
+    version=4,
     checked_since=2,
     remedy="Restore the topic's files from a copy.",
 )
@@ -36,7 +36,8 @@ _CLASSES: Final[dict[str, type]] = {
         commands.Subscribe, commands.CreateSubscription, commands.CloseConsumer,
         commands.LeaseLapsed, commands.Unsubscribe, commands.Seek, commands.Rejection,
         commands.ReconsumeLater, commands.Report, commands.RedeliverUnacknowledgedMessages,
-        commands.SetPolicies, commands.LedgersTrimmed,
+        commands.SetPolicies, commands.LedgersTrimmed, commands.TopicDeleted, commands.TopicMade,
+        commands.SkipMessages,
         policies.KeySharedPolicy, policies.DeadLetterPolicy, policies.ConsumerOptions,
         policies.TopicPolicies, MultiplierRedeliveryBackoff,
         ready.Letter, ready.Reply, ready.EpochBegan, ready.Revoke, ready.Grant, ready.OpenGrant,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_name import is_persistent
+
+DELETED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class BrokerState:
     """Of the next subscription: above those of all that were deleted, whose reports may be late."""
     next_attempt: int = 0
     """The first of the next subscription, above those of all that were deleted."""
+    incarnation: int = 0
+    """Which of the topics that had its name it is; DELETED: none is there."""
 
     def copy(self) -> BrokerState:
         twin = replace(self)

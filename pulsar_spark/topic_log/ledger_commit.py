@@ -62,7 +62,8 @@ class Commit:
     added, by version. `reclaimed` are data files that no commit has named and none may name later,
     `forgotten` those that were deleted. `inactive_applications` and `inactive_producers` are
     forgotten: their later publications count as new. A commit of a `transaction` has its effects
-    once that is committed, and none if it is aborted.
+    once that is committed, and none if it is aborted. A commit that is `deleted` says nothing else:
+    the topic ends, and a later one with `partitions` makes another under its name.
     """
 
     number: int
@@ -87,6 +88,7 @@ class Commit:
     inactive_applications: tuple[str, ...] = ()
     inactive_producers: tuple[str, ...] = ()
     transaction: Transaction | None = None
+    deleted: bool = False
 
     @property
     def files(self) -> set[str]:
@@ -223,6 +225,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _true(value: Any) -> bool:
+    if value is True:
+        return True
+    raise ValueError(f"{value!r} is not true")
+
+
 def _moved(value: Sequence[Any]) -> MovedLedger:
     partition, ledger_id, file, row, *seal = value
     place = (_count(partition), _count(ledger_id), checked_file(file), _count(row))
@@ -295,6 +303,7 @@ _OPTIONAL: Final[dict[str, tuple[_Change, _Change]]] = {
     "forgotten": (_each(checked_file), sorted),
     "inactive_applications": (_each(_text), sorted),
     "inactive_producers": (_each(_text), sorted),
+    "deleted": (_true, _same),
 }
 """Fields that are left out where a commit has nothing to say: how each is read, and written."""
 

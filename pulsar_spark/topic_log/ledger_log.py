@@ -1,7 +1,8 @@
 """A topic's state: the fold of its commits, from number 0 to the newest.
 
 Invariants: commits apply in order, each wholly or not at all; ledger ids are a gapless counter of
-the topic; a data file is published by one commit only, and one that was given up by none; terms
+the log, through deletions too, so no two messages that were ever published under a name have the
+same id; a data file is published by one commit only, and one that was given up by none; terms
 never fall; each application's version only rises. Applying costs what the commit holds, not what
 the topic holds (a merge, or a trim that leaves a hole, costs its partition).
 
@@ -51,6 +52,9 @@ class TopicState:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.number = -1
+        self.incarnation = 0
+        """The commit that made it: 0, or one behind the deletion of those that had its name."""
+        self.is_deleted = False
         self.commit_id = ""
         self.timestamp_ms = 0
         self.term = 0
@@ -109,6 +113,8 @@ class TopicState:
         Other threads see the ledgers change last, when all that is said of them is there.
         """
         commit = checked.commit
+        if commit.deleted:
+            self._delete(commit)
         self._apply_header(commit)
         for ledger in commit.ledgers:
             self._add(ledger, commit)
@@ -137,6 +143,10 @@ class TopicState:
                 raise self._refuse(commit, "the first commit has to say how many partitions")
         elif commit.partitions < max(self.partitions, 1):
             raise self._refuse(commit, f"it leaves {commit.partitions} of {self.partitions}")
+        if commit.deleted and replace(commit, deleted=False) != _nothing(commit):
+            raise self._refuse(commit, "it deletes the topic, and says something else too")
+        if commit.deleted and self.is_deleted:
+            raise self._refuse(commit, "the topic was deleted before")
         application = commit.application
         if application and self.was_published(application.id, application.version):
             raise self._refuse(commit, f"{application} was published before")
@@ -241,6 +251,8 @@ class TopicState:
         self.number = commit.number
         self.commit_id = commit.commit_id
         self.timestamp_ms = commit.timestamp_ms
+        if commit.partitions and not self.partitions:
+            self.incarnation, self.is_deleted = commit.number, False
         if commit.term is not None:
             self.term = commit.term
         if commit.application:
@@ -254,6 +266,15 @@ class TopicState:
             self.schemas = SchemaRegistry((*self.schemas.schemas, *added))
         while self.partitions < (commit.partitions or 0):
             self._partitions.append(PartitionState())
+
+    def _delete(self, commit: Commit) -> None:
+        """Forget all but what the next topic of that name must not repeat."""
+        for file in self.files:
+            self.tombstones[file] = Tombstone(commit.timestamp_ms, reclaimed=False)
+        empty = TopicState(self.topic)
+        for name in _OF_THE_LOG:
+            setattr(empty, name, getattr(self, name))
+        vars(self).update(vars(empty), is_deleted=True)
 
     def _know_sequence_ids(self, commit: Commit) -> None:
         """Take in each producer's highest id, and the ranges of ids by ledger.
@@ -357,6 +378,10 @@ class TopicState:
         }
         rest["partitions"] = [part.to_json_value() for part in self._partitions]
         rest.update(self.last_seen.to_json_value())
+        if self.incarnation:
+            rest["incarnation"] = self.incarnation
+        if self.is_deleted:
+            rest["deleted"] = True
         if self.producers is not None:
             rest["producers"] = self.producers
         if self.schemas.schemas:
@@ -382,6 +407,8 @@ class TopicState:
             for file, (since_ms, reclaimed) in rest["tombstones"].items()
         }
         state.last_seen = LastSeen.from_json_value(rest, state.applications)
+        state.incarnation = int(rest.get("incarnation", 0))
+        state.is_deleted = bool(rest.get("deleted", False))
         state.producers = rest.get("producers")
         state.schemas = SchemaRegistry.from_json_value(rest.get("schemas", ()))
         state.files = Counter(files)
@@ -398,6 +425,15 @@ class TopicState:
         return state
 
 
+def _nothing(commit: Commit) -> Commit:
+    """The commit without anything that it says."""
+    return Commit(commit.number, commit.commit_id, commit.timestamp_ms)
+
+
+_OF_THE_LOG: Final = (
+    "number", "incarnation", "commit_id", "timestamp_ms", "term", "next_ledger_id", "tombstones",
+)  # fmt: skip
+"""Fields that stay when a topic is deleted: the log goes on."""
 _IN_SNAPSHOTS: Final[dict[str, Callable[[Any], Any]]] = {
     "number": int, "commit_id": str, "timestamp_ms": int, "term": int, "next_ledger_id": int,
     "settings": dict, "applications": dict,

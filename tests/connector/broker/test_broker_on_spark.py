@@ -16,7 +16,6 @@ import pulsar_spark
 from pulsar_spark.connector.broker.broker_query import (
     SETTINGS,
     Broker,
-    default_checkpoint,
     standalone,
 )
 from pulsar_spark.connector.broker.broker_sink import claim_term
@@ -55,9 +54,13 @@ def unchanged_for(seconds: float, value: Callable[[], object]) -> Callable[[], b
     return is_so
 
 
+def checkpoint_of(broker: Broker) -> Path:
+    return Path(broker.root.store.root) / "_broker" / "checkpoint"
+
+
 def micro_batches(broker: Broker) -> int:
     """By its checkpoint: `status` tells the number of the next one while the broker is idle."""
-    folder = Path(default_checkpoint(broker.root)) / "commits"
+    folder = checkpoint_of(broker) / "commits"
     return len([path for path in folder.iterdir() if path.name.isdecimal()])
 
 
@@ -138,7 +141,7 @@ def test_a_broker_that_lost_its_checkpoint_delivers_nothing_twice_and_loses_noth
         alone.sees(4)
         await_backlog(root, "t", 3)
         eventually(lambda: stats(root, "t")[0].waiting, 60, "the rejection was taken in")
-    shutil.rmtree(default_checkpoint(broker.root))
+    shutil.rmtree(checkpoint_of(broker))
     send(root, "t", ["4"])
     with standalone(spark, str(root)):
         consumer.sees(6)

@@ -12,11 +12,16 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import check_spark, standalone
+from pulsar_spark.connector.broker.broker_query import (
+    check_spark,
+    default_checkpoint,
+    standalone,
+)
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerBusyError, InvalidOptionError, SparkNotReadyError
@@ -179,3 +184,16 @@ def test_what_spark_lacks_is_said_before_the_broker_starts(
         patch.setattr(importlib.util, "find_spec", lambda _: None)
         with pytest.raises(SparkNotReadyError, match="pip install protobuf"):
             check_spark(spark, str(tmp_path))
+
+
+def test_on_a_cluster_with_a_root_in_a_bucket_a_checkpoint_for_all_machines_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    def on(master: str) -> Any:
+        return SimpleNamespace(conf={"spark.master": master})
+
+    bucket, folder = Root("s3://a-bucket/topics", {}), Root(str(tmp_path), {})
+    with pytest.raises(SparkNotReadyError, match="--checkpoint"):
+        default_checkpoint(bucket, on("spark://host:7077"))
+    assert str(Path.home()) in default_checkpoint(bucket, on("local[2]"))
+    assert str(tmp_path) in default_checkpoint(folder, on("spark://host:7077"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -288,3 +290,33 @@ def test_a_reader_keeps_few_files_open(store: ObjectStore) -> None:
     assert len(reader._files) == 2
     reader.close()
     assert not reader._files
+
+
+def test_a_read_goes_on_where_the_last_ended_and_any_two_do_not_disturb_each_other(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, names = rows(5_000), ("key", "value", "publish_time")
+    file = write(store, data)
+    decoded: list[object] = []
+    original = pq.ParquetFile.iter_batches
+
+    def counted(parquet: pq.ParquetFile, *given: Any, **named: Any) -> Any:
+        decoded.append(given)
+        return original(parquet, *given, **named)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    info = ledger(file, 0, 5_000)
+    with closing(LedgerFileReader(store, FOLDER, "t")) as reader:
+        for first in range(0, 5_000, 10):  # as of a file that was merged of 500 ledgers
+            assert reader.read_table(info, names, first, 10).equals(data.slice(first, 10))
+        assert len(decoded) == 1
+        together = zip(
+            reader.read(info, names, 100, 2_000), reader.read(info, names, 110, 2_000), strict=True
+        )
+        one, other = (pa.Table.from_batches([*each]) for each in zip(*together, strict=True))
+        assert one.equals(data.slice(100, 2_000))
+        assert other.equals(data.slice(110, 2_000))
+        draw = random.Random(1)
+        for _ in range(50):
+            first = draw.randrange(4_990)
+            assert reader.read_table(info, names, first, 9).equals(data.slice(first, 9))

@@ -82,6 +82,6 @@ def test_a_spilled_offset_that_is_gone_is_named(
 
 def test_an_offset_of_a_newer_version_is_refused(root: Path) -> None:
     send(root, "t", ["a"])
-    for start in ({"version": 4}, {"spilled": "x/y.json", "version": 2}):
+    for start in ({"version": 5}, {"spilled": "x/y.json", "version": 2}):
         with pytest.raises(FutureVersionError, match="Update"):
             Run(root, topic="t", start=start).next()

@@ -43,7 +43,7 @@ def test_each_metric_that_pulsar_has_of_a_topic_is_here_or_said_not_to_be() -> N
     for name, metric in named.items():
         if metric.value is not None:
             labels = {"cluster", "namespace", "topic"}
-            labels |= {"subscription"} if metric.of_subscription else set()
+            labels |= {"subscription"} if metric.about == "subscription" else set()
             assert set(recorded[name]["labels"]) == labels, name
 
 

@@ -265,6 +265,28 @@ def test_an_acknowledgement_in_flight_does_not_undo_a_seek_back(
     assert latest["topics"][ABOUT.topic]["0"]["backlog"] == 0
 
 
+def test_the_lag_is_told_in_messages_and_age_though_the_broker_says_nothing_new(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    send(root, "t", numbers(0, 4), batchingEnabled=False)
+    run = connected(broker, consume(ackMode="manual"))
+    first = [message for batch in turns(broker, run) for message in batch.messages]
+
+    def lag() -> tuple[int | None, bool]:
+        report = run.reader.reportLatestOffset()
+        assert report is not None
+        told = report["topics"][ABOUT.topic]["0"]
+        return told["backlog"], told["oldestBacklogMessageAgeSeconds"] is not None
+
+    assert lag() == (4, True)
+    write(Root(str(root), {}), rows_of(first, *IDS))
+    turns(broker, run)
+    assert lag() == (0, False)
+    send(root, "t", numbers(4, 6), batchingEnabled=False)
+    run.reader._topics.refresh()  # as its next look does; the broker has not heard of them
+    assert lag() == (2, True)
+
+
 def test_an_acknowledgement_without_attempt_counts_whenever_it_comes(
     consume: Consume, broker: PlainBroker, root: Path
 ) -> None:

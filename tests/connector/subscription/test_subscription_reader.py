@@ -476,7 +476,8 @@ def test_a_key_shared_consumer_takes_the_share_of_tasks_that_it_has_of_the_messa
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(micro_batch, "ROWS_WORTH_SPLITTING", 100)
     send(root, "t", ["first"], columns={"key": ["key-0"]})
-    runs = [consume(subscriptionType="Key_Shared") for _ in range(consumers)]
+    given = {"subscriptionType": "Key_Shared", "maxMessagesPerTrigger": 3_000}
+    runs = [consume(**given) for _ in range(consumers)]
     for run in runs:
         turns(run, broker)
     keys = [f"key-{number % 500}" for number in range(3_000)]
@@ -538,3 +539,48 @@ def test_the_floor_alone_is_reported_now_and_then(
     run = consume()
     turns(run, broker)
     assert str(said(root, Report)[-1].committed) == "0:0"
+
+
+def test_a_shared_consumer_that_says_no_number_leaves_work_to_who_comes_later(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    send(root, "t", numbers(0, 5_000), batchingMaxMessages=100)
+    first = consume(consumerName="first")
+    assert first.next() is not None  # named
+    first.next()
+    broker.until_quiet()
+    second = consume(consumerName="second")
+    for _ in range(2):
+        second.next()
+    broker.until_quiet()
+    batches = [run.next() for run in (first, second)]
+    assert [len(each.values) for each in batches if each] == [1_000, 1_000]
+
+
+def test_alone_it_takes_more_with_each_micro_batch_until_it_has_all(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    send(root, "t", numbers(0, 20_000))
+    found = [len(each.messages) for each in turns(consume(consumerName="c"), broker, 100)]
+    assert sum(found) == 20_000
+    assert max(found) > 5_000
+
+
+@pytest.mark.parametrize(
+    ("given", "permits"),
+    [
+        ({}, 2_000),
+        ({"maxMessagesPerTrigger": 10}, 20),
+        ({"receiverQueueSize": 7}, 7),
+        ({"minMessagesPerTrigger": 5_000}, 10_000),
+        ({"subscriptionType": "Exclusive"}, 1_000_000),
+    ],
+)
+def test_what_it_may_hold_follows_from_its_options(
+    consume: Consume, root: Path, given: dict[str, Any], permits: int
+) -> None:
+    send(root, "t", "a")
+    run = consume(consumerName="c", **given)
+    run.next()
+    run.next()
+    assert [each.permits for each in said(root, Subscribe)] == [permits]

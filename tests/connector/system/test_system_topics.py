@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_spark.connector.ledger_files.ledger_file import LedgerFileReader
 from pulsar_spark.connector.system.system_topics import APART_BYTES, DISPATCH, Record, SystemTopic
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.topic_name import TopicPartition
@@ -72,3 +73,22 @@ def test_nothing_is_no_file(root: Path) -> None:
     topic = SystemTopic(Root(str(root), {}), DISPATCH)
     assert not topic.write([], [])
     assert topic.write([], shards(400))[0].batch_sizes.messages == 4
+
+
+def test_ledgers_that_were_merged_say_what_they_said(root: Path) -> None:
+    topic = SystemTopic(Root(str(root), {}), DISPATCH)
+    for number in range(40):
+        aside = shards(4 * APART_BYTES) if number == 20 else shards(400)
+        topic.open().append(topic.write(SAID[: number % 3 + 1], aside))
+    apart = list(topic.read(0, topic.refresh()))
+    few = list(topic.read(3, 33, keep=lambda _, name: name == "c"))
+    LedgerStore(topic.open()).merge_small_files()
+    for number in range(3):
+        topic.append(SAID[number:])
+    stop = topic.refresh()
+    assert list(topic.read(0, stop))[: len(apart)] == apart
+    assert [each for each in topic.read(0, stop) if each.ledger_id < 40] == apart
+    assert list(topic.read(3, 33, keep=lambda _, name: name == "c")) == few
+    assert [each.ledger_id for each in topic.read(39, stop)] == [39] * 5 + [40] * 3 + [41] * 2 + [
+        42
+    ]

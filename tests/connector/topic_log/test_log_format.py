@@ -135,11 +135,11 @@ def test_a_snapshot_of_the_future_is_refused(golden: Path) -> None:
     (snapshot,) = log_of(golden).glob("*.snapshot.parquet")
     table = pq.read_table(snapshot)
     rest = SNAPSHOT_FORMAT.decode(pq.read_metadata(snapshot).metadata[b"pulsarlite.topic"])
-    future = replace(SNAPSHOT_FORMAT, version=5).encode(rest)
+    future = replace(SNAPSHOT_FORMAT, version=6).encode(rest)
     with pq.ParquetWriter(snapshot, table.schema) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({"pulsarlite.topic": future.decode()})
-    with pytest.raises(FutureVersionError, match=f"{snapshot.name} of .* has format version 5"):
+    with pytest.raises(FutureVersionError, match=f"{snapshot.name} of .* has format version 6"):
         ManagedLedger.open_anew(open_store(str(golden)), FOLDER)
 
 

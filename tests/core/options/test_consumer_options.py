@@ -115,7 +115,7 @@ def test_what_the_client_fills_in_is_left_open_and_no_field_lacks_a_case() -> No
     assert (command.resumes, command.request_id) == (False, None)
     assert (command.begins_behind, command.partitions) == (None, None)
     covered = {name for _, name, _ in CASES}
-    covered |= {"resumes", "request_id", "begins_behind", "partitions"}
+    covered |= {"resumes", "request_id", "begins_behind", "partitions", "topic_incarnation"}
     assert covered == {each.name for each in fields(Subscribe)}
 
 

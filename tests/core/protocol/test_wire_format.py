@@ -25,8 +25,11 @@ from pulsar_spark.protocol.commands import (
     Report,
     Seek,
     SetPolicies,
+    SkipMessages,
     Subscribe,
     SubscriptionType,
+    TopicDeleted,
+    TopicMade,
     Unsubscribe,
 )
 from pulsar_spark.protocol.policies import (
@@ -66,13 +69,13 @@ ITEMS: tuple[Any, ...] = (
             DeadLetterPolicy(3, "d", "r", "i"),
         ),
         permits=5, read_compacted=True, resumes=True, request_id=9, begins_behind=CURSOR,
-        partitions=4,
+        partitions=4, topic_incarnation=17,
     ),
-    CreateSubscription("s", InitialPosition.LATEST, 1),
+    CreateSubscription("s", InitialPosition.LATEST, 1, 17),
     CloseConsumer("s", "c", 1, 2),
     LeaseLapsed("s", "c", 3),
-    Unsubscribe("s", "c", 1, 4),
-    Seek("s", Position(1, 1), 2, None, 5),
+    Unsubscribe("s", "c", 1, 4, 17),
+    Seek("s", Position(1, 1), 2, None, 5, 17),
     Seek("s", LATEST),
     Report(
         "s", "c", 1, 2, 3, CURSOR, {0: SOME, 4: PositionSet.of([(9, 9)])},
@@ -96,7 +99,15 @@ ITEMS: tuple[Any, ...] = (
         rejected=(Rejection(None, SOME, 500, (("ERROR", "x: y"),), bury=True), Rejection(1, SOME)),
         reconsume_later=(ReconsumeLater(None, SOME, 10, 2, (("a", "b"),)),),
     ),
+    SkipMessages("s", 3, Position(1, 1), 1_000, 5, 17),
+    TopicDeleted(),
+    TopicMade(17),
 )  # fmt: skip
+SINCE_4 = (SkipMessages, TopicDeleted, TopicMade)
+NOT_IN_3: dict[type, dict[str, Any]] = {
+    Subscribe: {"topic_incarnation": 0},
+    **{each: {"topic_incarnation": None} for each in (CreateSubscription, Unsubscribe, Seek)},
+}
 
 LETTER = Letter("t-s-DLQ", "s", SOME, (("REAL_TOPIC", "t"), ("why", "é")), 1_000, "first")
 """On its way from a step to whoever hosts it: no topic has it."""
@@ -117,9 +128,16 @@ def test_every_kind_is_among_the_samples_with_a_value_in_every_field() -> None:
 
 
 def test_what_was_written_once_is_still_read() -> None:
-    lines = (GOLDEN / "wire-v3.jsonl").read_bytes().splitlines()
+    lines = (GOLDEN / "wire-v4.jsonl").read_bytes().splitlines()
     assert [wire_format.decode(line) for line in lines] == list(ITEMS)
     assert [wire_format.encode(item) for item in ITEMS] == lines
+
+
+def test_what_version_3_wrote_lacks_only_what_it_could_not_say() -> None:
+    lines = (GOLDEN / "wire-v3.jsonl").read_bytes().splitlines()
+    known = [replace(item, **NOT_IN_3.get(type(item), {})) for item in ITEMS]
+    known = [item for item in known if not isinstance(item, SINCE_4)]
+    assert [wire_format.decode(line) for line in lines] == known
 
 
 def test_a_step_that_named_its_consumers_is_still_read() -> None:
@@ -131,7 +149,9 @@ def test_a_step_that_named_its_consumers_is_still_read() -> None:
 
 def known_to(new: dict[type, dict[str, Any]], acknowledge: Report) -> list[Any]:
     """The samples without what is new since; before reports carried it, one more: its command."""
-    known = [replace(item, **new.get(type(item), {})) for item in ITEMS]
+    lacks = {kind: NOT_IN_3.get(kind, {}) | new.get(kind, {}) for kind in {*NOT_IN_3, *new}}
+    before_4 = (item for item in ITEMS if not isinstance(item, SINCE_4))
+    known = [replace(item, **lacks.get(type(item), {})) for item in before_4]
     place = next(i for i, item in enumerate(known) if isinstance(item, Report))
     return [*known[: place + 1], acknowledge, *known[place + 1 :]]
 
@@ -183,9 +203,9 @@ def test_what_version_1_wrote_lacks_only_what_it_could_not_say() -> None:
 
 
 def test_a_future_version_is_refused_by_name() -> None:
-    future = replace(wire_format.WIRE_FORMAT, version=4)
+    future = replace(wire_format.WIRE_FORMAT, version=5)
     fields = wire_format.WIRE_FORMAT.decode(wire_format.encode(ITEMS[1]))
-    with pytest.raises(FutureVersionError, match="version 4; this Pulsarlite knows up to 3"):
+    with pytest.raises(FutureVersionError, match="version 5; this Pulsarlite knows up to 4"):
         wire_format.decode(future.encode(fields))
 
 

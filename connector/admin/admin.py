@@ -1,0 +1,34 @@
+"""`pulsar_spark.Admin`: what an administrator does with a root, noun by noun.
+
+Follows Pulsar's `PulsarAdmin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pulsar_spark.connector.admin.topics import Topics
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+
+
+class Admin:
+    """Looks after the topics of one root, without Spark.
+
+        admin = pulsar_spark.Admin("s3://bucket/prefix")
+        admin.topics.create("orders", partitions=4)
+        admin.topics.delete("orders")
+
+    What is refused is an error of `pulsar_spark.errors`, which says what to do.
+    """
+
+    def __init__(
+        self, service_url: str | None = None, *, storage: Mapping[str, str] | None = None
+    ) -> None:
+        """Opens nothing. Without `service_url` the environment's counts.
+
+        `storage` are options of the object store, such as `aws_endpoint`.
+        """
+        given = {f"storage.{key}": each for key, each in (storage or {}).items()}
+        url = {} if service_url is None else {"serviceUrl": service_url}
+        root = Root.of(options_of({**url, **given}))
+        self.topics = Topics(root)

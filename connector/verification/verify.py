@@ -1,0 +1,219 @@
+"""`pulsar_spark.verify`: topics held against what was published, and what became of it.
+
+Invariants: nothing is changed; what the broker knows is read first, as of one batch, and each
+topic's log after it and at one commit, so publishers, brokers and trims at work are no difference;
+a topic that can't be read is a difference and does not end the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH
+from pulsar_spark.connector.topic_log.ledger_store import Progress, unseen
+from pulsar_spark.connector.topic_log.log_pointer import log_numbers
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.non_persistent import check_kept
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.connector.verification.file_check import check_contents, check_files
+from pulsar_spark.connector.verification.log_check import check_log
+from pulsar_spark.connector.verification.subscription_check import (
+    BrokersView,
+    brokers_view,
+    check_accounts,
+    check_broker,
+    check_steps,
+)
+from pulsar_spark.connector.verification.verified import (
+    Check,
+    Difference,
+    PartitionAccount,
+    SubscriptionAccount,
+    VerifiedTopic,
+)
+from pulsar_spark.connector.views.queue_view import view_options
+from pulsar_spark.errors import (
+    CorruptFileError,
+    FutureVersionError,
+    ObjectNotFoundError,
+    TopicNotFoundError,
+)
+from pulsar_spark.options.options import Scope
+from pulsar_spark.topic_log.ledger_commit import log_file
+from pulsar_spark.topic_log.partition_state import PartitionState
+from pulsar_spark.topic_name import TopicName, TopicPartition
+
+DAMAGE = (CorruptFileError, FutureVersionError, ObjectNotFoundError)
+"""What is a difference when it is met."""
+FIRST: Final = log_file(0)
+
+
+def verify(
+    service_url: str | None = None,
+    topic: str | None = None,
+    *,
+    topics: Iterable[str] | None = None,
+    topics_pattern: str | None = None,
+    deep: bool = False,
+    storage: Mapping[str, str] | None = None,
+    progress: Progress = unseen,
+) -> list[VerifiedTopic]:
+    """Hold topics against what was published; without a topic all of the root, system topics too.
+
+    Of each subscription it proves published = acknowledged + backlog + removed, without reading
+    messages. `deep` reads all files and what the broker knew before, and names the first ledger of
+    each file that differs. Nothing is raised for what differs: it is in each topic's `differences`.
+    InvalidOptionError or TopicNotFoundError if there is no such topic.
+    """
+    texts = view_options("ledgers", service_url, topic, topics, topics_pattern, None, storage)
+    options = options_of(texts, Scope.BATCH_READ)
+    root, named = Root.of(options), options["topics"]
+    names = chosen_topics(
+        root, [options["topic"]] if options["topic"] else named, options["topicsPattern"]
+    )
+    return [*verify_topics(root, names, deep=deep, progress=progress)]
+
+
+def chosen_topics(root: Root, texts: Iterable[str], pattern: str | None = None) -> list[TopicName]:
+    """The topics of these names, or that match; without either all, system topics too.
+
+    TopicNotFoundError if one that is named is not there.
+    """
+    names = [*map(TopicName.parse, texts)]
+    for each in names:
+        check_kept(each.partitioned_topic_name)
+        if not any(log_numbers(root.store, each.storage_path)):
+            root.open(each)  # which says what there is
+    if pattern:
+        names += root.matching(pattern)
+    return names or ([] if pattern else [*root.find()])
+
+
+def verify_topics(
+    root: Root, names: Iterable[TopicName], *, deep: bool = False, progress: Progress = unseen
+) -> Iterator[VerifiedTopic]:
+    """These topics, or partitions, one after the other; first the metadata of all."""
+    chosen: dict[str, set[int] | None] = {}
+    for name in names:
+        topic = name.partitioned_topic_name
+        known = chosen.get(topic, set())
+        if known is None or not name.is_partition:
+            chosen[topic] = None
+        else:
+            chosen[topic] = {*known, name.partition_index}
+    view, trouble = _brokers_view(root)
+    advance = progress("verifying topics", len(chosen))
+    looked = []
+    for topic, partitions in chosen.items():
+        looked.append(_look(root, topic, partitions, view, trouble))
+        advance(1)
+    steps: dict[str, list[Difference]] = {}
+    if deep and trouble is None:
+        steps = _steps(root, chosen)
+    for each in looked:
+        if each is not None:
+            yield each.finished(steps.get(each.result.topic, ()), deep=deep, progress=progress)
+
+
+@dataclass
+class _Looked:
+    """What the metadata of a topic say."""
+
+    result: VerifiedTopic
+    ledger: ManagedLedger | None = None
+    partitions: tuple[int, ...] = ()
+
+    def finished(
+        self, steps: Iterable[Difference], *, deep: bool, progress: Progress
+    ) -> VerifiedTopic:
+        """With the files, if it is deep."""
+        found = [*self.result.differences, *steps]
+        if deep and self.ledger is not None:
+            told = {each.file for each in found if each.check is Check.FILE}
+            contents = check_contents(self.ledger, self.partitions, progress)
+            found += [each for each in contents if each.file not in told]
+        found.sort(key=lambda each: each.place)
+        return replace(self.result, deep=deep, differences=tuple(found))
+
+
+def _brokers_view(root: Root) -> tuple[BrokersView, Difference | None]:
+    try:
+        return brokers_view(root), None
+    except DAMAGE as error:
+        text = f"what the broker knows can't be read: {error.message}"
+        return BrokersView(), Difference(Check.BROKER, text)
+
+
+def _steps(root: Root, chosen: Mapping[str, set[int] | None]) -> dict[str, list[Difference]]:
+    """What the broker forgot from one batch to another, by topic."""
+
+    def wanted(about: TopicPartition) -> bool:
+        partitions = chosen.get(about.topic, set())
+        return partitions is None or about.partition in partitions
+
+    found: dict[str, list[Difference]] = {}
+    try:
+        for about, difference in check_steps(root, wanted):
+            found.setdefault(about.topic, []).append(difference)
+    except DAMAGE as error:
+        text = f"what the broker knew before can't be read: {error.message}"
+        found.setdefault(str(DISPATCH), []).append(Difference(Check.BROKER, text))
+    return found
+
+
+def _look(
+    root: Root, topic: str, chosen: set[int] | None, view: BrokersView, trouble: Difference | None
+) -> _Looked | None:
+    """The topic as of now; None if there is none, as it is being made, or was deleted."""
+    name = TopicName.parse(topic)
+    try:
+        ledger = ManagedLedger.open_anew(root.store, name.storage_path, topic=topic)
+    except TopicNotFoundError:
+        if not any(log_numbers(root.store, name.storage_path)):
+            return None
+        missing = Difference(Check.LOG, "commit 0 is missing: nobody sees the topic", file=FIRST)
+        return _Looked(VerifiedTopic(topic, False, differences=(missing,)))
+    except DAMAGE as error:
+        damage = Difference(Check.LOG, error.message)
+        return _Looked(VerifiedTopic(topic, False, differences=(damage,)))
+    partitions = tuple(range(ledger.state.partitions) if chosen is None else sorted(chosen))
+    if partitions and partitions[-1] >= ledger.state.partitions:
+        raise TopicNotFoundError(
+            f"Topic {topic} has {ledger.state.partitions} partitions, numbered from 0: there is no "
+            f"partition {partitions[-1]}. Name another, or the whole topic."
+        )
+    found = [trouble] if trouble is not None and not name.is_system else []
+    if name == COMMANDS and view.offset.commands > ledger.state.next_ledger_id:
+        text = f"the broker knows ledgers up to {view.offset.commands - 1}"
+        found.append(Difference(Check.BROKER, text, 0, ledger_id=ledger.state.next_ledger_id))
+    found += check_log(ledger)
+    missing_files, unnamed = check_files(ledger)
+    found += missing_files
+    accounts = []
+    for number in partitions:
+        about, part = TopicPartition(topic, number), ledger.state.partition(number)
+        found += check_broker(view, about, ledger)
+        subscriptions, wrong = check_accounts(view, about, part)
+        found += wrong
+        accounts.append(_account(number, part, subscriptions))
+    mine = [each for each in found if each.partition in (None, *partitions)]
+    result = VerifiedTopic(topic, False, ledger.state.number, tuple(accounts), mine, unnamed)
+    return _Looked(result, ledger, partitions)
+
+
+def _account(
+    number: int, part: PartitionState, subscriptions: Iterable[SubscriptionAccount]
+) -> PartitionAccount:
+    there = sum(each.messages for each in part.ledgers)
+    removed = part.removed.messages
+    return PartitionAccount(
+        number,
+        there + removed if part.published is None else part.published.messages,
+        there,
+        removed,
+        len(part.ledgers),
+        sum(each.digest is None for each in part.ledgers),
+        tuple(subscriptions),
+    )

@@ -1,0 +1,1 @@
+"""Looking after topics, as pulsar-admin does."""

@@ -1,0 +1,72 @@
+"""The package as an archive, for workers that have not installed it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from pulsar_spark.connector import shipping
+from pulsar_spark.connector.shipping import ship, write_archive
+
+NEEDED_BY_WORKERS = (
+    "pulsar_spark.connector.data_source",
+    "pulsar_spark.connector.sink.message_writer",
+    "pulsar_spark.connector.subscription.subscription_reader",
+    "pulsar_spark.connector.broker.broker_query",
+    "pulsar_spark.connector.functions.processing",
+    "pulsar_spark.state.broker_processor",
+    "pulsar_spark.pulsar",
+)
+
+
+def test_what_workers_need_is_imported_from_the_archive_alone(tmp_path: Path) -> None:
+    archive = tmp_path / "pulsarlite.zip"
+    write_archive(archive)
+    libraries = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    code = f"""
+import sys
+from importlib import import_module
+sys.path[:0] = {[str(archive), *libraries]!r}
+for name in {NEEDED_BY_WORKERS!r}:
+    file = import_module(name).__file__
+    assert file.startswith({str(archive)!r}), file
+"""
+    # -S: what is installed in the form of a path to the repository is not seen.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path, env={}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_module_is_in_it_and_nothing_else(tmp_path: Path) -> None:
+    write_archive(tmp_path / "a.zip")
+    names = set(ZipFile(tmp_path / "a.zip").namelist())
+    assert {"pulsar_spark/__init__.pyc", "pulsar_spark/connector/session.pyc"} <= names
+    assert all(each.startswith("pulsar_spark/") and each.endswith(".pyc") for each in names)
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_session_has_it_before_the_format_is_registered(
+    monkeypatch: pytest.MonkeyPatch, *, is_remote: bool
+) -> None:
+    done: list[str] = []
+
+    def add(path: str, **options: bool) -> None:
+        assert ZipFile(path).namelist()
+        assert options == ({"pyfile": True} if is_remote else {})
+        done.append("added")
+
+    monkeypatch.setattr(shipping, "register", lambda _: done.append("registered"))
+    spark: Any = SimpleNamespace(addArtifacts=add, _sc=SimpleNamespace(addPyFile=add))
+    if is_remote:
+        del spark._sc
+    ship(spark)
+    assert done == ["added", "registered"]
