@@ -23,7 +23,7 @@ from pulsar_spark.connector.views.view_columns import VIEWS, View
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options.options import markdown_table
 from pulsar_spark.options.policy_units import SWITCH
-from pulsar_spark.options.topic_policies import DISABLE, MISSING, POLICIES
+from pulsar_spark.options.topic_policies import MISSING, POLICIES, switched_off
 
 FOLDER = Path(__file__).resolve().parent
 MADE = "<!-- Made by `make docs` from the code: change it there. -->\n"
@@ -188,7 +188,7 @@ def policies_page() -> str:
                 f"| {name} | `{each.name}` | {each.unit.expects} | {default} "
                 f"| {each.meaning}{option} |\n"
             )
-        shown = (DISABLE if each.unit is SWITCH else () for each in policy.settings)
+        shown = (switched_off(each) if each.unit is SWITCH else () for each in policy.settings)
         pairs = zip(policy.settings, shown, strict=True)
         taken = ", ".join(f"`{flag}`" for each, off in pairs for flag in (*each.flags, *off))
         also = ", ".join(f"`{each}`" for each in policy.also)

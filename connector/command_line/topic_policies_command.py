@@ -19,12 +19,11 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.policy_units import SWITCH
 from pulsar_spark.options.topic_policies import (
-    DISABLE,
-    ENABLE,
     POLICIES,
     SETTINGS,
     Policy,
     Setting,
+    switched_off,
 )
 from pulsar_spark.topic_name import TopicName
 
@@ -99,7 +98,7 @@ def _flag(setting: Setting) -> Argument:
         )  # fmt: skip
     switches = [
         argument(*flags, dest=setting.name, action="store_const", const=on, default=None)
-        for flags, on in ((ENABLE, True), (DISABLE, False))
+        for flags, on in ((setting.flags, True), (switched_off(setting), False))
     ]
     return one_of(*switches, required=setting.is_required)
 

@@ -30,7 +30,7 @@ from pulsar_spark.connector.functions.acknowledging import (
 )
 from pulsar_spark.connector.sink.message_writer import WrittenTopic
 from pulsar_spark.connector.sink.publishing import commit_as_one
-from pulsar_spark.connector.sink.stream_writer import MessageSink
+from pulsar_spark.connector.sink.stream_writer import MessageSink, PulsarliteWriter
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
 from pulsar_spark.connector.topic_log.topics import Root, service_url_of
 from pulsar_spark.errors import InvalidOptionError
@@ -123,8 +123,8 @@ class BatchTransaction:
                 "and as what it is committed. Leave it out."
             )
         parsed = Options.parse({**given, "transactional": "true"}, Scope.BATCH_WRITE)
-        sink = MessageSink(parsed, self._root, df.schema)
-        self._written += chain(*_in_tasks(df, sink.write))
+        writer = PulsarliteWriter(MessageSink(parsed, self._root, df.schema))
+        self._written += chain(*(done.found for done in _in_tasks(df, writer.write)))
 
     def acknowledge(self, df: DataFrame, subscription: str, *, topic: str | None = None) -> None:
         """Acknowledge the messages of a DataFrame, one by one, once the transaction commits."""

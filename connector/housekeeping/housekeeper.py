@@ -16,6 +16,7 @@ from math import inf
 from typing import Final
 
 from pulsar_spark.connector.housekeeping.compaction import backlog_bytes, compact
+from pulsar_spark.connector.housekeeping.inactive_topics import InactiveTopics
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.connector.system.lease import LEASES
@@ -74,6 +75,7 @@ class Housekeeper:
     def __init__(self, root: Root) -> None:
         self._root, self._clock = root, root.clock
         self._namespaces = NamespaceWatch(root.store)
+        self._inactive = InactiveTopics(root)
         self._seen: dict[str, _Seen] = {}
         self._rarely_s = -inf
         self._is_over = False
@@ -124,13 +126,14 @@ class Housekeeper:
             return
         ledger.settle()
         if not topic.is_system:
-            self._compact(ledger, topic)
+            said = self._namespaces.policies(topic.namespace)
+            policies = topic_policies.applied(ledger.state.settings, said)
+            if self._inactive.delete(ledger, policies):
+                return
+            self._compact(ledger, policies["compaction_threshold_bytes"].value)
         self._tidy(ledger, is_system=topic.is_system)
 
-    def _compact(self, ledger: ManagedLedger, topic: TopicName) -> None:
-        said = self._namespaces.policies(topic.namespace)
-        counts = topic_policies.applied(ledger.state.settings, said)
-        threshold = counts["compaction_threshold_bytes"].value
+    def _compact(self, ledger: ManagedLedger, threshold: int) -> None:
         if not threshold:
             return
         state = ledger.state

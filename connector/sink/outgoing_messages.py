@@ -8,7 +8,8 @@ Follows Pulsar's `TypedMessageBuilderImpl` and `ProducerImpl`.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,38 @@ PAYLOAD_SIZE: Final = "payload_size"
 _TIME = MESSAGE_SCHEMA.field("publish_time").type
 _DELAY = pa.duration("us")
 _TEXTS = ("topic", "key", "properties", "producer_name")
+
+
+class Numbering(NamedTuple):
+    """The producer name of one task of one write, and the sequence id of its first row."""
+
+    producer: str
+    first: int
+
+    def filled(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches; rows that name neither producer nor sequence id have these.
+
+        A row that names one of them stays as it is: with a producer's name, ids of ours could be
+        taken for some that it has used before.
+        """
+        first = self.first
+        for batch in batches:
+            ids = pa.array(np.arange(first, first + batch.num_rows))
+            first += batch.num_rows
+            yield self._filled(batch, ids)
+
+    def _filled(self, batch: pa.RecordBatch, ids: pa.Array) -> pa.RecordBatch:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        names = columns.pop("producer_name", pa.nulls(batch.num_rows, pa.string()))
+        known = columns.pop("sequence_id", pa.nulls(batch.num_rows, pa.int64()))
+        if (count := pc.and_(pc.is_null(names), pc.is_null(known)).true_count) == 0:
+            return batch
+        mine = pa.repeat(pa.scalar(self.producer, names.type), batch.num_rows)
+        known = known.cast(pa.int64())
+        if count < batch.num_rows:
+            bare = pc.and_(pc.is_null(names), pc.is_null(known))
+            mine, ids = pc.if_else(bare, mine, names), pc.if_else(bare, ids, known)
+        return pa.RecordBatch.from_pydict({**columns, "producer_name": mine, "sequence_id": ids})
 
 
 def as_messages(rows: pa.RecordBatch, options: Options, topic: str, now_ms: int) -> pa.Table:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,6 +27,7 @@ from pulsar_spark.connector.schema.schema_registration import SinkSchema, look_a
 from pulsar_spark.connector.schema.schema_types import as_struct, check_fits, definition_of
 from pulsar_spark.connector.sink.message_routing import message_router
 from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messages
+from pulsar_spark.connector.sink.outgoing_messages import Numbering
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.spark.message_columns import check_write_schema
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
@@ -40,6 +41,11 @@ from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+ROWS_OF_A_TASK: Final = 1 << 32
+"""So many sequence ids a micro-batch has for itself, in each task."""
+MOST_WRITES: Final = 1 << 31
+"""After so many of one application the ids begin again: they have 64 bits."""
 RUN_ID_PROPERTY = "spark.jobGroup.id"
 """The property that names the run: Spark runs a query's jobs in a group of that name."""
 
@@ -59,7 +65,7 @@ class RowSink(Protocol):
 
     options: Options
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Any:
+    def write(self, batches: Iterable[pa.RecordBatch], numbering: Numbering | None = None) -> Any:
         """What one task makes of its rows; nobody sees it before the commit. Pickles."""
 
     def commit(
@@ -73,17 +79,30 @@ class _TaskWriter:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        found = self._sink.write(iterator)
-        spare_the_garbage_collector()
         context = TaskContext.get()
+        found = self._sink.write(iterator, None if context is None else self._numbering(context))
+        spare_the_garbage_collector()
         if context is None:
             return TaskDone(found)
         names = (QUERY_ID_PROPERTY, RUN_ID_PROPERTY)
         return TaskDone(found, *map(context.getLocalProperty, names))
 
+    def _numbering(self, context: TaskContext) -> Numbering | None:
+        """The names that a task fills in: the same where it is repeated, and nobody else's."""
+        raise NotImplementedError
+
 
 class PulsarliteWriter(_TaskWriter, DataSourceArrowWriter):
     """`df.write`: append only."""
+
+    def __init__(self, sink: RowSink) -> None:
+        super().__init__(sink)
+        options = sink.options
+        self._application = options["txnAppId"] or uuid.uuid4().hex
+        self._version = options["txnVersion"] or 0
+
+    def _numbering(self, context: TaskContext) -> Numbering:
+        return numbering_of(self._application, self._version, context)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options = self._sink.options
@@ -97,6 +116,12 @@ class PulsarliteWriter(_TaskWriter, DataSourceArrowWriter):
 
 class PulsarliteStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """`df.writeStream`: append mode, exactly once for each micro-batch."""
+
+    def _numbering(self, context: TaskContext) -> Numbering | None:
+        query_id, batch_id = map(context.getLocalProperty, (QUERY_ID_PROPERTY, BATCH_ID_PROPERTY))
+        if query_id is None or batch_id is None:
+            return None
+        return numbering_of(query_id, int(batch_id), context)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         tasks = _tasks(messages)
@@ -120,7 +145,11 @@ class MessageSink:
         self.options, self._root = options, root
         self._schema = _checked(options, root, schema)
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenTopic]:
+    def write(
+        self, batches: Iterable[pa.RecordBatch], numbering: Numbering | None = None
+    ) -> list[WrittenTopic]:
+        if numbering is not None and not self.options["producerName"]:
+            batches = numbering.filled(batches)
         return write_messages(batches, self.options, self._root, self._schema)
 
     def commit(
@@ -137,6 +166,12 @@ class MessageSink:
             transaction = begin(self._root.store, application, timeout_ms)
         topics, leaves = chain.from_iterable(found), run_id is None
         publish(self._root, topics, application, claim, leaves=leaves, transaction=transaction)
+
+
+def numbering_of(application: str, version: int, context: TaskContext) -> Numbering:
+    """What a task fills in, of the write with that version of an application."""
+    first = version % MOST_WRITES * ROWS_OF_A_TASK
+    return Numbering(f"{application}-{context.partitionId()}", first)
 
 
 def _tasks(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:

@@ -18,7 +18,12 @@ from typing import Any, Final, NamedTuple, TypedDict
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options import policy_units as units
 from pulsar_spark.options.policy_units import SWITCH, Unit
-from pulsar_spark.protocol.policies import INFINITE, BacklogQuotaPolicy, TopicPolicies
+from pulsar_spark.protocol.policies import (
+    INFINITE,
+    BacklogQuotaPolicy,
+    InactiveTopicDeleteMode,
+    TopicPolicies,
+)
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, STRATEGIES
 from pulsar_spark.topic_name import MAX_PARTITIONS
 
@@ -66,6 +71,9 @@ class PolicyValues(TypedDict, total=False):
     breaker_window: int
     breaker_delay: Time
     breaker_max_delay: Time
+    delete_inactive_topics: bool
+    max_inactive_duration: Time
+    inactive_topic_delete_mode: str
     auto_topic_creation: bool
     auto_topic_type: str
     auto_topic_partitions: int
@@ -105,7 +113,6 @@ class Policy(NamedTuple):
 
 
 ENABLE: Final = ("-e", "--enable")
-DISABLE: Final = ("-d", "--disable")
 _MAX_NUM: Final = ("-m", "--maxNum", "-c")
 
 POLICIES: Final = (
@@ -195,6 +202,21 @@ POLICIES: Final = (
                 "Bytes of a partition that no compaction has seen, above which the broker compacts "
                 "it by itself, within a minute; 0 is never. The first compaction counts all."),
     )),
+    Policy("inactive-topic-policies", (
+        Setting("delete_inactive_topics", "delete_inactive_topics", SWITCH, False,
+                (*ENABLE, "--enable-delete-while-inactive"),
+                "Whether the broker deletes a topic, with its messages, that nobody publishes to "
+                "or consumes for a while, once its retention time is over too. Readers without a "
+                "subscription are not seen. Pulsar's default is on."),
+        Setting("max_inactive_duration", "max_inactive_duration_ms", units.time(1), 60_000,
+                ("-t", "--max-inactive-duration"),
+                "For how long, as the broker that runs has seen it.", is_required=False),
+        Setting("inactive_topic_delete_mode", "inactive_topic_delete_mode",
+                units.one_of(*(each.value for each in InactiveTopicDeleteMode)),
+                InactiveTopicDeleteMode.NO_SUBSCRIPTIONS.value, ("-m", "--delete-mode"),
+                "Which topics: those without a subscription, or also those whose subscriptions "
+                "have nothing left and nobody connected.", is_required=False),
+    )),
     Policy("schema-compatibility-strategy", (
         Setting("schema_compatibility_strategy", "schema_compatibility_strategy",
                 units.one_of(*STRATEGIES), DEFAULT_STRATEGY.value,
@@ -280,7 +302,6 @@ MISSING: Final = {
     "deduplication-snapshot-interval": "the log itself remembers sequence ids: no snapshot",
     "delayed-delivery --maxDelay": "a message may be as late as its producer says",
     "dispatch-rate, publish-rate, subscribe-rate": "a query's maxMessagesPerTrigger bounds it",
-    "inactive-topic-policies": "no topic is deleted by itself",
     "max-message-size": "the option maxMessageSize of a sink",
     "max-topics-per-namespace": "nobody counts topics",
     "offload-policies, persistence": "topics are files already, and bookies there are none",
@@ -299,6 +320,13 @@ HOSTED: Final = frozenset(each.name for each in fields(TopicPolicies))
 _BY_STORED: Final = {each.stored: each for each in SETTINGS.values()}
 APART: Final = frozenset(_BY_STORED) - HOSTED
 """Names that are stored beside NESTED: those which the broker does not have to know."""
+
+
+def switched_off(setting: Setting) -> tuple[str, ...]:
+    """The flags that turn a switch off."""
+    return tuple(
+        "-d" if each == "-e" else each.replace("--enable", "--disable") for each in setting.flags
+    )
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,13 @@ class BacklogQuotaPolicy(str, Enum):
     CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
 
 
+class InactiveTopicDeleteMode(str, Enum):
+    """Which topics count as inactive, if nobody publishes or is connected."""
+
+    NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+    SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
 class KeySharedMode(str, Enum):
     """Who decides which keys a consumer gets."""
 
@@ -111,6 +118,8 @@ class ConsumerOptions:
     ack_timeout_ms: int = 0
     ack_timeout_redelivery_backoff: MultiplierRedeliveryBackoff | None = None
     dead_letter_policy: DeadLetterPolicy | None = None
+    ack_timeout_tick_ms: int = 0
+    """Timeouts come at multiples of it; 0: at their own moments."""
 
 
 @dataclass(frozen=True, slots=True)
