@@ -100,8 +100,12 @@ class TopicInUseError(PulsarliteError):
     """A topic, namespace or tenant is to be deleted, and somebody uses it still."""
 
 
+class NamespaceNotFoundError(PulsarliteError):
+    """There is no namespace, or no tenant, of that name."""
+
+
 class TopicExistsError(PulsarliteError):
-    """A topic is to be created that exists already."""
+    """A topic, namespace or tenant is to be created that exists already."""
 
 
 class CorruptFileError(PulsarliteError):

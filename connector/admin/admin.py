@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pulsar_spark.connector.admin.namespaces import Namespaces, Tenants
+from pulsar_spark.connector.admin.schemas import Schemas
 from pulsar_spark.connector.admin.subscriptions import Subscriptions
 from pulsar_spark.connector.admin.topics import Topics
 from pulsar_spark.connector.topic_log.topics import Root, options_of
@@ -35,6 +37,9 @@ class Admin:
         self._root = root
         self.topics = Topics(root)
         self.subscriptions = Subscriptions(root)
+        self.namespaces = Namespaces(root)
+        self.tenants = Tenants(root)
+        self.schemas = Schemas(root)
 
     def now_ms(self) -> int:
         """The time of the root's clock, by which messages expire."""
