@@ -23,6 +23,7 @@ BENCHMARKS = (
     ("benchmarks.broker",),
     ("benchmarks.subscriptions",),
     ("benchmarks.client",),
+    ("benchmarks.tracing",),
 )
 NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})
 

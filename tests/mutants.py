@@ -82,6 +82,8 @@ INVARIANTS = {
     "TheLivingStay": "Who lives is not given up for a clock that was set, or for a pause.",
     "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
     "LettersFirst": "A letter is published before its original is seen as acknowledged.",
+    "FailuresArePardoned": "While most messages fail, no failure counts as an attempt.",
+    "OneTrialAtATime": "Of a subscription whose breaker is open, only a trial goes out.",
     "RedrivenOnce": "A dead letter goes back once, whoever redrives and is killed.",
     "OneConsumerAKey": "Two consumers never have messages of one key at a time.",
     "GrantsOutliveTheBroker": "What was granted is read while no broker runs.",

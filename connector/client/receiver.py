@@ -20,6 +20,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
+from pulsar_spark.connector.telemetry import tracing
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.positions.position import Position
@@ -91,6 +92,11 @@ class Receiver(Shown, Generic[E]):
     def _name(self) -> str:
         """What the log calls it."""
         return f"a reader of {self._topic}"
+
+    @property
+    def _subscription(self) -> str | None:
+        """The name of its subscription, which a Reader has not."""
+        return None
 
     def topic(self) -> str:
         return self._topic
@@ -253,6 +259,7 @@ class Receiver(Shown, Generic[E]):
 
     def _tell(self, listener: Callable[[Any, Message], object], message: Message) -> None:
         try:
-            listener(self, message)
+            with tracing.processing(message, self._subscription):
+                listener(self, message)
         except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
             _log.exception("The listener of %s failed", self._name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any, Final
 
 import numpy as np
@@ -79,6 +80,17 @@ class SubscriptionStats(Shown):
         later = held.waiting.messages.union(state.delayed.messages)
         return {each.ledger_id: _states(each, held, later) for each in state.ledgers}
 
+    @property
+    def breaker(self) -> str:
+        """`closed`, or since when delivery pauses and when it is tried next."""
+        breaker, now_ms = self._state.subscriptions[self.name].breaker, self._state.now_ms
+        phase = breaker.phase(now_ms)
+        if breaker.is_closed:
+            return phase.value
+        since, next_trial = (_instant(ms) for ms in (breaker.opened_ms, breaker.next_trial_ms))
+        trial = "a trial is out" if breaker.trial else f"next trial {next_trial}"
+        return f"{phase.value} since {since}, {breaker.failed_trials} trials failed, {trial}"
+
     def unacknowledged(self, ledgers: LedgerList) -> PositionSet:
         """The messages of these ledgers that are not acknowledged."""
         return self._state.subscriptions[self.name].cursor.unread(ledgers)
@@ -91,6 +103,7 @@ class SubscriptionStats(Shown):
             "mark_delete_position": self.mark_delete_position,
             "individually_deleted_messages": self.individually_deleted_messages,
             "backlog": self.backlog,
+            "breaker": self.breaker,
             "messages": Cells(strip_text(self.states)),
             "consumers": Grid(
                 ("name", "unacked", "permits", "key hash ranges"),
@@ -352,6 +365,11 @@ def _states(ledger: LedgerInfo, held: Subscription, later: PositionSet) -> NDArr
         deleted[: ledger.batch_sizes.first_message(position.entry_id + 1)] = True
     states[deleted] = ACKNOWLEDGED
     return states
+
+
+def _instant(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _consumer_row(consumer: ConsumerStats) -> tuple[object, ...]:

@@ -186,6 +186,11 @@ class BrokerState:
         """Whether it keeps messages for those who are not connected."""
         return is_persistent(self.topic)
 
+    @property
+    def has_breakers(self) -> bool:
+        """Whether delivery of its subscriptions pauses where most messages fail."""
+        return self.policies.breaker_threshold > 0 and self.is_persistent
+
     def ledgers_that_stay(self, *, compacted: bool = False) -> LedgerList:
         """Those whose removal was not asked for; if `compacted`, for who reads compacted."""
         going = self.trimming | self.compaction.trimmed
