@@ -60,7 +60,8 @@ def test_whatever_is_said_of_a_deleted_topic_is_refused(command: Command) -> Non
     ],
 )
 def test_what_is_meant_for_the_old_topic_does_not_reach_the_new_one(command: Command) -> None:
-    new = [TopicMade(17), ledger(9, [1] * 3), CreateSubscription("s", topic_incarnation=17)]
+    new: list[Command] = [TopicMade(17), ledger(9, [1] * 3)]
+    new.append(CreateSubscription("s", topic_incarnation=17))
     state, ready = step(with_consumer(), [*new, command], 2_000)
     assert ready.replies[-1].error is ServerError.TOPIC_NOT_FOUND
     assert state.subscriptions["s"].cursor.backlog(state.ledgers) == 3
