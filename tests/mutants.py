@@ -42,10 +42,11 @@ from pulsar_spark.connector.source import (
     partition_view,
     reader_run,
     start_positions,
+    subscribed_topics,
     typed_values,
 )
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.subscription import subscription_client, withheld
+from pulsar_spark.connector.subscription import consumer_run, subscription_client, withheld
 from pulsar_spark.connector.system import broker_offset
 from pulsar_spark.connector.topic_log import backlog_quota, ledger_store, managed_ledger
 from pulsar_spark.connector.verification import file_check
@@ -73,6 +74,7 @@ INVARIANTS = {
     "LatestIsPinned": "Where «latest» was is decided once.",
     "OrderOfAPartition": "A task reads the messages of a partition by their ids.",
     "LossIsTold": "A message that was trimmed before it was read is an error.",
+    "NobodyTakesItAll": "Who shares a subscription leaves work to those who come later.",
     "NewIsReadFromItsBeginning": "No message of a new partition or topic is left out.",
     "NothingIsKept": "A non-persistent topic keeps nothing for those who were away.",
     "DamageIsNamed": "Damaged bytes are an error that names the file, never rows.",
@@ -349,6 +351,33 @@ def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
 def begins_new_partitions_at_their_end(patch: Any) -> None:
     original = start_positions.StartPosition
     patch.setattr(reader_run, "StartPosition", lambda _: original("latest"))
+
+
+@breaks(
+    "NewIsReadFromItsBeginning",
+    "connector/source/test_topics_made_on_receiving.py"
+    "::test_a_reader_of_what_comes_may_come_first_and_misses_nothing",
+    "connector/source/test_topics_made_on_receiving.py"
+    "::test_a_consumer_may_come_first_and_misses_nothing",
+)
+def forgets_what_it_made(patch: Any) -> None:
+    original = subscribed_topics.SubscribedTopics.refresh
+
+    def refresh(self: Any) -> bool:
+        news = original(self)
+        self.made.clear()
+        return news
+
+    patch.setattr(subscribed_topics.SubscribedTopics, "refresh", refresh)
+
+
+@breaks(
+    "NobodyTakesItAll",
+    "connector/subscription/test_subscription_reader.py"
+    "::test_a_shared_consumer_that_says_no_number_leaves_work_to_who_comes_later",
+)
+def takes_all_there_is(patch: Any) -> None:
+    patch.setattr(consumer_run, "has_pace", lambda _options: False)
 
 
 @breaks(
