@@ -15,6 +15,7 @@ BENCHMARKS = (
     ("benchmarks.source_and_sink", "--rows", "2000000", "--bytes", "100"),
     ("benchmarks.source_and_sink", "--rows", "2000000", "--bytes", "1000"),
     ("benchmarks.source_and_sink", "--rows", "10000000", "--bytes", "100", "--only", "source"),
+    ("benchmarks.digests",),
     ("benchmarks.micro_batch",),
     ("benchmarks.log",),
     ("benchmarks.cursor",),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
-from docs import command_line_page
+from docs import command_line_page, from_pulsar_page
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
@@ -306,11 +306,17 @@ def command_line() -> str:
     return MADE + command_line_page.page()
 
 
+def from_pulsar() -> str:
+    """Each command of pulsar-admin, and where it is."""
+    return MADE + from_pulsar_page.page()
+
+
 PAGES = {
     "options.md": options_page,
     "errors.md": errors_page,
     "policies.md": policies_page,
     "command-line.md": command_line,
+    "from-pulsar.md": from_pulsar,
     "views.md": views_page,
     "monitoring.md": monitoring_page,
 }

@@ -8,7 +8,7 @@ is a command, and done when the broker has answered. Follows Pulsar's `Topics` a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -77,9 +77,7 @@ class SubscriptionStats(Shown):
     @property
     def states(self) -> dict[int, NDArray[np.int8]]:
         """Ledger -> the state of each of its messages, as `pulsar_spark.pictures` draws it."""
-        held, state = self.held, self._state
-        later = held.waiting.messages.union(state.delayed.messages)
-        return {each.ledger_id: _states(each, held, later) for each in state.ledgers}
+        return message_states(self._state, self.name, self._state.ledgers)
 
     @property
     def breaker(self) -> str:
@@ -323,6 +321,15 @@ def redeliver_unacknowledged_messages(
         )
     SystemTopic(root, COMMANDS).append(records)
     receipts.wait(milliseconds_of(timeout) / 1000)
+
+
+def message_states(
+    state: BrokerState, name: str, ledgers: Iterable[LedgerInfo]
+) -> dict[int, NDArray[np.int8]]:
+    """What became of each message of some ledgers, for one subscription; by ledger."""
+    held = state.subscriptions[name]
+    later = held.waiting.messages.union(state.delayed.messages)
+    return {each.ledger_id: _states(each, held, later) for each in ledgers}
 
 
 def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:
