@@ -140,6 +140,19 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         consumers = self._client.consumers
         return all(consumers[about].answered >= number for about, number in self._requested.items())
 
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether its topics are terminated, and the subscription has acknowledged everything."""
+        self.flush()
+        self.poll()
+        views, stepped = self.partitions(), self._client.stepped
+        return all(
+            view.ledger.state.is_terminated
+            and about in stepped
+            and stepped[about].last_position >= view.last_position
+            and not self._client.backlog(about)
+            for about, view in views.items()
+        )
+
     def view(self, about: TopicPartition) -> PartitionView:
         """A partition of which it has received something."""
         return self._run.topics.view(about)
@@ -308,7 +321,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 commands[about] = Seek(name, to)
             elif max(to.partition, 0) == about.partition:
                 commands[about] = Seek(name, to.position, to.batch_index)
-        return commands
+        return {
+            about: replace(each, topic_incarnation=self.view(about).ledger.state.incarnation)
+            for about, each in commands.items()
+        }
 
     def epoch(self, about: TopicPartition) -> int:
         """How often others or this consumer have sought on that partition, as far as it heard."""

@@ -36,6 +36,9 @@ class Engine(Protocol):
 
     root: Root
 
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether there will never be another message."""
+
     @property
     def is_ready(self) -> bool:
         """Whether there is a message, and no need to look for news before."""
@@ -139,6 +142,15 @@ class Receiver(Shown, Generic[E]):
     def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
         """Have that look for messages again and again; returns what ends it."""
         return self._clock.follow(look, name, remote=self._remote, wait=self._rest)
+
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether there will never be another message, as in Pulsar's Java client.
+
+        The topic was terminated, and a reader has read all of it, a subscription acknowledged all.
+        """
+        self._check_open()
+        with translated():
+            return self._engine.has_reached_end_of_topic()
 
     def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message, of its last partition that has any.
