@@ -45,4 +45,4 @@ def prefer(chrome: Chrome, scheme: str) -> None:
 
 def said(chrome: Chrome) -> list[str]:
     """What the browser complained of since the last call."""
-    return [str(each["message"]) for each in chrome.get_log("browser")]
+    return [str(each["message"]) for each in chrome.get_log("browser")]  # type: ignore[no-untyped-call]
