@@ -54,7 +54,7 @@ def _most(hours: list[Hour]) -> int:
 
 
 def _mean(hours: list[Hour], name: str) -> float:
-    return mean(chain.from_iterable(getattr(hour, name) for hour in hours))
+    return float(mean(chain.from_iterable(getattr(hour, name) for hour in hours)))
 
 
 def _row(hour: Hour) -> str:
