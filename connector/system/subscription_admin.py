@@ -31,6 +31,7 @@ from pulsar_spark.protocol.commands import RedeliverUnacknowledgedMessages, Repo
 from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.selectors.sticky_key_selector import HashRange
 from pulsar_spark.shown import Cells, Grid, Shown
+from pulsar_spark.subscriptions.breaker import BreakerPhase
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -101,7 +102,7 @@ class SubscriptionStats(Shown):
             "mark_delete_position": self.mark_delete_position,
             "individually_deleted_messages": self.individually_deleted_messages,
             "backlog": self.backlog,
-            "breaker": self.breaker,
+            **({} if self.breaker == BreakerPhase.CLOSED.value else {"breaker": self.breaker}),
             "messages": Cells(strip_text(self.states)),
             "consumers": Grid(
                 ("name", "unacked", "permits", "key hash ranges"),
