@@ -191,6 +191,12 @@ def _recorder(root: Root, interval_s: int, topic: str, producer: str) -> Produce
     return _recorders[place]
 
 
+def numbering_of(application: str, version: int, context: TaskContext) -> Numbering:
+    """What a task fills in, of the write with that version of an application."""
+    first = version % MOST_WRITES * ROWS_OF_A_TASK
+    return Numbering(f"{application}-{context.partitionId()}", first)
+
+
 def _tasks(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
     return [message for message in messages if isinstance(message, TaskDone)]
 
