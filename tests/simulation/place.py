@@ -81,6 +81,9 @@ class TopicLog:
         before, self._seen = self._seen, len(self._topic.commits)
         return self._seen > before
 
+    def check_incarnation(self, incarnation: int) -> None:
+        assert self.state.incarnation == incarnation
+
     def ledgers(self, partition: int) -> LedgerList:
         return self.state.ledgers(partition)
 
@@ -200,6 +203,9 @@ class Place:
     def open_found(self, topic: TopicName) -> TopicLog | None:
         found = self.topics.get(topic.partitioned_topic_name)
         return None if found is None else TopicLog(found)
+
+    def open_log(self, topic: TopicName) -> TopicLog | None:
+        return self.open_found(topic)
 
     def open(self, topic: TopicName) -> TopicLog:
         found = self.open_found(topic)
