@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ from pulsar_spark.connector.broker import (
 )
 from pulsar_spark.connector.functions import processing
 from pulsar_spark.connector.housekeeping import redrive
-from pulsar_spark.connector.ledger_files import ledger_file
+from pulsar_spark.connector.ledger_files import content_digest, ledger_file
 from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
     chunk_reading,
@@ -48,6 +49,7 @@ from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.subscription import consumer_run, subscription_client, withheld
 from pulsar_spark.connector.system import broker_offset
 from pulsar_spark.connector.topic_log import backlog_quota, ledger_store, managed_ledger
+from pulsar_spark.connector.verification import file_check
 from pulsar_spark.connector.views import dispatch_history
 from pulsar_spark.hosting import hosted_broker
 from pulsar_spark.options import topic_policies
@@ -96,6 +98,8 @@ INVARIANTS = {
     "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
     "AcknowledgingIsAUnion": "What is said late or twice changes nothing that was said since.",
     "OnlyWhatIsThere": "An acknowledgement of what never was fails, and stores nothing.",
+    "WhatDiffersIsFound": "Rows that are not those that were published are named.",
+    "WhatIsRightIsNotAccused": "What others do while a topic is verified is no difference.",
     "WhatWasCanBeSeen": "A view as of a batch has what was so when that batch was done.",
     "EachHasAnOutcome": "Every message that was processed has exactly one outcome.",
 }
@@ -291,6 +295,28 @@ def reads_backwards(patch: Any) -> None:
 )
 def takes_each_chunk_for_a_message(patch: Any) -> None:
     patch.setattr(chunk_reading.PartitionChunks, "known", lambda *_: None)
+
+
+@breaks(
+    "WhatDiffersIsFound",
+    "connector/verification/test_faults.py::test_a_rewritten_ledger_is_named_with_its_file",
+)
+def believes_in_every_digest(patch: Any) -> None:
+    class Believing(content_digest.ContentDigest):
+        @property
+        def first_value(self) -> Any:
+            return ANY
+
+    patch.setattr(file_check, "ContentDigest", Believing)
+
+
+@breaks(
+    "WhatIsRightIsNotAccused",
+    "connector/verification/test_verify.py"
+    "::test_a_file_that_was_merged_away_since_it_was_listed_is_no_difference",
+)
+def looks_at_no_log_twice(patch: Any) -> None:
+    patch.setattr(file_check, "_again", lambda _ledger, stored: stored)
 
 
 @breaks(

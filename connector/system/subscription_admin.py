@@ -8,7 +8,7 @@ is a command, and done when the broker has answered. Follows Pulsar's `Topics` a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -31,6 +31,7 @@ from pulsar_spark.protocol.commands import RedeliverUnacknowledgedMessages, Repo
 from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.selectors.sticky_key_selector import HashRange
 from pulsar_spark.shown import Cells, Grid, Shown
+from pulsar_spark.subscriptions.breaker import BreakerPhase
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -76,9 +77,7 @@ class SubscriptionStats(Shown):
     @property
     def states(self) -> dict[int, NDArray[np.int8]]:
         """Ledger -> the state of each of its messages, as `pulsar_spark.pictures` draws it."""
-        held, state = self.held, self._state
-        later = held.waiting.messages.union(state.delayed.messages)
-        return {each.ledger_id: _states(each, held, later) for each in state.ledgers}
+        return message_states(self._state, self.name, self._state.ledgers)
 
     @property
     def breaker(self) -> str:
@@ -103,7 +102,7 @@ class SubscriptionStats(Shown):
             "mark_delete_position": self.mark_delete_position,
             "individually_deleted_messages": self.individually_deleted_messages,
             "backlog": self.backlog,
-            "breaker": self.breaker,
+            **({} if self.breaker == BreakerPhase.CLOSED.value else {"breaker": self.breaker}),
             "messages": Cells(strip_text(self.states)),
             "consumers": Grid(
                 ("name", "unacked", "permits", "key hash ranges"),
@@ -322,6 +321,15 @@ def redeliver_unacknowledged_messages(
         )
     SystemTopic(root, COMMANDS).append(records)
     receipts.wait(milliseconds_of(timeout) / 1000)
+
+
+def message_states(
+    state: BrokerState, name: str, ledgers: Iterable[LedgerInfo]
+) -> dict[int, NDArray[np.int8]]:
+    """What became of each message of some ledgers, for one subscription; by ledger."""
+    held = state.subscriptions[name]
+    later = held.waiting.messages.union(state.delayed.messages)
+    return {each.ledger_id: _states(each, held, later) for each in ledgers}
 
 
 def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:

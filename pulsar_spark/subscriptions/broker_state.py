@@ -94,7 +94,7 @@ class BrokerState:
         ledger = added.ledger
         if len(self.ledgers) and ledger.ledger_id <= self.ledgers[-1].ledger_id:
             return False
-        self.ledgers = LedgerList([*self.ledgers, ledger])
+        self.ledgers = self.ledgers.with_next(ledger)
         self.columns[ledger.ledger_id] = LedgerColumns(
             added.published_at_ms, added.sticky_key_hashes, added.publish_times_ms
         )
