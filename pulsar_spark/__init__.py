@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pulsar_spark.connector.housekeeping.redrive import redrive
     from pulsar_spark.connector.session import session
     from pulsar_spark.connector.shipping import ship
+    from pulsar_spark.connector.system.subscription_admin import redeliver_unacknowledged_messages
     from pulsar_spark.connector.topic_log.policies import Policies
     from pulsar_spark.connector.verification.verify import verify
     from pulsar_spark.connector.views.queue_dataset import dataset
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin", "Client", "Message", "Policies", "PulsarliteError", "Reject", "RetryLater",
     "__version__", "acknowledge", "acknowledge_cumulative", "dataset", "deduplicate",
-    "negative_acknowledge", "process", "reconsume_later", "redrive", "register", "session", "ship",
-    "standalone", "stats", "transaction", "verify",
+    "negative_acknowledge", "process", "reconsume_later",
+    "redeliver_unacknowledged_messages", "redrive", "register", "session", "ship", "standalone",
+    "stats", "transaction", "verify",
 ]  # fmt: skip
 
 _HOME_OF = {
@@ -60,6 +62,7 @@ _HOME_OF = {
     "negative_acknowledge": "pulsar_spark.connector.functions.acknowledging",
     "process": "pulsar_spark.connector.functions.processing",
     "reconsume_later": "pulsar_spark.connector.functions.acknowledging",
+    "redeliver_unacknowledged_messages": "pulsar_spark.connector.system.subscription_admin",
     "redrive": "pulsar_spark.connector.housekeeping.redrive",
     "register": "pulsar_spark.connector.data_source",
     "session": "pulsar_spark.connector.session",

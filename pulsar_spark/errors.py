@@ -88,12 +88,24 @@ class TopicDeletedError(TopicNotFoundError):
     """A topic was deleted; one that was made again under its name is another."""
 
 
+class TopicTerminatedError(PulsarliteError):
+    """A topic takes no messages any more (Pulsar's TopicTerminatedException)."""
+
+
+class MessageNotFoundError(PulsarliteError):
+    """A topic has no such message, or not any more."""
+
+
 class TopicInUseError(PulsarliteError):
     """A topic, namespace or tenant is to be deleted, and somebody uses it still."""
 
 
+class NamespaceNotFoundError(PulsarliteError):
+    """There is no namespace, or no tenant, of that name."""
+
+
 class TopicExistsError(PulsarliteError):
-    """A topic is to be created that exists already."""
+    """A topic, namespace or tenant is to be created that exists already."""
 
 
 class CorruptFileError(PulsarliteError):

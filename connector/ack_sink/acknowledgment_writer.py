@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, Folded, fold
 from pulsar_spark.connector.spark.message_columns import check_columns
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.system.subscription_admin import subscriptions
+from pulsar_spark.connector.system.subscription_admin import Receipts, ask, subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
@@ -38,7 +38,7 @@ from pulsar_spark.errors import (
     ServerError,
 )
 from pulsar_spark.options.options import Options
-from pulsar_spark.protocol.commands import SubscriptionType
+from pulsar_spark.protocol.commands import Report, SubscriptionType
 from pulsar_spark.topic_log.publication import AlreadyCommitted
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,10 @@ ACK_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "error": (StringType(),),
 }
 """Column of a row that acknowledges -> the types that it may have."""
-_OPTIONS: Final = frozenset({"serviceUrl", "topic", "subscriptionName", "txnAppId", "txnVersion"})
+_OPTIONS: Final = frozenset({
+    "serviceUrl", "topic", "subscriptionName", "txnAppId", "txnVersion", "ackReceiptEnabled",
+    "operationTimeout",
+})  # fmt: skip
 
 KNOWN_WITHIN_S = 5.0
 """How long a subscription that was just made may take to be known."""
@@ -85,7 +88,8 @@ class AcknowledgmentSink:
         if application is not None and run_id is None:
             # Subscriptions share the log of `__commands`: the name keeps their versions apart.
             application = (f"{application[0]}/{subscription}", application[1])
-        tell(self._root, subscription, found, application)
+        timeout_ms = self.options["operationTimeout"] if self.options["ackReceiptEnabled"] else None
+        tell(self._root, subscription, found, application, timeout_ms)
 
 
 def tell(
@@ -93,12 +97,24 @@ def tell(
     subscription: str,
     found: Iterable[Folded],
     application: tuple[str, int] | None,
+    receipt_within_ms: int | None = None,
 ) -> None:
-    """Send the commands to the brokers: one commit, or none if there are none."""
-    records = records_of(root, subscription, found)
+    """Send the commands to the brokers: one commit, or none if there are none.
+
+    With a time, return when the brokers have them: BrokerAbsentError if they take longer,
+    BrokerRefusedError if one refuses.
+    """
+    receipts = None if receipt_within_ms is None else Receipts(root)
+    records = records_of(root, subscription, found, receipts)
     if not records:
         return
     told = SystemTopic(root, COMMANDS).append(records, application=application)
+    if receipts is not None and receipt_within_ms is not None:
+        if isinstance(told, AlreadyCommitted):  # what was said then has no answer for us
+            behind = Report(subscription, epoch=None)
+            ask(root, {each.about: behind for each in records}, receipt_within_ms / 1000)
+        else:
+            receipts.wait(receipt_within_ms / 1000)
     if application is not None and isinstance(told, AlreadyCommitted):
         _log.warning(
             "What was to be said to subscription %s is taken for a repetition, as %s has said "
@@ -107,14 +123,16 @@ def tell(
         )  # fmt: skip
 
 
-def records_of(root: Root, subscription: str, found: Iterable[Folded]) -> list[Record]:
+def records_of(
+    root: Root, subscription: str, found: Iterable[Folded], receipts: Receipts | None = None
+) -> list[Record]:
     """The commands to the brokers. BrokerRefusedError as `check_subscription`."""
     joined: Folded = {}
     for about, said in chain.from_iterable(part.items() for part in found):
         joined.setdefault(about, Acknowledgments()).join(said)
     check_subscription(root, subscription, joined)
     return [
-        Record.of(about, subscription, command)
+        receipts.asked(about, command) if receipts else Record.of(about, subscription, command)
         for about, said in sorted(joined.items(), key=lambda item: item[0])
         for command in said.reports(subscription)
     ]

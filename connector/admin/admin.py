@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pulsar_spark.connector.admin.namespaces import Namespaces, Tenants
+from pulsar_spark.connector.admin.schemas import Schemas
+from pulsar_spark.connector.admin.subscriptions import Subscriptions
 from pulsar_spark.connector.admin.topics import Topics
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 
@@ -31,4 +34,13 @@ class Admin:
         given = {f"storage.{key}": each for key, each in (storage or {}).items()}
         url = {} if service_url is None else {"serviceUrl": service_url}
         root = Root.of(options_of({**url, **given}))
+        self._root = root
         self.topics = Topics(root)
+        self.subscriptions = Subscriptions(root)
+        self.namespaces = Namespaces(root)
+        self.tenants = Tenants(root)
+        self.schemas = Schemas(root)
+
+    def now_ms(self) -> int:
+        """The time of the root's clock, by which messages expire."""
+        return self._root.clock.wall_ms()

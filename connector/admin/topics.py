@@ -7,13 +7,26 @@ comes next if need be; what somebody may lose by it has to be forced. Follows Pu
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from pulsar_spark.connector.admin import messages
+from pulsar_spark.connector.admin.messages import StoredMessage
 from pulsar_spark.connector.system.subscription_admin import subscriptions
-from pulsar_spark.connector.topic_log.ledger_store import sweep_deleted
+from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, sweep_deleted
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError, TopicInUseError
+from pulsar_spark.errors import (
+    BrokerRefusedError,
+    InvalidOptionError,
+    MessageNotFoundError,
+    ServerError,
+    TopicInUseError,
+)
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.topic_log.ledger_log import TERMINATED
 from pulsar_spark.topic_log.producer_registry import ProducerRegistry
 from pulsar_spark.topic_name import (
     NON_PERSISTENT,
@@ -24,6 +37,9 @@ from pulsar_spark.topic_name import (
 )
 
 DOMAINS: Final = (PERSISTENT, NON_PERSISTENT)
+ENDS: Final = ("earliest", "latest")
+list_ = list
+"""The type, where a method has its name."""
 
 
 class Topics:
@@ -77,6 +93,132 @@ class Topics:
             ledger.delete()
         return sweep_deleted(self._root.store, name.storage_path, ledger.topic)
 
+    def update(self, topic: str, partitions: int) -> int:
+        """Give a topic more partitions; how many it had. InvalidOptionError if it has more."""
+        ledger = self._root.open(self._users(topic, "updated"))
+        before = ledger.state.partitions
+        if partitions < before:
+            raise InvalidOptionError(
+                f"{ledger.topic} has {before} partitions, and partitions are only ever added."
+            )
+        ledger.grow(partitions)
+        return before
+
+    def partitions(self, topic: str) -> int:
+        """How many it has. TopicNotFoundError if there is no such topic."""
+        return self._root.open(TopicName.parse(topic)).state.partitions
+
+    def terminate(self, topic: str) -> dict[int, MessageId]:
+        """Let nobody publish to it any more; the last message id of each partition.
+
+        What is there stays, and is read and acknowledged as before.
+        """
+        ledger = self._root.open(self._users(topic, "terminated"))
+        ledger.change_settings(lambda known: {**known, TERMINATED: True})
+        return self.last_message_id(topic)
+
+    def last_message_id(self, topic: str) -> dict[int, MessageId]:
+        """The id of the last message of each partition; -1:-1 where none was published."""
+        ledger, chosen = self.opened(topic)
+        return {number: _last_id(ledger, number) for number in chosen}
+
+    def truncate(self, topic: str, *, force: bool = False) -> int:
+        """Delete all messages, for all subscriptions; how many there were.
+
+        Subscriptions stay, at the end. TopicInUseError if one of them has not acknowledged all,
+        unless `force`.
+        """
+        ledger = self._root.open(self._users(topic, "truncated"))
+        if not force:
+            behind = sorted(
+                {each.name for each in subscriptions(self._root, ledger.topic) if each.backlog}
+            )
+            if behind:
+                raise TopicInUseError(
+                    f"Subscriptions {', '.join(behind)} of {ledger.topic} have messages that are "
+                    "not acknowledged. Say --force if they are to be lost."
+                )
+        state = ledger.state
+        before = dict.fromkeys(range(state.partitions), state.next_ledger_id)
+        messages = sum(state.partition(number).messages for number in before)
+        LedgerStore(ledger).trim(before)
+        left = ledger.state
+        return messages - sum(left.partition(number).messages for number in before)
+
+    def peek(self, topic: str, subscription: str, count: int = 1) -> list_[StoredMessage]:
+        """The first messages that the subscription has not acknowledged, of each partition.
+
+        As of its broker's last step. BrokerRefusedError if there is no such subscription.
+        """
+        ledger, chosen = self.opened(topic)
+        found: list_[StoredMessage] = []
+        known = [e for e in subscriptions(self._root, ledger.topic) if e.name == subscription]
+        if not known:
+            raise BrokerRefusedError(
+                ServerError.SUBSCRIPTION_NOT_FOUND,
+                f"{ledger.topic} has no subscription {subscription} that a broker knows of.",
+            )
+        for each in known:
+            number = each.topic_partition.partition
+            if number in chosen:
+                held = each.unacknowledged(ledger.ledgers(number)).prefix(
+                    count, ledger.ledgers(number)
+                )
+                found += messages.among(ledger, number, held)
+        return found
+
+    def examine(
+        self, topic: str, initial_position: str = "latest", message_position: int = 1
+    ) -> StoredMessage:
+        """The `message_position`-th message from that end, `latest` or `earliest`; 1 is the first.
+
+        Of a topic with partitions one of these has to be named. MessageNotFoundError if there are
+        not so many.
+        """
+        if initial_position not in ENDS:
+            raise InvalidOptionError(f"{initial_position!r} is none of {', '.join(ENDS)}.")
+        if message_position < 1:
+            raise InvalidOptionError(f"{message_position}: messages are counted from 1 on.")
+        ledger, chosen = self.opened(topic)
+        if len(chosen) > 1:
+            raise InvalidOptionError(
+                f"{ledger.topic} has {len(chosen)} partitions: name one, such as "
+                f"{ledger.topic}-partition-0."
+            )
+        is_newest = initial_position == "latest"
+        found = messages.nth(ledger, chosen[0], message_position, newest=is_newest)
+        if not found:
+            raise MessageNotFoundError(f"{ledger.topic} has no {message_position} messages.")
+        return found[0]
+
+    def get_message_by_id(self, topic: str, message_id: str | MessageId) -> list_[StoredMessage]:
+        """The message of an id (`ledger:entry:partition[:index]`); without an index its entry.
+
+        MessageNotFoundError if there is none, or not any more.
+        """
+        ledger, chosen = self.opened(topic)
+        wanted = parsed_id(message_id) if isinstance(message_id, str) else message_id
+        if wanted.partition < 0 and len(chosen) == 1:
+            wanted = replace(wanted, partition=chosen[0])
+        if wanted.partition not in chosen:
+            raise InvalidOptionError(f"{wanted} names no partition of {topic}.")
+        found = messages.at(ledger, wanted)
+        if not found:
+            raise MessageNotFoundError(f"{ledger.topic} has no message {wanted}.")
+        return found
+
+    def opened(self, topic: str) -> tuple[ManagedLedger, Sequence[int]]:
+        """(the topic, its partitions: all, or the one that the name has)."""
+        name = TopicName.parse(topic)
+        ledger = self._root.open(name)
+        there = range(ledger.state.partitions)
+        if name.partition_index not in (-1, *there):
+            raise InvalidOptionError(
+                f"{ledger.topic} has {len(there)} partitions, numbered from 0: there is no "
+                f"partition {name.partition_index}."
+            )
+        return ledger, [name.partition_index] if name.is_partition else there
+
     # -- inside --------------------------------------------------------------------------------
 
     def _users(self, topic: str, to_be: str) -> TopicName:
@@ -104,3 +246,25 @@ class Topics:
                 f"Topic {ledger.topic} has {' and '.join(used)}. Delete them first (pulsarlite "
                 f"topics unsubscribe), or say --force: whoever reads or writes it then fails."
             )
+
+
+def parsed_id(text: str) -> MessageId:
+    """A message id, also without a partition as pulsar-admin takes it. InvalidOptionError if none.
+
+    Without a partition it has -1.
+    """
+    two = re.fullmatch(r"(\d+):(\d+)", text)
+    try:
+        return MessageId(int(two[1]), int(two[2])) if two else MessageId.parse(text)
+    except ValueError as error:
+        raise InvalidOptionError(f"{error}.") from None
+
+
+def _last_id(ledger: ManagedLedger, partition: int) -> MessageId:
+    ledgers = ledger.ledgers(partition)
+    if not len(ledgers):
+        last = ledger.state.partition(partition).trimmed_up_to
+        return MessageId(last.ledger_id, last.entry_id, partition)
+    size = ledgers[-1].batch_sizes.size_of(ledgers[-1].last.entry_id)
+    index = size - 1 if size > 1 else -1
+    return MessageId(ledgers[-1].last.ledger_id, ledgers[-1].last.entry_id, partition, index)

@@ -270,7 +270,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             self._check_open()
             self._report()
-            self._redelivers += 1
+            self._redelivers = max(self._redelivers + 1, self._clock.wall_ms())
             self._client.say({
                 about: RedeliverUnacknowledgedMessages(
                     self._client.subscription, self.name, self._client.incarnation,

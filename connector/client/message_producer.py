@@ -121,6 +121,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         self._delay_ms, self._timeout_s = publish_delay_ms, send_timeout_ms / 1000
         self._schema, self._largest = schema, int(self.options["maxMessageSize"])
         self._ledger = open_or_create(self.root, self.topic, self.options, settings)
+        self._ledger.state.check_takes_messages()
         if schema is None:
             check_validation(self._ledger, self.topic)
         else:

@@ -65,7 +65,15 @@ COMMANDS: Final = {
     ),
     "namespaces": (
         "pulsar_spark.connector.command_line.namespaces_command",
-        "what holds for all topics of a namespace",
+        "list, create and delete namespaces, and what holds for all their topics",
+    ),
+    "tenants": (
+        "pulsar_spark.connector.command_line.tenants_command",
+        "list, create and delete tenants",
+    ),
+    "schemas": (
+        "pulsar_spark.connector.command_line.schemas_command",
+        "look at the schemas of a topic, and add one",
     ),
 }
 """Command -> the module whose `add_to` declares the rest, and a summary."""

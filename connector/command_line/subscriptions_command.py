@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
+from pulsar_spark.connector.admin.subscriptions import ENDS, Subscriptions
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -19,14 +20,11 @@ from pulsar_spark.connector.command_line.noun import (
     parsed,
     table,
 )
-from pulsar_spark.connector.system.subscription_admin import ask, subscriptions
+from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import TIME, Kind
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.positions.position import EARLIEST, LATEST
-from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition, Seek, Unsubscribe
-from pulsar_spark.topic_name import TopicPartition, check_subscription_name
+from pulsar_spark.topic_name import TopicName
 
 HEADS = [
     "subscription", "partition", "type", "mark-delete", "backlog", "waiting", "delayed", "consumers"
@@ -74,10 +72,9 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     argument("--latest", action="store_true", help="at the end, not at the beginning"),
 )
 def _create(root: Root, arguments: Namespace) -> Iterator[str]:
-    check_subscription_name(arguments.subscription)
-    where = InitialPosition.LATEST if arguments.latest else InitialPosition.EARLIEST
-    done = _ask(root, arguments, CreateSubscription(arguments.subscription, where))
-    yield f"Created {done}, at the {where.value.lower()}."
+    where = "latest" if arguments.latest else "earliest"
+    Subscriptions(root).create(arguments.name, arguments.subscription, where)
+    yield f"Created {_named(arguments)}, at the {where}."
 
 
 @SUBSCRIPTIONS.command(
@@ -91,19 +88,13 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
     ),
 )
 def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
-    name, only = arguments.subscription, -1
-    if arguments.to_time:
-        seek = Seek(name, timestamp_ms=parsed("--to-time", arguments.to_time, TIME))
-    elif arguments.to == "earliest":
-        seek = Seek(name, EARLIEST)
-    elif arguments.to == "latest":
-        seek = Seek(name, LATEST)
-    else:
-        message_id = parsed("--to", arguments.to, _SEEKS_TO)
-        only = message_id.partition
-        seek = Seek(name, message_id.position, message_id.batch_index)
-    done = _ask(root, arguments, seek, only)
-    yield f"{done} goes on from {arguments.to or arguments.to_time}."
+    time_ms = arguments.to_time and parsed("--to-time", arguments.to_time, TIME)
+    if arguments.to not in (None, *ENDS):
+        parsed("--to", arguments.to, _SEEKS_TO)
+    Subscriptions(root).reset_cursor(
+        arguments.name, arguments.subscription, arguments.to, timestamp_ms=time_ms
+    )
+    yield f"{_named(arguments)} goes on from {arguments.to or arguments.to_time}."
 
 
 @SUBSCRIPTIONS.command(
@@ -113,18 +104,9 @@ def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
     _SUBSCRIPTION,
 )
 def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
-    yield f"Deleted {_ask(root, arguments, Unsubscribe(arguments.subscription))}."
+    Subscriptions(root).delete(arguments.name, arguments.subscription)
+    yield f"Deleted {_named(arguments)}."
 
 
-def _ask(root: Root, arguments: Namespace, command: Any, only: int = -1) -> str:
-    """Have it done on the topic, or on one partition of it; to what it was done."""
-    ledger = opened(root, arguments, "subscribed to")
-    partitions = range(ledger.state.partitions)
-    if only not in (-1, *partitions):
-        raise InvalidOptionError(
-            f"--to {arguments.to} names no partition of {ledger.topic}, which has "
-            f"{len(partitions)}."
-        )
-    chosen = partitions if only == -1 else [only]
-    ask(root, {TopicPartition(ledger.topic, each): command for each in chosen})
-    return f"{arguments.subscription} on {ledger.topic}"
+def _named(arguments: Namespace) -> str:
+    return f"{arguments.subscription} on {TopicName.parse(arguments.name)}"

@@ -7,15 +7,20 @@ Follows pulsar-admin's `CmdTopics`.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, takewhile
+from collections.abc import Iterator
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pulsar_spark.connector.admin.topics import Topics
+from pulsar_spark.connector.admin.messages import newest, oldest
+from pulsar_spark.connector.command_line.admin_commands import (
+    ABOUT_TOPICS,
+    JSON,
+    register_calls,
+    shown,
+)
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -33,7 +38,6 @@ from pulsar_spark.connector.command_line.topic_policies_command import (
     register_policies,
 )
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
-from pulsar_spark.connector.ledger_files.ledger_file import MESSAGE_SCHEMA, LedgerFileReader
 from pulsar_spark.connector.system.lease import LEASES
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore, delete_temporaries
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
@@ -42,25 +46,16 @@ from pulsar_spark.connector.topic_log.policies import enforces_schemas, schema_p
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError, VerificationError
 from pulsar_spark.options.option_values import DURATION, TIME
-from pulsar_spark.positions.ledger_info import LedgerInfo
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.topic_name import (
     NON_PERSISTENT,
     PERSISTENT,
     NamespaceName,
     TopicName,
-    check_user_topic,
 )
 
 if TYPE_CHECKING:
     from pulsar_spark.connector.verification.verified import VerifiedTopic
-
-LONGEST_VALUE = 200
-"""Characters of a message that `peek` prints."""
-
-_TIMES = ("event_time", "deliver_at")
-_SHOWN = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *_TIMES,
-          "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
 
 TOPICS: Final = Noun(
     "List, create, look into and look after topics. No Spark is started. All commands of "
@@ -101,56 +96,7 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         yield f"No topics in {where}" + (": there is no such folder" if missing else "")
 
 
-@TOPICS.command(
-    "create",
-    "Create a topic. Pulsar: create-partitioned-topic.",
-    TOPIC,
-    argument("-p", "--partitions", type=int, default=1, help="default: %(default)s"),
-)
-def _create(root: Root, arguments: Namespace) -> Iterator[str]:
-    topic = TopicName.parse(arguments.name)
-    if topic.is_partition:
-        raise InvalidOptionError(
-            f"{topic} is the name of a partition: create {topic.partitioned_topic_name} with "
-            "--partitions."
-        )
-    root.create(check_user_topic(topic, "created"), arguments.partitions)
-    yield f"Created {topic}, partitions: {arguments.partitions}"
-
-
-@TOPICS.command(
-    "delete",
-    "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. One that is "
-    "made again under its name is another: nobody who knew the old one reaches it.",
-    TOPIC,
-    argument(
-        "-f", "--force", action="store_true",
-        help="also if it has subscriptions or producers, which then fail",
-    ),
-)  # fmt: skip
-def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
-    files = Topics(root).delete(arguments.name, force=arguments.force)
-    name = TopicName.parse(arguments.name).partitioned_topic_name
-    yield f"Deleted {name}, with {files:,} files."
-
-
-@TOPICS.command(
-    "update",
-    "Give a topic more partitions. Pulsar: update-partitioned-topic.",
-    TOPIC,
-    argument("-p", "--partitions", type=int, required=True, help="from now on"),
-)
-def _update(root: Root, arguments: Namespace) -> Iterator[str]:
-    ledger = opened(root, arguments, "updated")
-    before = ledger.state.partitions
-    if arguments.partitions < before:
-        raise InvalidOptionError(
-            f"{ledger.topic} has {before} partitions, and partitions are only ever added."
-        )
-    ledger.grow(arguments.partitions)
-    yield f"{ledger.topic} has {ledger.state.partitions} partitions now, and had {before}."
-    if ledger.state.partitions > before:
-        yield "Keys go to other partitions from now on: their order does not reach across this."
+register_calls(TOPICS, ABOUT_TOPICS, TOPIC)
 
 
 @TOPICS.command(
@@ -189,6 +135,7 @@ register_stats(TOPICS)
     TOPIC,
     argument("-n", "--count", type=int, default=5, help="of each partition; default: 5"),
     argument("--last", action="store_true", help="the newest ones instead"),
+    JSON,
 )
 def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
     if arguments.count < 1:
@@ -201,48 +148,13 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
             f"{ledger.topic} has {len(partitions)} partitions, numbered from 0: there is no "
             f"partition {topic.partition_index}."
         )
+    read = newest if arguments.last else oldest
     for partition in [topic.partition_index] if topic.is_partition else partitions:
-        shown = list(_peek_partition(ledger, partition, arguments.count, last=arguments.last))
-        yield from shown or [f"partition {partition} is empty"]
-
-
-def _peek_partition(
-    ledger: ManagedLedger, partition: int, count: int, *, last: bool
-) -> Iterator[str]:
-    ledgers = ledger.ledgers(partition)
-    rows = (
-        (each, row)
-        for each in (reversed(ledgers) if last else ledgers)
-        for row in _rows_shown(ledger, each, reverse=last)
-    )
-    chosen = list(islice(rows, count))
-    with ledger.reader() as reader:
-        yield from (_message(reader, *each) for each in (reversed(chosen) if last else chosen))
-
-
-def _rows_shown(ledger: ManagedLedger, info: LedgerInfo, *, reverse: bool) -> Iterable[int]:
-    """The rows of its messages that are not hidden."""
-    rows: Sequence[int] = range(info.messages)
-    if hidden := ledger.state.partition(info.partition).hidden.of([info.ledger_id]):
-        mask = hidden.row_mask(info)
-        rows = [row for row in rows if not mask[row]]
-    return reversed(rows) if reverse else rows
-
-
-def _message(reader: LedgerFileReader, ledger: LedgerInfo, row: int) -> str:
-    (batch,) = reader.read(ledger, MESSAGE_SCHEMA.names, row, 1)
-    message = batch.to_pylist()[0]
-    entry_id, batch_index = ledger.batch_sizes.locate(row)
-    parts = [
-        f"{ledger.ledger_id}:{entry_id}:{ledger.partition}:{batch_index}",
-        f"published {_moment(message['publish_time'])}",
-    ]
-    for name in _SHOWN:
-        if (content := message[name]) is not None:
-            text = _moment(content) if name in _TIMES else _text(content)
-            parts.append(f"{name} {text}")
-    value = "(null)" if message["value"] is None else _text(message["value"])
-    return f"{'  '.join(parts)}\n    {value}"
+        found = read(ledger, partition, arguments.count)
+        if arguments.json:
+            yield from (json.dumps(each.to_json_value()) for each in found)
+        else:
+            yield from [*map(shown, found)] or [f"partition {partition} is empty"]
 
 
 @TOPICS.command(
@@ -453,18 +365,6 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     gone = inactive.inactive_applications + inactive.inactive_producers if inactive else ()
     yield f"forgot     {len(gone):,} applications and producers that publish no more"
     yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
-
-
-def _moment(moment: dt.datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _text(value: Any) -> str:
-    """Printable, on one line, and not too long: a message must not play with the terminal."""
-    text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
-    cut = f"... ({len(text):,} characters)" if len(text) > LONGEST_VALUE else ""
-    shown = text[:LONGEST_VALUE] + cut
-    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
 
 
 register_redrive(TOPICS)

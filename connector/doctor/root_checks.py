@@ -223,22 +223,23 @@ def _topics(root: Root, *, deep: bool) -> Iterator[Finding]:
 
 def _topic(root: Root, topic: TopicName, sound: _Sound, *, deep: bool) -> Iterator[Finding]:
     name = str(topic)
-    sound.missing += 1
-    with suppress(TopicNotFoundError):
+    try:
         ledger = ManagedLedger.open_anew(root.store, topic.storage_path, topic=name)
-        sound.missing -= 1
-        problems = list(_ledgers(ledger, name, deep=deep))
-        yield from problems
-        if problems:
-            return
-        state = ledger.state
-        sound.topics += 1
-        sound.messages += sum(state.partition(each).messages for each in range(state.partitions))
-        sound.files += len(state.files)
-        small = sum(size is not None and size < SMALL_BYTES for size in _sizes(ledger))
-        if small > SMALL_FILES:
-            remedy = f"pulsarlite topics tidy {topic} --service-url {root.service_url}"
-            yield warning(name, f"{small:,} of its files are small", remedy)
+    except TopicNotFoundError:
+        sound.missing += 1
+        return
+    problems = list(_ledgers(ledger, name, deep=deep))
+    yield from problems
+    if problems:
+        return
+    state = ledger.state
+    sound.topics += 1
+    sound.messages += sum(state.partition(each).messages for each in range(state.partitions))
+    sound.files += len(state.files)
+    small = sum(size is not None and size < SMALL_BYTES for size in _sizes(ledger))
+    if small > SMALL_FILES:
+        remedy = f"pulsarlite topics tidy {topic} --service-url {root.service_url}"
+        yield warning(name, f"{small:,} of its files are small", remedy)
 
 
 def _sizes(ledger: ManagedLedger) -> Iterator[int | None]:

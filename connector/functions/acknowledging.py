@@ -36,7 +36,9 @@ class Writing(TypedDict, total=False):
     `topic` names the messages' topic where they have no such column. `batch_id`: a second write
     with the same `application` and batch id does nothing; in `foreachBatch` the application is by
     default the query, and where one function acknowledges twice for a subscription in a
-    micro-batch, each call needs one of its own. `options` are those of the store.
+    micro-batch, each call needs one of its own. `options` are those of the store. With
+    `ack_receipt_enabled` the call returns when the broker has it, or raises: BrokerAbsentError if
+    that takes longer than `operation_timeout` (30 s).
     """
 
     topic: str | None
@@ -44,6 +46,8 @@ class Writing(TypedDict, total=False):
     batch_id: int | None
     application: str | None
     options: Mapping[str, str] | None
+    ack_receipt_enabled: bool
+    operation_timeout: Delay
 
 
 def acknowledge(df: DataFrame, subscription: str, **how: Unpack[Writing]) -> DataFrame | None:
@@ -140,10 +144,19 @@ def _say(
                 "batch_id and application belong to a batch DataFrame, as in foreachBatch: a "
                 "streaming one is written by its own query, which counts its micro-batches."
             )
+        if how.get("ack_receipt_enabled"):
+            raise InvalidOptionError(
+                "ack_receipt_enabled belongs to a batch DataFrame, as in foreachBatch: give the "
+                "query that writes a streaming one the option ackReceiptEnabled."
+            )
         return rows
     given = {**(how.get("options") or {}), "subscriptionName": subscription}
     if url := service_url_of(how.get("service_url")):
         given["serviceUrl"] = url
+    if how.get("ack_receipt_enabled"):
+        given["ackReceiptEnabled"] = "true"
+        if (timeout := how.get("operation_timeout")) is not None:
+            given["operationTimeout"] = f"{milliseconds_of(timeout)}ms"
     if batch_id is not None:
         who = application or query_of_batch(df)
         given |= {"txnAppId": f"{who}/{subscription}/{ack_type}", "txnVersion": str(batch_id)}

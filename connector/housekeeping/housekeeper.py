@@ -20,6 +20,7 @@ from pulsar_spark.connector.housekeeping.inactive_topics import InactiveTopics
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.storage.object_store import join
 from pulsar_spark.connector.system.lease import LEASES
+from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import (
     FILE_GRACE_MS,
     MERGED_FILE_BYTES,
@@ -33,7 +34,8 @@ from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError
 from pulsar_spark.options import topic_policies
-from pulsar_spark.topic_name import TopicName
+from pulsar_spark.protocol.commands import CloseConsumer
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 EVERY_S: Final = 60.0
 """How often it looks at all topics. Pulsar: brokerServiceCompactionMonitorIntervalInSeconds."""
@@ -50,6 +52,7 @@ SYSTEM_GRACE_MS: Final = 10 * 60 * 1000
 """How long trimmed files of the system topics stay."""
 SYSTEM_MERGED_BYTES: Final = 8 << 20
 """How much of their small files becomes one: they are trimmed again within hours."""
+NOBODY: Final = "nobody"
 PLACES: Final = (LEASES, "_broker")
 """Folders, beside those of topics, in which a killed process leaves temporary files."""
 
@@ -77,6 +80,8 @@ class Housekeeper:
         self._namespaces = NamespaceWatch(root.store)
         self._inactive = InactiveTopics(root)
         self._seen: dict[str, _Seen] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        """By folder, the topics that a broker was told to serve: (incarnation, partitions)."""
         self._rarely_s = -inf
         self._is_over = False
         self._end: Callable[[], None] | None = None
@@ -131,7 +136,23 @@ class Housekeeper:
             if self._inactive.delete(ledger, policies):
                 return
             self._compact(ledger, policies["compaction_threshold_bytes"].value)
+            if policies["retention_time_ms"].source != "default":
+                self._have_served(ledger)
         self._tidy(ledger, is_system=topic.is_system)
+
+    def _have_served(self, ledger: ManagedLedger) -> None:
+        """Have the broker trim a topic to which nobody ever subscribed: its retention is said.
+
+        A broker serves each partition of which it was told something, be it of no consequence.
+        """
+        told = (ledger.state.incarnation, ledger.state.partitions)
+        if self._told.get(ledger.folder) == told:
+            return
+        self._told[ledger.folder] = told
+        nobody = CloseConsumer(NOBODY, NOBODY, 0)
+        abouts = (TopicPartition(ledger.topic, number) for number in range(told[1]))
+        commands = SystemTopic(self._root, COMMANDS)
+        commands.append([Record.of(about, NOBODY, nobody) for about in abouts])
 
     def _compact(self, ledger: ManagedLedger, threshold: int) -> None:
         if not threshold:

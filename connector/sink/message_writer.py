@@ -115,6 +115,7 @@ class _TopicWriter:
         else:
             self._ledger = root.open(topic)
             self._ledger.check_incarnation(incarnation)
+        self._ledger.state.check_takes_messages()
         if schema is None and enforced:
             check_validation(self._ledger, topic)
         self._schema_version = None if schema is None else register(self._ledger, topic, schema)

@@ -176,7 +176,7 @@ def last_shards(
             shards[name.removeprefix(SHARD_PREFIX)] = data
         else:
             shards.pop(name.removeprefix(SHARD_PREFIX), None)
-    return offset, brokers
+    return offset, {about: shards for about, shards in brokers.items() if shards}
 
 
 def last_offset(dispatch: SystemTopic, stop_ledger: int) -> BrokerOffset | None:

@@ -19,12 +19,14 @@ from pulsar_spark.connector.notebooks.drawing import ACKNOWLEDGED, HELD, UNREAD,
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.system.broker_offset import last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError
+from pulsar_spark.connector.topic_log.topics import Root, options_of
+from pulsar_spark.errors import BrokerAbsentError, BrokerRefusedError, ServerError
 from pulsar_spark.hosting.broker_format import from_shards
-from pulsar_spark.positions.ledger_info import LedgerInfo
+from pulsar_spark.options.option_values import Delay, milliseconds_of
+from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position import EARLIEST, Position
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.protocol.commands import RedeliverUnacknowledgedMessages, Report
 from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.selectors.sticky_key_selector import HashRange
 from pulsar_spark.shown import Cells, Grid, Shown
@@ -45,6 +47,7 @@ class ConsumerStats:
     has_open_grant: bool
     key_hash_ranges: tuple[HashRange, ...] = ()
     """Its slots, in Key_Shared."""
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,11 +68,20 @@ class SubscriptionStats(Shown):
     _state: BrokerState = field(compare=False)
 
     @property
+    def held(self) -> Subscription:
+        """The broker's own of it."""
+        return self._state.subscriptions[self.name]
+
+    @property
     def states(self) -> dict[int, NDArray[np.int8]]:
         """Ledger -> the state of each of its messages, as `pulsar_spark.pictures` draws it."""
-        held, state = self._state.subscriptions[self.name], self._state
+        held, state = self.held, self._state
         later = held.waiting.messages.union(state.delayed.messages)
         return {each.ledger_id: _states(each, held, later) for each in state.ledgers}
+
+    def unacknowledged(self, ledgers: LedgerList) -> PositionSet:
+        """The messages of these ledgers that are not acknowledged."""
+        return self._state.subscriptions[self.name].cursor.unread(ledgers)
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -188,46 +200,115 @@ def acknowledged_up_to(root: Root, about: TopicPartition, name: str) -> Position
     return EARLIEST
 
 
+class Receipts:
+    """The broker's answers to commands that are sent after this was made."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._dispatch = SystemTopic(root, DISPATCH)
+        self._heard = self._dispatch.refresh()
+        self._missing: dict[int, TopicPartition] = {}
+
+    def asked(self, about: TopicPartition, command: Any) -> Record:
+        """The command with a `request_id`, to be sent."""
+        number = secrets.randbits(62)
+        self._missing[number] = about
+        return Record.of(about, command.subscription, replace(command, request_id=number))
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when all are answered. BrokerRefusedError and BrokerAbsentError as from `ask`."""
+        asked_s = self._root.clock.monotonic_s()
+        while True:
+            self._hear()
+            if not self._missing:
+                return
+            waited_s = self._root.clock.monotonic_s() - asked_s
+            if waited_s >= timeout_s:
+                url = self._root.service_url
+                raise BrokerAbsentError(
+                    f"The broker of {url} did not answer within {timeout_s:g} s. Start one: "
+                    f"pulsarlite standalone --service-url {url}. What was asked stands in "
+                    "__commands, and is done when it comes."
+                )
+            self._root.clock.sleep(pause_s(waited_s, remote=self._root.store.remote))
+
+    def _hear(self) -> None:
+        places = {*self._missing.values()}
+        stop = self._dispatch.refresh()
+        for stored in self._dispatch.read(
+            self._heard, stop, keep=lambda about, name: about in places and name[:1] != "\x00"
+        ):
+            item = stored.record.item()
+            if isinstance(item, Reply) and item.request_id in self._missing:
+                del self._missing[item.request_id]
+                if item.error is not None:
+                    raise BrokerRefusedError(
+                        item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
+                    )
+        self._heard = max(self._heard, stop)
+
+
 def ask(root: Root, commands: Mapping[TopicPartition, Any], timeout_s: float | None = None) -> None:
     """Send a command to each partition's broker, and wait until all have answered.
 
     Each gets a `request_id`. BrokerRefusedError if one is refused, with Pulsar's word for why;
     BrokerAbsentError if no broker answers in time: a broker may still do them when it comes.
     """
-    dispatch = SystemTopic(root, DISPATCH)
-    heard = dispatch.refresh()
-    missing = {secrets.randbits(62): each for each in commands.items()}
-    SystemTopic(root, COMMANDS).append(
-        Record.of(about, command.subscription, replace(command, request_id=number))
-        for number, (about, command) in missing.items()
-    )
-    timeout_s = ANSWER_WITHIN_S if timeout_s is None else timeout_s
-    asked_s = root.clock.monotonic_s()
+    receipts = Receipts(root)
+    SystemTopic(root, COMMANDS).append(receipts.asked(*each) for each in commands.items())
+    receipts.wait(ANSWER_WITHIN_S if timeout_s is None else timeout_s)
 
-    def may_answer(about: TopicPartition, name: str) -> bool:
-        return about in commands and not name.startswith("\x00")
 
-    while True:
-        stop = dispatch.refresh()
-        for stored in dispatch.read(heard, stop, keep=may_answer):
-            item = stored.record.item()
-            if isinstance(item, Reply) and item.request_id in missing:
-                del missing[item.request_id]
-                if item.error is not None:
-                    raise BrokerRefusedError(
-                        item.error, f"{stored.record.about}: {item.error.value}: {item.message}."
-                    )
-        if not missing:
-            return
-        heard = max(heard, stop)
-        waited_s = root.clock.monotonic_s() - asked_s
-        if waited_s >= timeout_s:
-            raise BrokerAbsentError(
-                f"The broker of {root.service_url} did not answer within {timeout_s:g} s. Start "
-                f"one: pulsarlite standalone --service-url {root.service_url}. What was asked "
-                "stands in __commands, and is done when it comes."
-            )
-        root.clock.sleep(pause_s(waited_s, remote=root.store.remote))
+def redeliver_unacknowledged_messages(
+    topic: str,
+    subscription: str,
+    *,
+    consumer: str | None = None,
+    service_url: str | None = None,
+    storage: Mapping[str, str] | None = None,
+    timeout: Delay = "60s",
+) -> None:
+    """Have all messages delivered again that the consumers of a subscription have not acknowledged.
+
+    Of one consumer, if it is named: a query's is its `consumerName`. Returns when the broker has
+    done it. What a micro-batch has that runs now is among them, unless it is acknowledged first.
+    TopicNotFoundError, or BrokerRefusedError if there is no such subscription or consumer;
+    BrokerAbsentError if no broker answers in time. Follows Pulsar's
+    `Consumer.redeliverUnacknowledgedMessages`.
+    """
+    given = {f"storage.{key}": each for key, each in (storage or {}).items()}
+    root = Root.of(options_of(given | ({"serviceUrl": service_url} if service_url else {})))
+    name = TopicName.parse(topic)
+    known = subscriptions(root, root.open(name).topic)
+    found = [each for each in known if each.name == subscription]
+    found = [e for e in found if name.partition_index in (-1, e.topic_partition.partition)]
+    if not found:
+        raise BrokerRefusedError(
+            ServerError.SUBSCRIPTION_NOT_FOUND,
+            f"Topic {name} has no subscription {subscription}. There is "
+            f"{', '.join(sorted({each.name for each in known})) or 'none'}.",
+        )
+    records, receipts = [], Receipts(root)
+    there: set[str] = set()
+    for each in found:
+        about, held = each.topic_partition, each.held
+        there |= held.consumers.keys()
+        for one in held.consumers.values():
+            if consumer in (None, one.name):
+                sequence = max(root.clock.wall_ms(), one.redeliver_sequence + 1)
+                command = RedeliverUnacknowledgedMessages(
+                    subscription, one.name, one.incarnation, held.epoch, sequence
+                )
+                records.append(Record.of(about, subscription, command))
+        records.append(receipts.asked(about, Report(subscription, epoch=None)))
+    if consumer is not None and consumer not in there:
+        raise BrokerRefusedError(
+            ServerError.CONSUMER_NOT_FOUND,
+            f"Subscription {subscription} of {name} has no consumer {consumer}. There is "
+            f"{', '.join(sorted(there)) or 'none'}.",
+        )
+    SystemTopic(root, COMMANDS).append(records)
+    receipts.wait(milliseconds_of(timeout) / 1000)
 
 
 def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:
@@ -249,6 +330,7 @@ def _stats(about: TopicPartition, state: BrokerState, name: str) -> Subscription
                 each.permits,
                 each.has_open_grant,
                 ranges.get(each.name, ()),
+                each.incarnation,
             )
             for each in held.consumers.values()
         ),

@@ -42,6 +42,8 @@ INACTIVE_AGE_MS = 7 * 24 * 60 * 60 * 1000
 """How long an application, or a producer, that publishes nothing is remembered."""
 SMALL_FILE_BYTES = 1 << 20
 """Files up to this length are merged."""
+SMALL_FILE_LEDGERS = 1_000
+"""A file that has so many ledgers is not small, so tiny ones are not copied again and again."""
 MERGED_FILE_BYTES = 64 << 20
 """The size at which the rows of small files fill a merged one."""
 
@@ -214,7 +216,8 @@ class LedgerStore:
                     files.setdefault(each.file, []).append(each)
         group: list[list[LedgerInfo]] = []
         size_bytes = 0
-        for ledgers in sorted(files.values(), key=lambda its: min(e.ledger_id for e in its)):
+        small = [its for its in files.values() if len(its) < SMALL_FILE_LEDGERS]
+        for ledgers in sorted(small, key=lambda its: min(e.ledger_id for e in its)):
             size_bytes += sizes[ledgers[0].file]
             if size_bytes > up_to_bytes:
                 yield group

@@ -151,7 +151,7 @@ class Policies:
 
 def read_policies(store: ObjectStore, namespace: NamespaceName) -> Settings:
     """What the namespace's file says as of now; nothing if there is none."""
-    path = _path(namespace)
+    path = policies_path(namespace)
     return policies_of(store.get(path), path)
 
 
@@ -168,7 +168,7 @@ def policies_of(data: bytes | None, name: str) -> Settings:
 
 def change_policies(store: ObjectStore, namespace: NamespaceName, **changes: Any) -> Settings:
     """Have the file say these by stored name, or (None) say nothing of them; all that it says."""
-    path = _path(namespace)
+    path = policies_path(namespace)
     wanted: Settings = {}
 
     def change(data: bytes | None) -> bytes | None:
@@ -308,7 +308,8 @@ def _applied(ledger: ManagedLedger, topic: TopicName, *names: str) -> list[Any]:
     return [found[name].value for name in names]
 
 
-def _path(namespace: NamespaceName) -> str:
+def policies_path(namespace: NamespaceName) -> str:
+    """The file of a namespace: it is there if somebody made the namespace, or said something."""
     folder, _, _ = TopicName(PERSISTENT, namespace, "any").storage_path.rpartition("/")
     return join(folder, POLICIES_FILE)
 

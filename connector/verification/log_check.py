@@ -186,7 +186,10 @@ def _ids(state: TopicState) -> Iterator[Difference]:
             if each.partition != number or ledger_id >= state.next_ledger_id:
                 text = f"ledger {ledger_id} of partition {each.partition} stands in {number}"
                 yield Difference(Check.LOG, text, number, ledger_id=ledger_id)
-    lost = [each for each in range(trimmed + 1, state.next_ledger_id) if each not in seen]
+    first = trimmed + 1
+    if state.incarnation and trimmed < 0:  # earlier ones were of a topic that was deleted
+        first = min(seen, default=state.next_ledger_id)
+    lost = [each for each in range(first, state.next_ledger_id) if each not in seen]
     if lost:
         more = f", and {len(lost) - 1:,} more," if lost[1:] else ""
         text = f"ledger {lost[0]}{more} was published, is not trimmed, and is in no partition"

@@ -41,6 +41,11 @@ class BrokersView:
     failed: frozenset[TopicPartition] = frozenset()
     """Could not step in the last batch: how much of the log they know is not said."""
 
+    def state(self, about: TopicPartition, log: ManagedLedger) -> BrokerState | None:
+        """What it knows of this topic; None if it only knows one of that name that was deleted."""
+        state = self.states.get(about)
+        return state if state and state.incarnation == log.state.incarnation else None
+
     def heard(self, about: TopicPartition) -> int | None:
         """The last commit that the partition's state knows of; None if that is not known."""
         return None if about in self.failed else self.offset.hosted.get(about, NO_COMMIT)
@@ -75,7 +80,7 @@ def check_broker(
     number = about.partition
     if (why := view.damaged.get(about)) is not None:
         yield Difference(Check.BROKER, why, number)
-    if (state := view.states.get(about)) is None:
+    if (state := view.state(about, log)) is None:
         return
     part, heard = log.state.partition(number), view.heard(about)
     if heard is not None and heard > log.state.number:
@@ -86,7 +91,7 @@ def check_broker(
         yield Difference(Check.BROKER, text, number, ledger_id=ledger_id)
     try:
         state.check()
-    except AssertionError as error:
+    except (AssertionError, ValueError, LookupError) as error:
         yield Difference(Check.BROKER, f"the broker's state contradicts itself: {error}", number)
     for name, subscription in sorted(state.subscriptions.items()):
         for place, text in _cursor_differences(state, subscription, part):
@@ -94,11 +99,11 @@ def check_broker(
 
 
 def check_accounts(
-    view: BrokersView, about: TopicPartition, part: PartitionState
+    view: BrokersView, about: TopicPartition, log: ManagedLedger
 ) -> tuple[list[SubscriptionAccount], list[Difference]]:
     """The account of each subscription whose cursor fits; those whose sums do not come out."""
     accounts, differences = [], []
-    state = view.states.get(about)
+    state, part = view.state(about, log), log.state.partition(about.partition)
     published = part.removed.messages + sum(each.messages for each in part.ledgers)
     for name, subscription in sorted(state.subscriptions.items()) if state is not None else ():
         if state is None or any(_cursor_differences(state, subscription, part)):
@@ -147,7 +152,13 @@ def check_steps(root: Root, wanted: Wanted) -> Iterator[tuple[TopicPartition, Di
                 before = None if earlier is None else earlier.subscriptions.get(name)
                 if earlier is None or before is None or before.epoch != subscription.epoch:
                     continue
-                lost = before.cursor.difference(subscription.cursor, earlier.ledgers)
+                if earlier.incarnation != state.incarnation:
+                    continue
+                try:
+                    lost = before.cursor.difference(subscription.cursor, earlier.ledgers)
+                except ValueError as error:  # two sizes of one batch
+                    yield about, Difference(Check.CURSOR, str(error), about.partition, name)
+                    continue
                 there = [each for each in lost.ledger_ids if state.ledgers.get(each) is not None]
                 if lost := lost.of_ledgers(there):
                     text = f"{lost} was acknowledged, and is not since batch {batch.number}"
@@ -207,6 +218,14 @@ def _cursor_differences(
     state: BrokerState, subscription: Subscription, part: PartitionState
 ) -> Iterator[tuple[int | None, str]]:
     """(ledger, what is wrong) with what is acknowledged."""
+    strays = [*_strays(state, subscription, part)]
+    yield from strays or _misplaced(state, subscription)
+
+
+def _strays(
+    state: BrokerState, subscription: Subscription, part: PartitionState
+) -> Iterator[tuple[int | None, str]]:
+    """What is acknowledged and was not published."""
     cursor, trimmed = subscription.cursor, part.trimmed_up_to.ledger_id
     position = cursor.mark_delete_position
     ledger = state.ledgers.get(position.ledger_id)
@@ -222,7 +241,6 @@ def _cursor_differences(
                 yield ledger_id, f"it has acknowledged {why} of ledger {ledger_id}"
         elif ledger_id > trimmed:
             yield ledger_id, f"it has acknowledged messages of ledger {ledger_id}, which is none"
-    yield from _misplaced(state, subscription)
 
 
 def _misfit(ledger: LedgerInfo, messages: PositionSet) -> str | None:

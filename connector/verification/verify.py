@@ -8,6 +8,7 @@ a topic that can't be read is a difference and does not end the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,8 +39,11 @@ from pulsar_spark.errors import (
     CorruptFileError,
     FutureVersionError,
     ObjectNotFoundError,
+    StorageError,
+    TopicDeletedError,
     TopicNotFoundError,
 )
+from pulsar_spark.hosting.hosted_broker import described
 from pulsar_spark.options.options import Scope
 from pulsar_spark.topic_log.ledger_commit import log_file
 from pulsar_spark.topic_log.partition_state import PartitionState
@@ -84,8 +88,11 @@ def chosen_topics(root: Root, texts: Iterable[str], pattern: str | None = None) 
     names = [*map(TopicName.parse, texts)]
     for each in names:
         check_kept(each.partitioned_topic_name)
-        if not any(log_numbers(root.store, each.storage_path)):
-            root.open(each)  # which says what there is
+        with suppress(*DAMAGE):
+            if root.open_log(each) is not None or not any(
+                log_numbers(root.store, each.storage_path)
+            ):
+                root.open(each)  # which says what there is
     if pattern:
         names += root.matching(pattern)
     return names or ([] if pattern else [*root.find()])
@@ -107,14 +114,16 @@ def verify_topics(
     advance = progress("verifying topics", len(chosen))
     looked = []
     for topic, partitions in chosen.items():
-        looked.append(_look(root, topic, partitions, view, trouble))
+        with suppress(TopicDeletedError):  # just now
+            looked.append(_look(root, topic, partitions, view, trouble))
         advance(1)
     steps: dict[str, list[Difference]] = {}
     if deep and trouble is None:
         steps = _steps(root, chosen)
     for each in looked:
         if each is not None:
-            yield each.finished(steps.get(each.result.topic, ()), deep=deep, progress=progress)
+            with suppress(TopicDeletedError):
+                yield each.finished(steps.get(each.result.topic, ()), deep=deep, progress=progress)
 
 
 @dataclass
@@ -141,9 +150,8 @@ class _Looked:
 def _brokers_view(root: Root) -> tuple[BrokersView, Difference | None]:
     try:
         return brokers_view(root), None
-    except DAMAGE as error:
-        text = f"what the broker knows can't be read: {error.message}"
-        return BrokersView(), Difference(Check.BROKER, text)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it was asked for
+        return BrokersView(), _unreadable(error, "knows")
 
 
 def _steps(root: Root, chosen: Mapping[str, set[int] | None]) -> dict[str, list[Difference]]:
@@ -157,10 +165,16 @@ def _steps(root: Root, chosen: Mapping[str, set[int] | None]) -> dict[str, list[
     try:
         for about, difference in check_steps(root, wanted):
             found.setdefault(about.topic, []).append(difference)
-    except DAMAGE as error:
-        text = f"what the broker knew before can't be read: {error.message}"
-        found.setdefault(str(DISPATCH), []).append(Difference(Check.BROKER, text))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it was asked for
+        found.setdefault(str(DISPATCH), []).append(_unreadable(error, "knew before"))
     return found
+
+
+def _unreadable(error: Exception, when: str) -> Difference:
+    """Of `__dispatch`, whose records may be anything if its files were rewritten."""
+    if isinstance(error, StorageError) and not isinstance(error, ObjectNotFoundError):
+        raise error
+    return Difference(Check.BROKER, f"what the broker {when} can't be read: {described(error)}")
 
 
 def _look(
@@ -169,7 +183,7 @@ def _look(
     """The topic as of now; None if there is none, as it is being made, or was deleted."""
     name = TopicName.parse(topic)
     try:
-        ledger = ManagedLedger.open_anew(root.store, name.storage_path, topic=topic)
+        ledger = ManagedLedger.open_log(root.store, name.storage_path, topic=topic)
     except TopicNotFoundError:
         if not any(log_numbers(root.store, name.storage_path)):
             return None
@@ -178,6 +192,8 @@ def _look(
     except DAMAGE as error:
         damage = Difference(Check.LOG, error.message)
         return _Looked(VerifiedTopic(topic, False, differences=(damage,)))
+    if ledger.state.is_deleted:
+        return None
     partitions = tuple(range(ledger.state.partitions) if chosen is None else sorted(chosen))
     if partitions and partitions[-1] >= ledger.state.partitions:
         raise TopicNotFoundError(
@@ -195,7 +211,7 @@ def _look(
     for number in partitions:
         about, part = TopicPartition(topic, number), ledger.state.partition(number)
         found += check_broker(view, about, ledger)
-        subscriptions, wrong = check_accounts(view, about, part)
+        subscriptions, wrong = check_accounts(view, about, ledger)
         found += wrong
         accounts.append(_account(number, part, subscriptions))
     mine = [each for each in found if each.partition in (None, *partitions)]

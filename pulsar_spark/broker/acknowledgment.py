@@ -261,7 +261,9 @@ def _take_delivered(holder: Holder, delivered: Mapping[int, PositionSet]) -> Non
         for count, part in subscription.tracker.by_count(new):
             backoff = options.ack_timeout_redelivery_backoff
             wait_ms = options.ack_timeout_ms + (backoff.next(count) if backoff else 0)
-            timeouts = consumer.timeouts.put(state.now_ms + wait_ms, part)
+            tick_ms = max(1, options.ack_timeout_tick_ms)
+            due_ms = -(-(state.now_ms + wait_ms) // tick_ms) * tick_ms
+            timeouts = consumer.timeouts.put(due_ms, part)
             consumer.timeouts = timeouts.coarsened(MAX_INSTANTS)
 
 

@@ -82,6 +82,7 @@ def subscribe_command(
             options["ackTimeout"],
             options["ackTimeoutRedeliveryBackoff"],
             dead_letter_policy(options, first_topic),
+            options["ackTimeoutTickTime"] or 0,
         ),
         permits=permits,
         read_compacted=options["readCompacted"] and not retries,

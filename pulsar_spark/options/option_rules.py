@@ -18,6 +18,7 @@ from pulsar_spark.subscriptions.dead_letter import check_letter_topics
 from pulsar_spark.topic_name import TopicName, check_user_topic
 
 _MIN_TIMEOUT_MS: Final = 1_000
+_MIN_TICK_MS: Final = 100
 
 
 class Rule(NamedTuple):
@@ -125,6 +126,14 @@ RULES: Final = (
         lambda options: options.has("ackTimeoutRedeliveryBackoff") and not options["ackTimeout"],
         "Option ackTimeoutRedeliveryBackoff needs ackTimeout.",
     ),
+    Rule(
+        lambda options: options.has("ackTimeoutTickTime")
+        and not _MIN_TICK_MS <= options["ackTimeoutTickTime"] <= options["ackTimeout"],
+        "Option ackTimeoutTickTime takes 100ms or more, and no more than ackTimeout, which it "
+        "needs.",
+    ),
+    _needs("ackReceiptEnabled", "subscriptionName", because="only what acknowledges has a receipt"),
+    _needs("operationTimeout", "ackReceiptEnabled", True),
     *(
         _needs(name, "ackMode", "manual", because="with auto nothing is rejected")
         for name in ("negativeAckRedeliveryDelay", "negativeAckRedeliveryBackoff")

@@ -156,6 +156,9 @@ OPTIONS: Final = (
     Option("ackTimeout", values.DURATION, 0, Scope.STREAM_READ,
            "With ackMode manual: what was not acknowledged for so long is delivered again; 0 for "
            "never, else 1s or more."),
+    Option("ackTimeoutTickTime", values.DURATION, None, Scope.STREAM_READ,
+           "ackTimeout counts in such steps, so that many messages time out together: 100ms or "
+           "more, and no more than ackTimeout. Without it, to the millisecond."),
     Option("ackTimeoutRedeliveryBackoff", values.BACKOFF, None, Scope.STREAM_READ,
            "Added to ackTimeout, by how often a message was delivered before."),
     Option("negativeAckRedeliveryDelay", values.DURATION, 60_000, Scope.STREAM_READ,
@@ -206,6 +209,12 @@ OPTIONS: Final = (
     Option("onSchemaMismatch", values.one_of("fail", "null", "deadLetter"), "fail", Scope.READ,
            "With valueSchema: a message that does not fit ends the query, is null with its reason "
            "in the column `schema_error`, or becomes a dead letter of the subscription."),
+    Option("ackReceiptEnabled", values.BOOLEAN, False, Scope.WRITE,
+           "With subscriptionName: whether a write, or a micro-batch, waits until the broker has "
+           "what it acknowledges. Otherwise that is durable, and the broker has it later."),
+    Option("operationTimeout", values.DURATION, 30_000, Scope.WRITE,
+           "With ackReceiptEnabled: how long the broker may take; then the write fails with "
+           "BROKER_ABSENT. What it said stands, and is done when a broker comes."),
     Option("numPartitions", values.count(1, MAX_PARTITIONS), 1, Scope.WRITE,
            "Partitions of a topic that the first write creates; without it the policy "
            "`auto_topic_partitions` of its namespace counts. A topic that exists keeps its."),

@@ -118,6 +118,8 @@ class ConsumerOptions:
     ack_timeout_ms: int = 0
     ack_timeout_redelivery_backoff: MultiplierRedeliveryBackoff | None = None
     dead_letter_policy: DeadLetterPolicy | None = None
+    ack_timeout_tick_ms: int = 0
+    """Timeouts come at multiples of it; 0: at their own moments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pulsar_spark.errors import CorruptFileError, FileReclaimedError
+from pulsar_spark.errors import CorruptFileError, FileReclaimedError, TopicTerminatedError
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerColumn, LedgerInfo, LedgerList, LedgerSum
 from pulsar_spark.positions.position_set import PositionSet
@@ -25,6 +25,9 @@ from pulsar_spark.topic_log.compacted_ledgers import CompactedLedgers
 from pulsar_spark.topic_log.last_seen import LastSeen
 from pulsar_spark.topic_log.ledger_commit import Commit, log_file
 from pulsar_spark.topic_log.partition_state import PartitionState
+
+TERMINATED: Final = "terminated"
+"""The setting of a topic to which nobody publishes any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,18 @@ class TopicState:
     def records_sequences(self) -> bool:
         """Whether every publication has its sequence ids: duplicates are, or were, dropped."""
         return bool(self.settings.get("deduplication") or self.sequence_ids)
+
+    @property
+    def is_terminated(self) -> bool:
+        return bool(self.settings.get(TERMINATED))
+
+    def check_takes_messages(self) -> None:
+        """TopicTerminatedError if it takes none any more."""
+        if self.is_terminated:
+            raise TopicTerminatedError(
+                f"Topic {self.topic} was terminated: it takes no messages any more. Publish to "
+                "another, or delete it and make it again."
+            )
 
     def highest_sequence_id(self, partition: int, producer: str) -> int | None:
         return self.sequence_ids.get(partition, {}).get(producer)

@@ -100,6 +100,8 @@ class Publication:
             )
         if self._was_published(state):
             return AlreadyCommitted(state.number, self.application)
+        if self.ledgers:
+            state.check_takes_messages()
         producers = self._producers(state, now_ms)
         deduplicate = self.deduplicate
         if deduplicate is None:

@@ -310,6 +310,34 @@ def test_a_topic_whose_log_ends_in_an_open_transaction_is_left_as_it_is() -> Non
     assert store.clock.wall_ms() == now_ms
 
 
+def test_a_topic_to_which_nobody_ever_subscribed_keeps_what_its_retention_says(
+    pulsarlite: Place,
+) -> None:
+    consumer = pulsarlite.client.subscribe("other", "s")
+    url, clock = pulsarlite.service_url, pulsarlite.clock
+
+    def kept(topic: str) -> list[str]:
+        return [each["value"].decode() for each in messages(url, topic)]
+
+    for topic in "tu":
+        send(url, topic, ["a"])
+    clock.advance(hours=2)
+    assert kept("t") == ["a"], "nobody has said that it may go"
+    Policies("t", service_url=url).set(retention_time="1h", retention_size=-1)
+    send(url, "t", ["b"])
+    clock.advance(minutes=1)
+    for number in "cde":
+        clock.advance(minutes=20)
+        send(url, "t", [number])
+    assert kept("t") == ["c", "d", "e"]
+    clock.advance(minutes=21)
+    assert kept("t") == ["d", "e"]
+    clock.advance(days=1)
+    assert kept("t") == ["e"]
+    assert kept("u") == ["a"]
+    consumer.close()
+
+
 def test_nothing_is_done_for_a_root_whose_broker_is_gone(pulsarlite: Place) -> None:
     pulsarlite.client.subscribe("t", "s").close()
     pulsarlite.client.close()

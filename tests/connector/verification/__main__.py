@@ -55,10 +55,10 @@ def inject(seed: int, roots: int = ROOTS) -> Fault:
 
 
 def _find(fault: Fault, topic: str, folder: Path) -> None:
-    if fault in QUICK and not _differences(pulsar_spark.verify(str(folder), topic)):
-        raise MissedError(f"{fault.__name__} of {topic} is found by --deep at most")
-    if not _differences(pulsar_spark.verify(str(folder), topic, deep=True)):
-        raise MissedError(f"{fault.__name__} of {topic} is not found")
+    deep = fault not in QUICK
+    if not _differences(pulsar_spark.verify(str(folder), topic, deep=deep)):
+        how = "with" if deep else "without"
+        raise MissedError(f"{fault.__name__} of {topic} is not found {how} --deep")
 
 
 def _differences(found: list[VerifiedTopic]) -> int:

@@ -11,8 +11,10 @@ import pytest
 
 import pulsar_spark
 from pulsar_spark import pulsar
+from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.housekeeping.compaction import compact
+from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.ledger_store import LedgerStore
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -21,6 +23,8 @@ from pulsar_spark.connector.verification.file_check import check_contents
 from pulsar_spark.connector.verification.verified import VerifiedTopic
 from pulsar_spark.connector.verification.verify import chosen_topics, verify_topics
 from pulsar_spark.errors import InvalidOptionError, TopicNotFoundError
+from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.topic_name import TopicPartition
 from tests.connector.client.clients import all_of, shared, subscribe
 from tests.connector.topic_log.test_transactions import begin, left_open, send_both
 from tests.connector.topics import ledger_of, numbers, send
@@ -31,6 +35,7 @@ from tests.torture.world import World
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 SCHEDULES = 6
+NAME = "persistent://public/default/t"
 
 
 def check(root: Path | str, **given: object) -> list[VerifiedTopic]:
@@ -118,8 +123,9 @@ def test_topics_are_chosen_by_name_by_pattern_by_partition_or_all(tmp_path: Path
 def test_topics_of_older_versions_are_verified(golden: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / golden, tmp_path / golden)
     (tenants,) = (tmp_path / golden).rglob("persistent")
-    (topic, *_) = check(tenants.parent)
-    assert topic.partitions
+    topics = check(tenants.parent)
+    assert all(each.partitions for each in topics)
+    assert topics or golden.startswith("deleted")
 
 
 def test_a_topic_to_which_everything_was_done_is_verified(tmp_path: Path) -> None:
@@ -195,3 +201,38 @@ def test_a_file_that_was_merged_away_since_it_was_listed_is_no_difference(
     (topic,) = pulsar_spark.verify(str(tmp_path), "t", deep=True)
     assert topic.ok, topic.differences
     assert len(ledger_of(tmp_path, "t").state.files) == 1
+
+
+def test_a_topic_that_was_deleted_is_none_and_one_made_again_is_another(tmp_path: Path) -> None:
+    root = Root(str(tmp_path), {})
+    send(tmp_path, "t", "abc", batchingEnabled=False)
+    send(tmp_path, "other", "a")
+    SystemTopic(root, COMMANDS).append(
+        [Record.of(TopicPartition(NAME, 0), "s", CreateSubscription("s"))]
+    )
+    with EmbeddedBroker(root, "_broker/checkpoint") as broker:
+        broker.until_quiet()
+        assert account(str(tmp_path)) == {"s": (0, 3, 0)}
+        Admin(str(tmp_path)).topics.delete("t", force=True)
+        assert NAME not in {each.topic for each in check(tmp_path)}
+        with pytest.raises(TopicNotFoundError):
+            check(tmp_path, topic="t")
+        for value in "xy":
+            send(tmp_path, "t", [value])
+        assert account(str(tmp_path)) == {}, "the broker knows the old one yet"
+        broker.until_quiet()
+        assert account(str(tmp_path)) == {}
+        ledger_of(tmp_path, "t").write_snapshot()
+        (again,) = check(tmp_path, topic="t")
+        assert again.partitions[0].published == 2
+
+
+def test_what_can_be_read_and_makes_no_sense_is_a_difference_of_each_topic(tmp_path: Path) -> None:
+    """Records of `__dispatch` that nobody could have written, in a sound file."""
+    send(tmp_path, "t", ["a"])
+    root = Root(str(tmp_path), {})
+    dispatch = SystemTopic(root, DISPATCH)
+    dispatch.append([Record(TopicPartition(NAME, 0), "\x00offset", b"{")])
+    (topic,) = pulsar_spark.verify(str(tmp_path), "t")
+    (difference,) = topic.differences
+    assert difference.text.startswith("what the broker knows can't be read")

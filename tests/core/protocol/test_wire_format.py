@@ -66,7 +66,7 @@ ITEMS: tuple[Any, ...] = (
         key_shared_policy=KeySharedPolicy(KeySharedMode.STICKY, True, ((0, 9), (20, 29))),
         options=ConsumerOptions(
             1, MultiplierRedeliveryBackoff(1, 9, 1.5), 2_000, MultiplierRedeliveryBackoff(),
-            DeadLetterPolicy(3, "d", "r", "i"),
+            DeadLetterPolicy(3, "d", "r", "i"), 100,
         ),
         permits=5, read_compacted=True, resumes=True, request_id=9, begins_behind=CURSOR,
         partitions=4, topic_incarnation=17,
@@ -104,8 +104,9 @@ ITEMS: tuple[Any, ...] = (
     TopicMade(17),
 )  # fmt: skip
 SINCE_4 = (SkipMessages, TopicDeleted, TopicMade)
+OPTIONS_OF_3 = replace(ITEMS[0].options, ack_timeout_tick_ms=0)
 NOT_IN_3: dict[type, dict[str, Any]] = {
-    Subscribe: {"topic_incarnation": 0},
+    Subscribe: {"topic_incarnation": 0, "options": OPTIONS_OF_3},
     **{each: {"topic_incarnation": None} for each in (CreateSubscription, Unsubscribe, Seek)},
 }
 

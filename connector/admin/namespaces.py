@@ -1,0 +1,218 @@
+"""Namespaces and tenants looked after: named, made, deleted.
+
+Invariants: a topic makes its namespace and tenant, as nobody has to be asked for leave; one that
+was made by itself has a file that says so, and is there without topics; who deletes one deletes its
+topics first, one by one, so that a process which is killed leaves whole topics. Follows Pulsar's
+`Namespaces` and `Tenants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Final
+
+from pulsar_spark.connector.admin.subscriptions import Subscriptions
+from pulsar_spark.connector.admin.topics import DOMAINS, Topics
+from pulsar_spark.connector.storage.object_store import join
+from pulsar_spark.connector.topic_log.policies import POLICIES_FORMAT, policies_path
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import (
+    InvalidTopicNameError,
+    NamespaceNotFoundError,
+    TopicExistsError,
+    TopicInUseError,
+)
+from pulsar_spark.records.stored_record import StoredFormat
+from pulsar_spark.topic_name import PERSISTENT, SYSTEM_NAMESPACE, NamespaceName, TopicName
+
+TENANT_FILE: Final = "~tenant.json"
+"""The file in a tenant's folder, whose namespaces' names have no `~`."""
+TENANT_FORMAT: Final = StoredFormat(
+    "File",
+    version=1,
+    checked_since=1,
+    fields=frozenset({"admin_roles", "allowed_clusters"}),
+    remedy="Restore it from a copy, or delete it.",
+)
+
+
+class Namespaces:
+    """The namespaces of one root, by their names `tenant/namespace`."""
+
+    def __init__(self, root: Root) -> None:
+        """Opens nothing."""
+        self._root, self._topics = root, Topics(root)
+
+    def list(self, tenant: str | None = None) -> Sequence[str]:
+        """The namespaces of a tenant, or all: those that were made, and those that have topics."""
+        tenants = folders(self._root) if tenant is None else [checked_tenant(tenant)]
+        names = (NamespaceName(e, each) for e in tenants for each in folders(self._root, e))
+        return [str(each) for each in names if self._is_there(each)]
+
+    def topics(self, namespace: str) -> Sequence[str]:
+        """The full names of its topics, but for those that Pulsarlite writes itself."""
+        return self._topics.list(namespace)
+
+    def create(self, namespace: str) -> None:
+        """Make it, without topics and policies. TopicExistsError if it is there."""
+        name = NamespaceName.parse(namespace)
+        if self._is_there(name):
+            raise TopicExistsError(f"Namespace {name} exists already.")
+        self._root.store.put_if_absent(policies_path(name), POLICIES_FORMAT.encode({}))
+
+    def delete(self, namespace: str, *, force: bool = False) -> Sequence[str]:
+        """Delete it and its policies; the topics that went with it.
+
+        TopicInUseError if it has topics, unless `force`: they are deleted too, with whatever uses
+        them.
+        """
+        name = NamespaceName.parse(namespace)
+        if str(name) == SYSTEM_NAMESPACE:
+            raise InvalidTopicNameError(f"Namespace {name} is Pulsarlite's own, and stays.")
+        if not self._is_there(name):
+            raise NamespaceNotFoundError(
+                f"There is no namespace {name} in {self._root.store.root}."
+            )
+        topics = self._topics.list(namespace)
+        if topics and not force:
+            raise TopicInUseError(
+                f"Namespace {name} has {len(topics)} topics, such as {topics[0]}. Delete them "
+                "first, or say --force: then they are deleted with their subscriptions."
+            )
+        for topic in topics:
+            self._topics.delete(topic, force=True)
+        self._root.store.delete(policies_path(name))
+        return topics
+
+    def clear_backlog(self, namespace: str, subscription: str | None = None) -> Sequence[str]:
+        """Acknowledge all messages for a subscription, or for all, on each topic; on which."""
+        found = list(self._subscribed(namespace, subscription))
+        admin = Subscriptions(self._root)
+        for topic, name in found:
+            admin.clear_backlog(topic, name)
+        return sorted({topic for topic, _ in found})
+
+    def unsubscribe(
+        self, namespace: str, subscription: str, *, force: bool = False
+    ) -> Sequence[str]:
+        """Delete a subscription of each topic that has it; of which. Errors as for one topic."""
+        found = list(self._subscribed(namespace, subscription))
+        admin = Subscriptions(self._root)
+        for topic, name in found:
+            admin.delete(topic, name, force=force)
+        return sorted({topic for topic, _ in found})
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _subscribed(self, namespace: str, only: str | None) -> Iterator[tuple[str, str]]:
+        """(topic, subscription) of the namespace, or of one name."""
+        admin = Subscriptions(self._root)
+        for topic in self._topics.list(namespace):
+            for name in admin.list(topic):
+                if only in (None, name):
+                    yield topic, name
+
+    def _is_there(self, name: NamespaceName) -> bool:
+        if self._root.store.exists(policies_path(name)):
+            return True
+        found = (self._root.find(name.tenant, name.local_name, domain) for domain in DOMAINS)
+        return any(self._root.open_found(each) for each in chain.from_iterable(found))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantInfo:
+    """What was said of a tenant. It is kept and shown, and nobody's rights depend on it."""
+
+    admin_roles: tuple[str, ...] = ()
+    allowed_clusters: tuple[str, ...] = ()
+
+
+class Tenants:
+    """The tenants of one root."""
+
+    def __init__(self, root: Root) -> None:
+        """Opens nothing."""
+        self._root, self._namespaces = root, Namespaces(root)
+
+    def list(self) -> Sequence[str]:
+        """Those that were made, and those that have namespaces."""
+        return [each for each in folders(self._root) if self._is_there(each)]
+
+    def create(
+        self, tenant: str, admin_roles: Iterable[str] = (), allowed_clusters: Iterable[str] = ()
+    ) -> None:
+        """Make it. TopicExistsError if it is there."""
+        if self._is_there(checked_tenant(tenant)):
+            raise TopicExistsError(f"Tenant {tenant} exists already.")
+        self._write(tenant, TenantInfo(tuple(admin_roles), tuple(allowed_clusters)))
+
+    def get(self, tenant: str) -> TenantInfo:
+        """What was said of it. NamespaceNotFoundError if there is none."""
+        self._check_there(tenant)
+        path = _tenant_path(tenant)
+        data = self._root.store.get(path)
+        said = {} if data is None else TENANT_FORMAT.decode(data, path)
+        return TenantInfo(**{name: tuple(each) for name, each in said.items()})
+
+    def update(
+        self, tenant: str, admin_roles: Iterable[str] = (), allowed_clusters: Iterable[str] = ()
+    ) -> None:
+        """Say something else of it, all anew. NamespaceNotFoundError if there is none."""
+        self._check_there(tenant)
+        self._write(tenant, TenantInfo(tuple(admin_roles), tuple(allowed_clusters)))
+
+    def delete(self, tenant: str, *, force: bool = False) -> Sequence[str]:
+        """Delete it; the namespaces that went with it.
+
+        TopicInUseError if it has namespaces, unless `force`: they are deleted with their topics.
+        """
+        self._check_there(tenant)
+        if tenant == SYSTEM_NAMESPACE.partition("/")[0]:
+            raise InvalidTopicNameError(f"Tenant {tenant} is Pulsarlite's own, and stays.")
+        namespaces = self._namespaces.list(tenant)
+        if namespaces and not force:
+            raise TopicInUseError(
+                f"Tenant {tenant} has the namespaces {', '.join(namespaces)}. Delete them first, "
+                "or say --force: then they are deleted with their topics."
+            )
+        for each in namespaces:
+            self._namespaces.delete(each, force=True)
+        self._root.store.delete(_tenant_path(tenant))
+        return namespaces
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _write(self, tenant: str, info: TenantInfo) -> None:
+        said = {name: list(each) for name, each in asdict(info).items()}
+        self._root.store.replace(_tenant_path(tenant), lambda _: TENANT_FORMAT.encode(said))
+
+    def _is_there(self, tenant: str) -> bool:
+        return self._root.store.exists(_tenant_path(tenant)) or bool(self._namespaces.list(tenant))
+
+    def _check_there(self, tenant: str) -> None:
+        if not self._is_there(checked_tenant(tenant)):
+            raise NamespaceNotFoundError(f"There is no tenant {tenant} in {self._root.store.root}.")
+
+
+def folders(root: Root, tenant: str = "") -> Sequence[str]:
+    """The names that have a folder: tenants, or namespaces of one."""
+    above = _tenant_folder(tenant) if tenant else ""
+    found = (root.store.folders(join(domain, above)) for domain in DOMAINS)
+    names = {each.replace("%2E", ".") for each in chain.from_iterable(found)}
+    return sorted(each for each in names if not each.startswith(("~", "_")))
+
+
+def checked_tenant(tenant: str) -> str:
+    """The name itself; InvalidTopicNameError if it is none."""
+    return NamespaceName(tenant, "any").tenant
+
+
+def _tenant_folder(tenant: str) -> str:
+    """Its name on disk."""
+    return TopicName(PERSISTENT, NamespaceName(tenant, "any"), "any").storage_path.split("/")[1]
+
+
+def _tenant_path(tenant: str) -> str:
+    return join(PERSISTENT, _tenant_folder(tenant), TENANT_FILE)

@@ -1,0 +1,385 @@
+"""`pulsarlite topics ...`: the commands that are one call of `pulsar_spark.Admin`, as one table.
+
+Invariants: a row has pulsar-admin's name and flags, says what it calls, and how the answer is shown
+to a person; with `--json` the answer is printed as it is. Follows pulsar-admin's `CmdTopics`.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from pulsar_spark.connector.admin.admin import Admin
+from pulsar_spark.connector.admin.messages import StoredMessage
+from pulsar_spark.connector.command_line.noun import Argument, Noun, argument, one_of, parsed
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.options.option_values import DURATION
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.topic_name import TopicName
+
+LONGEST_VALUE: Final = 200
+"""Characters of a message that are shown to a person."""
+TIMES: Final = ("event_time", "deliver_at")
+_SHOWN: Final = ("key", "ordering_key", "producer_name", "sequence_id", "properties", *TIMES,
+                 "uuid", "chunk_id", "num_chunks_from_msg")  # fmt: skip
+JSON: Final = argument("--json", action="store_true", help="print the answer as JSON")
+FORCE: Final = partial(argument, "-f", "--force", action="store_true")
+_SUBSCRIPTION: Final = argument(
+    "-s", "--subscription", required=True, metavar="NAME", help="the subscription's name"
+)
+_AGE: Final = argument(
+    "-t", "--expireTime", dest="age", metavar="AGE",
+    help="older than this: 3d, 2h, or a number of seconds",
+)  # fmt: skip
+_POSITION: Final = argument(
+    "-p", "--position", metavar="ID", help="up to this message, and that too: LEDGER:ENTRY"
+)
+
+Answer = tuple[Any, "str | list[str]"]
+"""(what JSON has, what a person reads)."""
+
+
+class AdminCommand(NamedTuple):
+    """A command that is one call."""
+
+    name: str
+    text: str
+    arguments: tuple[Argument, ...]
+    call: Callable[[Admin, Namespace], Answer]
+
+
+def register_calls(noun: Noun, commands: tuple[AdminCommand, ...], about: Argument | None) -> None:
+    """Add these commands to a noun; `about` is what they all name first."""
+    for each in commands:
+        first = () if about is None else (about,)
+        noun.command(each.name, each.text, *first, *each.arguments, JSON)(partial(_run, each.call))
+
+
+def _run(
+    call: Callable[[Admin, Namespace], Answer], root: Root, arguments: Namespace
+) -> Iterator[str]:
+    answer, said = call(Admin(root.service_url, storage=root.storage), arguments)
+    if arguments.json:
+        yield json.dumps(answer)
+    else:
+        yield from [said] if isinstance(said, str) else said
+
+
+def full(name: str) -> str:
+    """The topic's full name."""
+    return str(TopicName.parse(name))
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+def _create(admin: Admin, given: Namespace) -> Answer:
+    admin.topics.create(given.name, given.partitions)
+    answer = {"topic": full(given.name), "partitions": given.partitions}
+    return answer, f"Created {full(given.name)}, partitions: {given.partitions}"
+
+
+def _update(admin: Admin, given: Namespace) -> Answer:
+    before = admin.topics.update(given.name, given.partitions)
+    said = [f"{full(given.name)} has {given.partitions} partitions now, and had {before}."]
+    if given.partitions > before:
+        said.append(
+            "Keys go to other partitions from now on: their order does not reach across this."
+        )
+    return {"topic": full(given.name), "partitions": given.partitions, "before": before}, said
+
+
+def _delete(admin: Admin, given: Namespace) -> Answer:
+    files = admin.topics.delete(given.name, force=given.force)
+    answer = {"topic": full(given.name), "files": files}
+    return answer, f"Deleted {full(given.name)}, with {files:,} files."
+
+
+def _terminate(admin: Admin, given: Namespace) -> Answer:
+    last = admin.topics.terminate(given.name)
+    said = [f"{full(given.name)} takes no messages any more. Its last ones:", *_ids(last)]
+    return {"topic": full(given.name), "lastMessageIds": _texts(last)}, said
+
+
+def _truncate(admin: Admin, given: Namespace) -> Answer:
+    messages = admin.topics.truncate(given.name, force=given.force)
+    answer = {"topic": full(given.name), "messages": messages}
+    return answer, f"Deleted {messages:,} messages of {full(given.name)}."
+
+
+def _last_message_id(admin: Admin, given: Namespace) -> Answer:
+    last = admin.topics.last_message_id(given.name)
+    return {"topic": full(given.name), "lastMessageIds": _texts(last)}, _ids(last)
+
+
+def _metadata(admin: Admin, given: Namespace) -> Answer:
+    partitions = admin.topics.partitions(given.name)
+    return {"partitions": partitions}, f"{full(given.name)} has {partitions} partitions."
+
+
+def _ids(last: Mapping[int, MessageId]) -> list[str]:
+    return [f"  partition {number}: {each}" for number, each in last.items()]
+
+
+def _texts(last: Mapping[int, MessageId]) -> dict[str, str]:
+    return {str(number): str(each) for number, each in last.items()}
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def _peek(admin: Admin, given: Namespace) -> Answer:
+    found = admin.topics.peek(given.name, given.subscription, given.count)
+    nothing = f"{given.subscription} on {full(given.name)} has acknowledged all."
+    return _values(found), [*map(shown, found)] or nothing
+
+
+def _examine(admin: Admin, given: Namespace) -> Answer:
+    found = admin.topics.examine(given.name, given.initialPosition, given.messagePosition)
+    return found.to_json_value(), shown(found)
+
+
+def _by_id(admin: Admin, given: Namespace) -> Answer:
+    wanted = MessageId(given.ledgerId, given.entryId)
+    found = admin.topics.get_message_by_id(given.name, wanted)
+    return _values(found), [*map(shown, found)]
+
+
+def _values(found: list[StoredMessage]) -> list[dict[str, Any]]:
+    return [each.to_json_value() for each in found]
+
+
+def shown(message: StoredMessage) -> str:
+    """A message as a person reads it."""
+    each = message.message_id
+    parts = [
+        f"{each.ledger_id}:{each.entry_id}:{each.partition}:{each.batch_index}",
+        f"published {_moment(message.publish_time)}",
+    ]
+    there = ((name, message.columns.get(name)) for name in _SHOWN)
+    parts += (
+        f"{name} {_moment(content) if name in TIMES else _text(content)}"
+        for name, content in there
+        if content is not None
+    )
+    value = "(null)" if message.value is None else _text(message.value)
+    return f"{'  '.join(parts)}\n    {value}"
+
+
+def _moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(value: Any) -> str:
+    """Printable, on one line, and not too long: a message must not play with the terminal."""
+    text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+    cut = f"... ({len(text):,} characters)" if len(text) > LONGEST_VALUE else ""
+    text = text[:LONGEST_VALUE] + cut
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
+
+
+# -- subscriptions ---------------------------------------------------------------------------------
+
+
+def _subscriptions(admin: Admin, given: Namespace) -> Answer:
+    names = admin.subscriptions.list(given.name)
+    return names, names or f"{full(given.name)} has no subscription that a broker knows of."
+
+
+def _create_subscription(admin: Admin, given: Namespace) -> Answer:
+    admin.subscriptions.create(given.name, given.subscription, given.messageId)
+    return _who(given), f"Created {_named(given)}, at {given.messageId}."
+
+
+def _unsubscribe(admin: Admin, given: Namespace) -> Answer:
+    admin.subscriptions.delete(given.name, given.subscription, force=given.force)
+    return _who(given), f"Deleted {_named(given)}."
+
+
+def _reset_cursor(admin: Admin, given: Namespace) -> Answer:
+    time_ms = None
+    if given.time is not None:
+        time_ms = admin.now_ms() - parsed("--time", given.time, DURATION)
+    admin.subscriptions.reset_cursor(
+        given.name, given.subscription, given.messageId, timestamp_ms=time_ms, exclude=given.exclude
+    )
+    place = f"{given.time} ago" if given.messageId is None else given.messageId
+    return _who(given), f"{_named(given)} goes on from {place}."
+
+
+def _skip(admin: Admin, given: Namespace) -> Answer:
+    admin.subscriptions.skip(given.name, given.subscription, given.count)
+    return _who(given), f"{_named(given)} skipped {given.count:,} messages of each partition."
+
+
+def _clear_backlog(admin: Admin, given: Namespace) -> Answer:
+    admin.subscriptions.clear_backlog(given.name, given.subscription)
+    return _who(given), f"{_named(given)} has no backlog now."
+
+
+def _expire(admin: Admin, given: Namespace) -> Answer:
+    age_ms = None if given.age is None else _age_ms(given)
+    admin.subscriptions.expire(
+        given.name, given.subscription, older_than_ms=age_ms, message_id=given.position
+    )
+    return _who(given), f"{_named(given)} has let go of all up to {given.position or given.age}."
+
+
+def _expire_all(admin: Admin, given: Namespace) -> Answer:
+    names = admin.subscriptions.expire(given.name, older_than_ms=_age_ms(given))
+    who = ", ".join(names) or "No subscription"
+    answer = {"topic": full(given.name), "subscriptions": names}
+    return answer, f"{who} let go of what is older than {given.age}."
+
+
+def _age_ms(given: Namespace) -> int:
+    text = f"{given.age}s" if given.age.isdecimal() else given.age
+    return int(parsed("--expireTime", text, DURATION))
+
+
+def _who(given: Namespace) -> dict[str, str]:
+    return {"topic": full(given.name), "subscription": given.subscription}
+
+
+def _named(given: Namespace) -> str:
+    return f"{given.subscription} on {full(given.name)}"
+
+
+def _at_least_one(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise ValueError(text)
+    return value
+
+
+_AT = argument(
+    "-m", "--messageId", default="latest", metavar="ID",
+    help="where it begins: latest (the default), earliest, or LEDGER:ENTRY:PARTITION",
+)  # fmt: skip
+_COUNT = partial(argument, "-n", "--count", type=_at_least_one, metavar="N")
+
+ABOUT_TOPICS: Final = (
+    AdminCommand(
+        "create", "Create a topic. Pulsar: create, create-partitioned-topic.",
+        (argument("-p", "--partitions", type=int, default=1, help="default: %(default)s"),),
+        _create,
+    ),
+    AdminCommand(
+        "update", "Give a topic more partitions. Pulsar: update-partitioned-topic.",
+        (argument("-p", "--partitions", type=int, required=True, help="from now on"),), _update,
+    ),
+    AdminCommand(
+        "delete",
+        "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. One that "
+        "is made again under its name is another: nobody who knew the old one reaches it.",
+        (FORCE(help="also if it has subscriptions or producers, which then fail"),), _delete,
+    ),
+    AdminCommand(
+        "get-partitioned-topic-metadata",
+        "Print how many partitions a topic has. Pulsar: get-partitioned-topic-metadata.",
+        (), _metadata,
+    ),
+    AdminCommand(
+        "terminate",
+        "Let nobody publish to a topic any more; what is there is read as before. Pulsar: "
+        "terminate, partitioned-terminate.",
+        (), _terminate,
+    ),
+    AdminCommand(
+        "truncate", "Delete all messages of a topic, for all subscriptions. Pulsar: truncate.",
+        (FORCE(help="also if a subscription has not acknowledged them all"),), _truncate,
+    ),
+    AdminCommand(
+        "last-message-id", "Print the id of the last message. Pulsar: last-message-id.",
+        (), _last_message_id,
+    ),
+    AdminCommand(
+        "peek-messages",
+        "Print the first messages that a subscription has not acknowledged, as of its broker's "
+        "last step. Pulsar: peek-messages.",
+        (_SUBSCRIPTION, _COUNT(default=1, help="of each partition; default: %(default)s")), _peek,
+    ),
+    AdminCommand(
+        "examine-messages",
+        "Print one message, counted from an end of the topic. Pulsar: examine-messages.",
+        (
+            argument(
+                "-i", "--initialPosition", default="latest", choices=("earliest", "latest"),
+                help="from which end; default: %(default)s",
+            ),
+            argument(
+                "-m", "--messagePosition", type=_at_least_one, default=1, metavar="N",
+                help="1 is the first from there; default: %(default)s",
+            ),
+        ),
+        _examine,
+    ),
+    AdminCommand(
+        "get-message-by-id", "Print the messages of an entry. Pulsar: get-message-by-id.",
+        (
+            argument("-l", "--ledgerId", type=int, required=True, metavar="N", help="its ledger"),
+            argument("-e", "--entryId", type=int, required=True, metavar="N", help="its number"),
+        ),
+        _by_id,
+    ),
+    AdminCommand(
+        "subscriptions", "Name the subscriptions of a topic. Pulsar: subscriptions.",
+        (), _subscriptions,
+    ),
+    AdminCommand(
+        "create-subscription", "Create a durable subscription. Pulsar: create-subscription.",
+        (_SUBSCRIPTION, _AT), _create_subscription,
+    ),
+    AdminCommand(
+        "unsubscribe", "Delete a subscription. Pulsar: unsubscribe.",
+        (_SUBSCRIPTION, FORCE(help="also if consumers are connected, which are thrown out")),
+        _unsubscribe,
+    ),
+    AdminCommand(
+        "reset-cursor", "Let a subscription go on from somewhere else. Pulsar: reset-cursor.",
+        (
+            _SUBSCRIPTION,
+            one_of(
+                argument("-t", "--time", metavar="AGO", help="so long ago: 10m, 3h, 2d"),
+                argument(
+                    "-m", "--messageId", metavar="ID",
+                    help="earliest, latest, or LEDGER:ENTRY:PARTITION, which comes next",
+                ),
+            ),
+            argument(
+                "-e", "--exclude-reset-position", dest="exclude", action="store_true",
+                help="the message behind --messageId comes next",
+            ),
+        ),
+        _reset_cursor,
+    ),
+    AdminCommand(
+        "skip", "Acknowledge the oldest messages of a subscription's backlog. Pulsar: skip.",
+        (_SUBSCRIPTION, _COUNT(required=True, help="messages of each partition")), _skip,
+    ),
+    AdminCommand(
+        "clear-backlog",
+        "Acknowledge all messages for a subscription; reset-cursor brings back what is kept. "
+        "Pulsar: clear-backlog, skip-all.",
+        (_SUBSCRIPTION,), _clear_backlog,
+    ),
+    AdminCommand(
+        "expire-messages", "Acknowledge old messages for a subscription. Pulsar: expire-messages.",
+        (_SUBSCRIPTION, one_of(_AGE, _POSITION)), _expire,
+    ),
+    AdminCommand(
+        "expire-messages-all-subscriptions",
+        "Acknowledge old messages for all durable subscriptions. Pulsar: "
+        "expire-messages-all-subscriptions.",
+        (
+            argument(
+                "-t", "--expireTime", dest="age", metavar="AGE", required=True,
+                help="older than this: 3d, 2h, or a number of seconds",
+            ),
+        ),
+        _expire_all,
+    ),
+)  # fmt: skip
