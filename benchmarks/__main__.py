@@ -15,6 +15,7 @@ BENCHMARKS = (
     ("benchmarks.source_and_sink", "--rows", "2000000", "--bytes", "100"),
     ("benchmarks.source_and_sink", "--rows", "2000000", "--bytes", "1000"),
     ("benchmarks.source_and_sink", "--rows", "10000000", "--bytes", "100", "--only", "source"),
+    ("benchmarks.digests",),
     ("benchmarks.micro_batch",),
     ("benchmarks.log",),
     ("benchmarks.cursor",),
@@ -23,6 +24,7 @@ BENCHMARKS = (
     ("benchmarks.broker",),
     ("benchmarks.subscriptions",),
     ("benchmarks.client",),
+    ("benchmarks.tracing",),
 )
 NAMES = sorted({command[0].removeprefix("benchmarks.") for command in BENCHMARKS})
 

@@ -63,11 +63,11 @@ class Bench:
         """Seconds of the micro-batches that read all rows and do nothing with them."""
         return self._seconds(stream, "noop", {})
 
-    def to_topic(self) -> float:
+    def to_topic(self, sink: str = "pulsarlite") -> float:
         """Seconds of the micro-batches that publish all rows."""
         options = {"topic": "messages", "serviceUrl": str(self._folder / "sink")}
         options["numPartitions"] = str(PARTITIONS)
-        return self._seconds(self._input(), "pulsarlite", options)
+        return self._seconds(self._input(), sink, options)
 
     def to_parquet(self) -> float:
         """Seconds of the micro-batches that write all rows with Spark's Parquet sink."""

@@ -30,6 +30,8 @@ of `pulsar-admin`'s. Those for policies of topics and namespaces are in [policie
 When something does not work, `pulsarlite doctor --service-url ...` says what is not well and what
 to do: Python and packages here and in Spark's workers, Java, the state store's provider, what the
 file system or bucket promises, the broker's sign of life, each topic's log and checksums.
+`pulsarlite topics verify` proves that nothing was lost, doubled or altered: [verify](verify.md).
+Commands that take long show a bar while they work, if standard error is a terminal.
 
 ## Which broker serves
 A subscription needs a broker, so `consume` and `perf consume` do; the others do not. `--broker

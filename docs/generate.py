@@ -12,11 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
-from docs import command_line_page
+from docs import command_line_page, from_pulsar_page
 from pulsar_spark import errors
 from pulsar_spark.connector.ack_sink.acknowledgment_writer import ACK_COLUMNS
 from pulsar_spark.connector.spark.message_columns import READ_COLUMNS, write_types
 from pulsar_spark.connector.statistics import internal_stats
+from pulsar_spark.connector.statistics.opentelemetry_gauges import GAUGES
 from pulsar_spark.connector.statistics.prometheus_text import METRICS, OWN
 from pulsar_spark.connector.views import topic_stats
 from pulsar_spark.connector.views.view_columns import VIEWS, View
@@ -233,7 +234,7 @@ def monitoring_page() -> str:
     """docs/monitoring.md, whose part between the marks is made."""
     text = (FOLDER / "monitoring.md").read_text(encoding="utf-8")
     head, _, rest = text.partition(MADE)
-    tables = _metrics_table() + "".join(map(_internal, INTERNAL))
+    tables = _metrics_table() + _gauges_table() + "".join(map(_internal, INTERNAL))
     return head + MADE + tables + rest[rest.index(TABLES_END) :]
 
 
@@ -248,6 +249,13 @@ def _metrics_table() -> str:
         f"### Metrics\n| metric | of a | what it is |\n| --- | --- | --- |\n{rows}\n"
         f"Of Pulsar's these are missing:\n\n{missing}\n"
     )
+
+
+def _gauges_table() -> str:
+    rows = "".join(
+        f"| `{name}` | `{unit}` | `{metric}` |\n" for metric, (name, unit) in GAUGES.items()
+    )
+    return f"### Gauges\n| gauge | unit | as the metric |\n| --- | --- | --- |\n{rows}\n"
 
 
 def _internal(what: str) -> str:
@@ -298,11 +306,17 @@ def command_line() -> str:
     return MADE + command_line_page.page()
 
 
+def from_pulsar() -> str:
+    """Each command of pulsar-admin, and where it is."""
+    return MADE + from_pulsar_page.page()
+
+
 PAGES = {
     "options.md": options_page,
     "errors.md": errors_page,
     "policies.md": policies_page,
     "command-line.md": command_line,
+    "from-pulsar.md": from_pulsar,
     "views.md": views_page,
     "monitoring.md": monitoring_page,
 }

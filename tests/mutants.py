@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ from pulsar_spark.connector.broker import (
 )
 from pulsar_spark.connector.functions import processing
 from pulsar_spark.connector.housekeeping import redrive
-from pulsar_spark.connector.ledger_files import ledger_file
+from pulsar_spark.connector.ledger_files import content_digest, ledger_file
 from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
     chunk_reading,
@@ -41,12 +42,14 @@ from pulsar_spark.connector.source import (
     partition_view,
     reader_run,
     start_positions,
+    subscribed_topics,
     typed_values,
 )
 from pulsar_spark.connector.storage import local_store
-from pulsar_spark.connector.subscription import subscription_client, withheld
+from pulsar_spark.connector.subscription import consumer_run, subscription_client, withheld
 from pulsar_spark.connector.system import broker_offset
 from pulsar_spark.connector.topic_log import backlog_quota, ledger_store, managed_ledger
+from pulsar_spark.connector.verification import file_check
 from pulsar_spark.connector.views import dispatch_history
 from pulsar_spark.hosting import hosted_broker
 from pulsar_spark.options import topic_policies
@@ -71,6 +74,7 @@ INVARIANTS = {
     "LatestIsPinned": "Where «latest» was is decided once.",
     "OrderOfAPartition": "A task reads the messages of a partition by their ids.",
     "LossIsTold": "A message that was trimmed before it was read is an error.",
+    "NobodyTakesItAll": "Who shares a subscription leaves work to those who come later.",
     "NewIsReadFromItsBeginning": "No message of a new partition or topic is left out.",
     "NothingIsKept": "A non-persistent topic keeps nothing for those who were away.",
     "DamageIsNamed": "Damaged bytes are an error that names the file, never rows.",
@@ -82,6 +86,8 @@ INVARIANTS = {
     "TheLivingStay": "Who lives is not given up for a clock that was set, or for a pause.",
     "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
     "LettersFirst": "A letter is published before its original is seen as acknowledged.",
+    "FailuresArePardoned": "While most messages fail, no failure counts as an attempt.",
+    "OneTrialAtATime": "Of a subscription whose breaker is open, only a trial goes out.",
     "RedrivenOnce": "A dead letter goes back once, whoever redrives and is killed.",
     "OneConsumerAKey": "Two consumers never have messages of one key at a time.",
     "GrantsOutliveTheBroker": "What was granted is read while no broker runs.",
@@ -92,6 +98,8 @@ INVARIANTS = {
     "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
     "AcknowledgingIsAUnion": "What is said late or twice changes nothing that was said since.",
     "OnlyWhatIsThere": "An acknowledgement of what never was fails, and stores nothing.",
+    "WhatDiffersIsFound": "Rows that are not those that were published are named.",
+    "WhatIsRightIsNotAccused": "What others do while a topic is verified is no difference.",
     "WhatWasCanBeSeen": "A view as of a batch has what was so when that batch was done.",
     "EachHasAnOutcome": "Every message that was processed has exactly one outcome.",
 }
@@ -290,6 +298,28 @@ def takes_each_chunk_for_a_message(patch: Any) -> None:
 
 
 @breaks(
+    "WhatDiffersIsFound",
+    "connector/verification/test_faults.py::test_a_rewritten_ledger_is_named_with_its_file",
+)
+def believes_in_every_digest(patch: Any) -> None:
+    class Believing(content_digest.ContentDigest):
+        @property
+        def first_value(self) -> Any:
+            return ANY
+
+    patch.setattr(file_check, "ContentDigest", Believing)
+
+
+@breaks(
+    "WhatIsRightIsNotAccused",
+    "connector/verification/test_verify.py"
+    "::test_a_file_that_was_merged_away_since_it_was_listed_is_no_difference",
+)
+def looks_at_no_log_twice(patch: Any) -> None:
+    patch.setattr(file_check, "_again", lambda _ledger, stored: stored)
+
+
+@breaks(
     "WhatWasCanBeSeen",
     "connector/views/test_time_travel.py::test_as_of_a_batch_everything_is_as_it_was_seen_then",
 )
@@ -321,6 +351,33 @@ def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
 def begins_new_partitions_at_their_end(patch: Any) -> None:
     original = start_positions.StartPosition
     patch.setattr(reader_run, "StartPosition", lambda _: original("latest"))
+
+
+@breaks(
+    "NewIsReadFromItsBeginning",
+    "connector/source/test_topics_made_on_receiving.py"
+    "::test_a_reader_of_what_comes_may_come_first_and_misses_nothing",
+    "connector/source/test_topics_made_on_receiving.py"
+    "::test_a_consumer_may_come_first_and_misses_nothing",
+)
+def forgets_what_it_made(patch: Any) -> None:
+    original = subscribed_topics.SubscribedTopics.refresh
+
+    def refresh(self: Any) -> bool:
+        news = original(self)
+        self.made.clear()
+        return news
+
+    patch.setattr(subscribed_topics.SubscribedTopics, "refresh", refresh)
+
+
+@breaks(
+    "NobodyTakesItAll",
+    "connector/subscription/test_subscription_reader.py"
+    "::test_a_shared_consumer_that_says_no_number_leaves_work_to_who_comes_later",
+)
+def takes_all_there_is(patch: Any) -> None:
+    patch.setattr(consumer_run, "has_pace", lambda _options: False)
 
 
 @breaks(

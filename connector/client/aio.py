@@ -184,6 +184,7 @@ class Consumer(Twin[sync_consumer.Consumer]):
     subscription_name = at_once(sync_consumer.Consumer.subscription_name)
     consumer_name = at_once(sync_consumer.Consumer.consumer_name)
     is_connected = at_once(sync_consumer.Consumer.is_connected)
+    has_reached_end_of_topic = awaited(sync_consumer.Consumer.has_reached_end_of_topic)
 
 
 class Reader(Twin[sync_reader.Reader]):
@@ -194,6 +195,7 @@ class Reader(Twin[sync_reader.Reader]):
         return await _first(self.sync, self.sync.receive_now)
 
     has_message_available = awaited(sync_reader.Reader.has_message_available)
+    has_reached_end_of_topic = awaited(sync_reader.Reader.has_reached_end_of_topic)
     seek = awaited(sync_reader.Reader.seek)
     close = awaited(sync_reader.Reader.close)
     topic = at_once(sync_reader.Reader.topic)

@@ -115,7 +115,7 @@ class Client(AbstractContextManager["Client"], Shown):
         given = {f"storage.{name}": each for name, each in (storage or {}).items()}
         with translated():
             self.root = Root.of(options_of({"serviceUrl": service_url, **given}))
-        self._given = self.root.options
+        self._given = self.root.options | {"statsIntervalSeconds": str(stats_interval_in_seconds)}
         self._timeout_ms = operation_timeout_seconds * 1000
         self._pid = os.getpid()
         self._lock = threading.Lock()

@@ -224,6 +224,10 @@ class Consumer(Receiver[MessageConsumer]):
     # -- inside --------------------------------------------------------------------------------
 
     @property
+    def _subscription(self) -> str | None:
+        return self.subscription_name()
+
+    @property
     def _name(self) -> str:
         return f"consumer {self.consumer_name()}"
 

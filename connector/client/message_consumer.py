@@ -27,6 +27,8 @@ from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
 from pulsar_spark.connector.subscription.consumer_run import ConsumerRun
 from pulsar_spark.connector.system.lease import Lease
+from pulsar_spark.connector.telemetry import instruments, stats_recorder
+from pulsar_spark.connector.telemetry.stats_recorder import ConsumerStatsRecorder
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     BrokerRefusedError,
@@ -48,7 +50,7 @@ from pulsar_spark.protocol.commands import (
     Unsubscribe,
 )
 from pulsar_spark.subscriptions.dead_letter import RECONSUMETIMES
-from pulsar_spark.topic_name import TopicPartition
+from pulsar_spark.topic_name import TopicName, TopicPartition
 
 GROUPED: Final = 20_000
 """The number of acknowledgements that are sent at once, however short they have waited."""
@@ -85,6 +87,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._clock = self.root.clock
         self._group_ms = acknowledgment_group_time_ms
         self._queue_size: int = self.options["receiverQueueSize"]
+        self._topics = _named(self.options)
         self._run = ConsumerRun(self.options, self.root, completed=self._completed)
         self._run.check()
         self._offset = self._run.pinned()
@@ -107,6 +110,13 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._redelivers = 0
         self._requested: dict[TopicPartition, int] = {}
         self._unsubscribing: dict[TopicPartition, int] = {}
+        self._stats: ConsumerStatsRecorder | None = None
+        stats_interval_s = self.options["statsIntervalSeconds"]
+        if stats_interval_s and stats_recorder.is_heard():
+            self._stats = ConsumerStatsRecorder(
+                self._clock, stats_interval_s, self._topics, self._client.subscription, self.name,
+                lambda: len(self._queue),
+            )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -129,6 +139,19 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Whether the broker has answered all requests."""
         consumers = self._client.consumers
         return all(consumers[about].answered >= number for about, number in self._requested.items())
+
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether its topics are terminated, and the subscription has acknowledged everything."""
+        self.flush()
+        self.poll()
+        views, stepped = self.partitions(), self._client.stepped
+        return all(
+            view.ledger.state.is_terminated
+            and about in stepped
+            and stepped[about].last_position >= view.last_position
+            and not self._client.backlog(about)
+            for about, view in views.items()
+        )
 
     def view(self, about: TopicPartition) -> PartitionView:
         """A partition of which it has received something."""
@@ -298,7 +321,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 commands[about] = Seek(name, to)
             elif max(to.partition, 0) == about.partition:
                 commands[about] = Seek(name, to.position, to.batch_index)
-        return commands
+        return {
+            about: replace(each, topic_incarnation=self.view(about).ledger.state.incarnation)
+            for about, each in commands.items()
+        }
 
     def epoch(self, about: TopicPartition) -> int:
         """How often others or this consumer have sought on that partition, as far as it heard."""
@@ -322,6 +348,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             if not self._client.is_closed:
                 self._run.close()
+        if self._stats is not None:
+            self._stats.close()
 
     def abandon(self) -> Lease | None:
         """Say nothing any more, as if its process had been killed; the lease that will lapse."""
@@ -376,6 +404,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._offset = planned
         self._run.connected(planned)
         self._queue.extend(taken)
+        instruments.consumed(self._topics, self._client.subscription, len(taken))
+        if self._stats is not None and taken:
+            self._stats.received(len(taken), sum(len(each.value or b"") for each in taken))
 
     def _say(
         self,
@@ -401,6 +432,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """Take in what was said. InvalidCursorPositionError names a message that never was."""
         with self._saying:
             rows, self._unsaid = self._unsaid, []
+        if self._stats is not None and rows:
+            given_back = sum(row[0] == "Negative" for row in rows)
+            self._stats.acknowledged(len(rows) - given_back)
+            self._stats.failed(given_back)
         wrong = None
         parts = [rows] if rows else []
         while parts:
@@ -465,6 +500,12 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             reconsume_later=said.to_reconsume_later,
             permits=held.count(ledgers) + self._queue_size,
         )
+
+
+def _named(options: Options) -> str:
+    """The topics or the pattern that a consumer was given."""
+    names = [options["topic"]] if options["topic"] else options["topics"]
+    return ",".join(str(TopicName.parse(each)) for each in names) or str(options["topicsPattern"])
 
 
 def folded(

@@ -30,6 +30,8 @@ from pulsar_spark.connector.sink.message_writer import WrittenTopic, write_messa
 from pulsar_spark.connector.sink.outgoing_messages import as_messages
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.storage.delayed_flush import DelayedFlush
+from pulsar_spark.connector.telemetry import instruments, stats_recorder, tracing
+from pulsar_spark.connector.telemetry.stats_recorder import ProducerStatsRecorder
 from pulsar_spark.connector.topic_log.backlog_quota import await_room
 from pulsar_spark.connector.topic_log.policies import open_or_create
 from pulsar_spark.connector.topic_log.producer_connection import (
@@ -150,6 +152,12 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             self._clock, publish_delay_ms, self.flush, f"producer {self.name}"
         )
         self._is_closed = False
+        self._stats: ProducerStatsRecorder | None = None
+        stats_interval_s = self.options["statsIntervalSeconds"]
+        if stats_interval_s and stats_recorder.is_heard():
+            self._stats = ProducerStatsRecorder(
+                self._clock, stats_interval_s, str(self.topic), self.name, lambda: self.pending
+            )
         pa.array([])  # it loads pandas, if that is there: now, and not in the first send
 
     @property
@@ -219,6 +227,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
         topic = None
         if partition is not None:
             topic = f"{self.topic.partitioned_topic_name}-partition-{partition}"
+        properties = tracing.with_headers(properties)
         pairs = None if properties is None else list(properties.items())
         row = (
             value, key, pairs, ordering_key, event_time, deliver_at, deliver_after, topic,
@@ -246,6 +255,7 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
                 self._give_up(chosen, error)
                 raise
             self._leave(len(chosen))
+            self._count(chosen)
             numbers = [each.number for each in chosen]
             self.last_sequence_id = max(self.last_sequence_id, *numbers)
             if any(each.done is not None for each in chosen):
@@ -271,6 +281,8 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
             self.flush()
             if not was_closed:
                 disconnect(self._ledger, self._claim)
+        if self._stats is not None:
+            self._stats.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -324,14 +336,27 @@ class MessageProducer(AbstractContextManager["MessageProducer"]):
 
     def _give_up(self, chosen: Sequence[_Waiting], error: Exception) -> None:
         """End the messages that can't be published, or whose time is up, with that error."""
-        late_s = self._clock.monotonic_s() - self._timeout_s
+        now_s = self._clock.monotonic_s()
+        late_s = now_s - self._timeout_s
         may_pass = isinstance(error, _MAY_PASS)
         for each in chosen:
             if may_pass and (not self._timeout_s or each.sent_s > late_s):
                 return
             self._leave()
+            if self._stats is not None:
+                self._stats.failed(1)
+            instruments.sent(str(self.topic), 1, now_s - each.sent_s, type(error).__qualname__)
             if each.done is not None:
                 each.done(error)
+
+    def _count(self, published: Sequence[_Waiting]) -> None:
+        """Tell of messages that were published together."""
+        now_s = self._clock.monotonic_s()
+        instruments.sent(str(self.topic), len(published), now_s - published[0].sent_s)
+        if self._stats is not None:
+            size = sum(each.size for each in published)
+            latencies_s = (now_s - each.sent_s for each in published)
+            self._stats.published(len(published), size, latencies_s)
 
     def _answers(
         self, commits: Sequence[Commit], numbers: Sequence[int]

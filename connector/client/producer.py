@@ -20,6 +20,7 @@ from pulsar_spark.connector.client.message_producer import Done, MessageProducer
 from pulsar_spark.connector.client.records import Schema
 from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.telemetry import tracing
 from pulsar_spark.errors import ProducerHeldError, PulsarliteError, StorageError
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.shown import Shown
@@ -93,11 +94,16 @@ class Producer(Shown):
         There is no replication: what is said of it has no effect. Timeout if the store refuses it
         for `send_timeout_millis`.
         """
-        answers: list[core.MessageId | Exception] = []
-        self.enqueue(
-            answers.append, content, properties, partition_key, ordering_key, sequence_id,
-            event_timestamp, deliver_at, deliver_after, at_once=True,
+        message = (
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp,
+            deliver_at, deliver_after,
         )  # fmt: skip
+        with tracing.sending(self.topic()):
+            return self._send(message)
+
+    def _send(self, message: tuple[Any, ...]) -> MessageId:
+        answers: list[core.MessageId | Exception] = []
+        self.enqueue(answers.append, *message, at_once=True)
         clock, remote = self._engine.root.clock, self._engine.root.store.remote
         begun_s = clock.monotonic_s()
         while not answers:

@@ -113,6 +113,11 @@ class MessageReader:
             self._run.topics.refresh()
             return self._run.topics.partitions()
 
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether its topic is terminated, and it has read everything."""
+        views = self.partitions().values()
+        return all(view.ledger.state.is_terminated for view in views) and not self.fetch()
+
     def close(self) -> None:
         """Nobody has to hear of it."""
 

@@ -20,6 +20,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.received_message import ReceivedMessage
 from pulsar_spark.connector.spark.polling import LEAST_PAUSE_S, pause_s
 from pulsar_spark.connector.storage.folder_watch import FolderWatch
+from pulsar_spark.connector.telemetry import tracing
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.positions import message_id as core
 from pulsar_spark.positions.position import Position
@@ -34,6 +35,9 @@ class Engine(Protocol):
     """What receives, and never waits."""
 
     root: Root
+
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether there will never be another message."""
 
     @property
     def is_ready(self) -> bool:
@@ -92,6 +96,11 @@ class Receiver(Shown, Generic[E]):
         """What the log calls it."""
         return f"a reader of {self._topic}"
 
+    @property
+    def _subscription(self) -> str | None:
+        """The name of its subscription, which a Reader has not."""
+        return None
+
     def topic(self) -> str:
         return self._topic
 
@@ -133,6 +142,15 @@ class Receiver(Shown, Generic[E]):
     def follow(self, look: Callable[[], float], name: str) -> Callable[[], None]:
         """Have that look for messages again and again; returns what ends it."""
         return self._clock.follow(look, name, remote=self._remote, wait=self._rest)
+
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether there will never be another message, as in Pulsar's Java client.
+
+        The topic was terminated, and a reader has read all of it, a subscription acknowledged all.
+        """
+        self._check_open()
+        with translated():
+            return self._engine.has_reached_end_of_topic()
 
     def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message, of its last partition that has any.
@@ -253,6 +271,7 @@ class Receiver(Shown, Generic[E]):
 
     def _tell(self, listener: Callable[[Any, Message], object], message: Message) -> None:
         try:
-            listener(self, message)
+            with tracing.processing(message, self._subscription):
+                listener(self, message)
         except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
             _log.exception("The listener of %s failed", self._name)

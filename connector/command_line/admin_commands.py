@@ -50,13 +50,19 @@ class AdminCommand(NamedTuple):
     text: str
     arguments: tuple[Argument, ...]
     call: Callable[[Admin, Namespace], Answer]
+    also: tuple[str, ...] = ()
+    """Other names that pulsar-admin has for it, which no list shows."""
 
 
 def register_calls(noun: Noun, commands: tuple[AdminCommand, ...], about: Argument | None) -> None:
     """Add these commands to a noun; `about` is what they all name first."""
     for each in commands:
         first = () if about is None else (about,)
-        noun.command(each.name, each.text, *first, *each.arguments, JSON)(partial(_run, each.call))
+        for name in (each.name, *each.also):
+            takes = (*first, *each.arguments, JSON)
+            noun.command(name, each.text, *takes, is_listed=name == each.name)(
+                partial(_run, each.call)
+            )
 
 
 def _run(
@@ -265,17 +271,19 @@ ABOUT_TOPICS: Final = (
     AdminCommand(
         "create", "Create a topic. Pulsar: create, create-partitioned-topic.",
         (argument("-p", "--partitions", type=int, default=1, help="default: %(default)s"),),
-        _create,
+        _create, ("create-partitioned-topic",),
     ),
     AdminCommand(
         "update", "Give a topic more partitions. Pulsar: update-partitioned-topic.",
-        (argument("-p", "--partitions", type=int, required=True, help="from now on"),), _update,
+        (argument("-p", "--partitions", type=int, required=True, help="from now on"),),
+        _update, ("update-partitioned-topic",),
     ),
     AdminCommand(
         "delete",
         "Delete a topic with all its messages. Pulsar: delete, delete-partitioned-topic. One that "
         "is made again under its name is another: nobody who knew the old one reaches it.",
-        (FORCE(help="also if it has subscriptions or producers, which then fail"),), _delete,
+        (FORCE(help="also if it has subscriptions or producers, which then fail"),),
+        _delete, ("delete-partitioned-topic",),
     ),
     AdminCommand(
         "get-partitioned-topic-metadata",
@@ -286,7 +294,7 @@ ABOUT_TOPICS: Final = (
         "terminate",
         "Let nobody publish to a topic any more; what is there is read as before. Pulsar: "
         "terminate, partitioned-terminate.",
-        (), _terminate,
+        (), _terminate, ("partitioned-terminate",),
     ),
     AdminCommand(
         "truncate", "Delete all messages of a topic, for all subscriptions. Pulsar: truncate.",

@@ -59,6 +59,10 @@ COMMANDS: Final = {
         "pulsar_spark.connector.command_line.metrics_command",
         "print or serve metrics of all topics for Prometheus",
     ),
+    "dashboard": (
+        "pulsar_spark.connector.dashboard.dashboard_command",
+        "show topics, subscriptions and dead letters in a browser of this machine",
+    ),
     "topicPolicies": (
         "pulsar_spark.connector.command_line.topic_policies_command",
         "what holds for a topic",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Final
 
-from pulsar_spark.connector.command_line.noun import Command, argument, at_least
+from pulsar_spark.connector.command_line.noun import Command, argument, port
 from pulsar_spark.connector.statistics.prometheus_text import (
     CONTENT_TYPE,
     STANDALONE,
@@ -53,7 +53,7 @@ METRICS: Final = Command(
     "Pulsar's broker; with --port, serve them. Pulsar: http://BROKER:8080/metrics.",
     (
         argument(
-            "--port", type=at_least(0), metavar="PORT",
+            "--port", type=port, metavar="PORT",
             help="serve http://HOST:PORT/metrics until Ctrl-C; 0 for any free one",
         ),
         argument(

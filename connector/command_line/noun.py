@@ -53,6 +53,13 @@ def at_least(least: int) -> Callable[[str], int]:
     return number
 
 
+def port(text: str) -> int:
+    """For `argument(type=...)`: where to listen, 0 for any free one."""
+    if (number := int(text)) not in range(65_536):
+        raise ArgumentTypeError(f"{text} is not between 0 and 65535")
+    return number
+
+
 def one_of(*choices: Argument, required: bool = True) -> Argument:
     """Arguments of which exactly one has to be given, or, if none is required, at most one."""
 

@@ -24,6 +24,7 @@ from pulsar_spark.connector.system.subscription_admin import subscriptions
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.options.option_values import TIME, Kind
 from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.subscriptions.breaker import BreakerPhase
 from pulsar_spark.topic_name import TopicName
 
 HEADS = [
@@ -44,6 +45,7 @@ _SEEKS_TO: Final = Kind(
 @SUBSCRIPTIONS.command("list", "Show positions, backlogs and consumers. Pulsar: stats.", TOPIC)
 def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     topic = opened(root, arguments, "subscribed to")
+    known = subscriptions(root, topic.topic)
     rows = [
         [
             each.name, str(each.topic_partition.partition),
@@ -56,10 +58,14 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
                 for one in each.consumers
             ) or "-",
         ]
-        for each in subscriptions(root, topic.topic)
+        for each in known
     ]  # fmt: skip
     if rows:
         yield from table(HEADS, sorted(rows))
+        for each in known:
+            if each.breaker != BreakerPhase.CLOSED.value:
+                place = f"{each.name}, partition {each.topic_partition.partition}"
+                yield f"breaker of {place}: {each.breaker}"
     else:
         yield f"{topic.topic} has no subscription that a broker knows of."
 

@@ -72,6 +72,7 @@ add_to = TOPICS.add_to
         "-ist", "--include-system-topics", action="store_true",
         help="also those that Pulsarlite makes and writes itself, such as __commands",
     ),
+    JSON,
 )  # fmt: skip
 def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     tenant = namespace = None
@@ -88,7 +89,9 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
         state = ledger.state
         messages = sum(state.partition(partition).messages for partition in range(state.partitions))
         rows.append([str(topic), f"{state.partitions:,}", f"{messages:,}"])
-    if rows:
+    if arguments.json:
+        yield json.dumps([row[0] for row in rows])
+    elif rows:
         yield from table(["topic", "partitions", "messages"], rows)
     else:
         where = f"{root.store.root}, {arguments.namespace}" if tenant else root.store.root

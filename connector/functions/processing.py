@@ -20,12 +20,15 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from pulsar_spark.connector.spark.child_process import ChildDiedError, ChildProcess, Work
 from pulsar_spark.connector.spark.message_columns import IDS
+from pulsar_spark.connector.telemetry.tracing import __file__ as tracing_file
+from pulsar_spark.connector.telemetry.tracing import flush, traced
 from pulsar_spark.options.option_values import Delay, milliseconds_of
 from pulsar_spark.subscriptions.dead_letter import LONGEST_ERROR, RECONSUMETIMES
 
@@ -100,6 +103,7 @@ def process(
     timeout: Delay | None = None,
     topic: str | None = None,
     result: DataType | str | None = None,
+    tracing: Callable[[], object] | None = None,
 ) -> DataFrame:
     """Run a function on each message, and say what became of it: rows that acknowledge.
 
@@ -119,6 +123,10 @@ def process(
     With a type as `result`, such as `"double"`, what the function returns is in a column `result`
     too; with `batch` it returns an array or a list, with a value for each message. The sink takes
     no such column: use it, then drop it.
+
+    Where the function's process has imported OpenTelemetry, a message whose properties name a trace
+    (`traceparent`) has a span of it, in which the function runs; not with `batch`. `tracing()` is
+    called once in each such process, before all else: it sets up OpenTelemetry there.
     """
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
     from pyspark.sql.types import DataType
@@ -131,9 +139,9 @@ def process(
     timeout_s = None if timeout is None else milliseconds_of(timeout) / 1000
     outcomes = from_arrow_schema(_SCHEMA)
     if result is None:
-        return df.mapInArrow(Processor(function, batch, timeout_s), outcomes)
+        return df.mapInArrow(Processor(function, batch, timeout_s, None, tracing), outcomes)
     type_ = DataType.fromDDL(result) if isinstance(result, str) else result
-    processor = Processor(function, batch, timeout_s, to_arrow_type(type_))
+    processor = Processor(function, batch, timeout_s, to_arrow_type(type_), tracing)
     return df.mapInArrow(processor, outcomes.add(RESULT, type_))
 
 
@@ -146,6 +154,7 @@ class Processor:
     timeout_s: float | None = None
     result: pa.DataType | None = None
     """Of what the function returns; None: that is dropped."""
+    tracing: Callable[[], object] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with ChildProcess(self._work, self.timeout_s) as child:
@@ -171,20 +180,25 @@ class Processor:
 
     def _one_by_one(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
         rows = batch.slice(start, stop - start)
+        if self.tracing is not None:
+            _set_up(self.tracing)
+        call = partial(self._one, function=traced(self.function))
         try:
             messages = list(messages_of(rows))
         except (ValueError, ArithmeticError):  # Python has no such text, or date: whose is it?
             for row in range(rows.num_rows):
-                yield _outcome(lambda one: self._one(*messages_of(one)), rows.slice(row, 1))
+                yield _outcome(lambda one: call(*messages_of(one)), rows.slice(row, 1))
             return
         for message in messages:
-            yield _outcome(self._one, message)
+            yield _outcome(call, message)
+        if self.tracing is not None:
+            flush()
 
     def _whole(self, batch: pa.RecordBatch, start: int, stop: int) -> Iterator[bytes]:
         yield _outcome(self._many, batch.slice(start, stop - start))
 
-    def _one(self, message: Message) -> bytes:
-        value = self.function(message)
+    def _one(self, message: Message, function: Callable[[Any], object]) -> bytes:
+        value = function(message)
         if self.result is None:
             return b""
         return pickle.dumps(pa.scalar(value, self.result).as_py())
@@ -216,6 +230,11 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
             held = [dict(each or ()) for each in held]
         columns.append(held)
     yield from map(Message, *columns)
+
+
+@cache
+def _set_up(tracing: Callable[[], object]) -> None:
+    tracing()
 
 
 # -- outcomes --------------------------------------------------------------------------------------
@@ -250,7 +269,8 @@ def _text(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - an error that can't even say what it is
         text = type(error).__name__
-    frames = list(traceback.walk_tb(error.__traceback__))[2:]  # without our own
+    walked = list(traceback.walk_tb(error.__traceback__))[2:]  # without our own
+    frames = [each for each in walked if each[0].f_code.co_filename != tracing_file]
     if frames:
         frame, line = frames[-1]
         place = f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"

@@ -44,6 +44,7 @@ from pulsar_spark.errors import (
     MessageTooBigError,
     PulsarliteError,
     TopicNotFoundError,
+    TopicTerminatedError,
 )
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.options.options import Options, Scope
@@ -77,6 +78,7 @@ _COPIED: Final = ("key", "ordering_key", "value", "event_time")
 _TAKEN: Final = (*IDS, *_COPIED, "properties", "schema_version")
 _NO_WAY_BACK: Final = (
     IncompatibleSchemaError, InvalidTopicNameError, MessageTooBigError, TopicNotFoundError,
+    TopicTerminatedError,
 )  # fmt: skip
 """Faults of one topic that letters are to go back to: the others go on."""
 
@@ -288,7 +290,8 @@ class Redrive:
     def _fault_of(self, target: str) -> PulsarliteError | None:
         """Why nothing can go there."""
         try:
-            self._root.open(check_user_topic(TopicName.parse(target), "redriven to"))
+            log = self._root.open(check_user_topic(TopicName.parse(target), "redriven to"))
+            log.state.check_takes_messages()
         except _NO_WAY_BACK as error:
             return error
         return None

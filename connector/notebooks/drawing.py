@@ -38,6 +38,7 @@ STYLE: Final[Mapping[str, Any]] = {
     "axes.spines.right": False, "axes.axisbelow": True, "xtick.color": TEXT, "ytick.color": TEXT,
     "grid.color": LINES, "figure.facecolor": "none", "axes.facecolor": "none",
     "savefig.facecolor": "none", "legend.frameon": False, "legend.fontsize": 8.5,
+    "text.parse_math": False, "date.converter": "concise",
 }  # fmt: skip
 DOTS_AN_INCH: Final = 144
 MOST_CELLS: Final = 1200
@@ -163,7 +164,7 @@ def strip(
         axes.tick_params(length=0)
         axes.xaxis.set_visible(False)
         axes.spines[:].set_visible(False)
-        _legend(axes, {STATES[each][0]: STATES[each][1] for each in used})
+        legend(axes, {STATES[each][0]: STATES[each][1] for each in used})
     return picture
 
 
@@ -203,7 +204,7 @@ def ring(
             )  # fmt: skip
         axes.set_xlim(-1.7, 1.7)
         axes.set_ylim(-1.2, 1.2)
-        _legend(axes, colours, inside=True)
+        legend(axes, colours, inside=True)
     return picture
 
 
@@ -236,15 +237,12 @@ def time_line(
         axes.grid(axis="x", linewidth=0.6)
         axes.tick_params(length=0)
         axes.spines["left"].set_visible(False)
-        _legend(axes, kinds)
+        legend(axes, kinds)
     return picture
 
 
-def _colours(names: Iterable[str]) -> dict[str, str]:
-    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
-
-
-def _legend(axes: Axes, colours: Mapping[str, str], *, inside: bool = False) -> None:
+def legend(axes: Axes, colours: Mapping[str, str], *, inside: bool = False) -> None:
+    """Name -> colour, below the picture."""
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
@@ -257,6 +255,10 @@ def _legend(axes: Axes, colours: Mapping[str, str], *, inside: bool = False) -> 
             handles=handles, loc="outside lower left", ncols=min(5, len(handles)),
             handlelength=0.9, columnspacing=1.4,
         )  # fmt: skip
+
+
+def _colours(names: Iterable[str]) -> dict[str, str]:
+    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
 
 
 def _aligned(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -31,6 +32,7 @@ from pulsar_spark.connector.sink.outgoing_messages import Numbering
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.spark.message_columns import check_write_schema
 from pulsar_spark.connector.spark.worker_process import spare_the_garbage_collector
+from pulsar_spark.connector.telemetry.stats_recorder import ProducerStatsRecorder, let_be_heard
 from pulsar_spark.connector.topic_log.non_persistent import check_publishing
 from pulsar_spark.connector.topic_log.producer_connection import claim_of
 from pulsar_spark.connector.topic_log.topics import Root
@@ -164,8 +166,24 @@ class MessageSink:
         if self.options["transactional"]:
             timeout_ms = self.options["transactionTimeout"]
             transaction = begin(self._root.store, application, timeout_ms)
-        topics, leaves = chain.from_iterable(found), run_id is None
+        topics, leaves = [*chain.from_iterable(found)], run_id is None
+        begun_s = self._root.clock.monotonic_s()
         publish(self._root, topics, application, claim, leaves=leaves, transaction=transaction)
+        if interval_s := self.options["statsIntervalSeconds"]:
+            new = [ledger for topic in topics for ledger in topic.ledgers]
+            _recorder(self._root, interval_s, self.options["topic"] or "", producer).published(
+                sum(each.batch_sizes.messages for each in new),
+                sum(each.size_bytes for each in new),
+                [self._root.clock.monotonic_s() - begun_s],
+            )
+
+
+@cache
+def _recorder(root: Root, interval_s: int, topic: str, producer: str) -> ProducerStatsRecorder:
+    """Of a query: Spark makes a sink for each micro-batch, in a process that it keeps."""
+    let_be_heard()
+    name = producer if not topic else str(TopicName.parse(topic))
+    return ProducerStatsRecorder(root.clock, interval_s, name, producer)
 
 
 def numbering_of(application: str, version: int, context: TaskContext) -> Numbering:

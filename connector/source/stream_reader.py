@@ -33,6 +33,7 @@ from pulsar_spark.connector.source.subscribed_topics import SubscribedTopics
 from pulsar_spark.connector.source.typed_values import TypedValues, check_typed_schema, read_values
 from pulsar_spark.connector.spark.polling import pause_s
 from pulsar_spark.connector.spark.worker_process import leave_if_hung_up
+from pulsar_spark.connector.telemetry.stats_recorder import ConsumerStatsRecorder, let_be_heard
 from pulsar_spark.connector.topic_log.non_persistent import check_kept
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -52,6 +53,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._values = TypedValues.of(options, topics.root, schema)
         self._offsets = OffsetStore(topics.root)
         self._checked = False
+        self._stats: ConsumerStatsRecorder | None = None
+        self._planned = 0
+        """The number of messages of the last micro-batch, which are not acknowledged yet."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         self._check()
@@ -82,6 +86,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """End the process if Spark has hung up on it. A consumer's lease then lapses in time."""
         leave_if_hung_up()
+
+    def _count(self, begun: StreamOffset, planned: StreamOffset) -> None:
+        """Tell of the micro-batch between these, if somebody wants to hear it."""
+        if self._stats is None:
+            return
+        messages = size = 0
+        for about, offset in planned.items():
+            view = self._topics.view(about)
+            ledgers = view.ledgers
+            found = offset.batch_since(begun.get(about), ledgers)
+            for ledger_id in found.ledger_ids:
+                ledger = ledgers.of_id(ledger_id)
+                count = found.of_ledgers([ledger_id]).count(ledgers)
+                messages += count
+                size += ledger.size_bytes * count // ledger.messages
+        if messages:
+            self._stats.received(messages, size)
+        self._planned = messages
+
+    def _count_done(self) -> None:
+        """The last micro-batch that was planned is committed."""
+        if self._stats is not None and self._planned and self._options["ackMode"] == "auto":
+            self._stats.acknowledged(self._planned)
+        self._planned = 0
 
     def _pause(self, news_s: float) -> None:
         quiet_s = self._clock.monotonic_s() - news_s
@@ -116,6 +144,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options.check_scope(Scope.STREAM_READ)
         self._topics.refresh()
         check_typed_schema(self._options, self._schema, self._topics.typed_ledgers())
+        if interval_s := self._options["statsIntervalSeconds"]:
+            let_be_heard()
+            about = ",".join(sorted({each.topic for each in self._topics.partitions()}))
+            names = (self._options["subscriptionName"] or "", self._options["consumerName"] or "")
+            self._stats = ConsumerStatsRecorder(self._clock, interval_s, about, *names)
 
 
 class PulsarliteStreamReader(StreamReader):
@@ -141,6 +174,7 @@ class PulsarliteStreamReader(StreamReader):
             planned = self._run.plan(begun)
             if planned is not None:
                 self._run.planned()
+                self._count(begun, planned)
                 self._at = planned
                 return self._offsets.save(planned)
             self._at = begun

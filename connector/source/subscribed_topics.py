@@ -240,9 +240,13 @@ class SubscribedTopics:
         found = self.root.open_found(name)
         if found is None:
             if topic in self._read_before:
-                self.root.open(name)  # TopicDeletedError, if it was by our own means
                 why = "the checkpoint has read it: it was deleted, and another is not the same"
-                raise self.root.absent(name, why)
+                try:
+                    self.root.open(name)
+                except TopicDeletedError:  # by our own means
+                    raise
+                except TopicNotFoundError:
+                    raise self.root.absent(name, why) from None
             if self._absent is Absent.REFUSED or name.is_partition:
                 raise self.root.absent(name)
             if self._absent is Absent.PASSED_OVER:

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.connector.views.queue_view import ALL, QueueView
+from pulsar_spark.connector.views.topic_stats import log_row, topic_row
 from pulsar_spark.options.options import Options
+from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 Stats = dict[str, Any]
@@ -108,6 +111,18 @@ def total(found: Iterable[Stats]) -> Stats:
         messages = sum(size / average for average, size in sizes)
         summed = {**summed, "averageMsgSize": sum(size for _, size in sizes) / messages}
     return summed
+
+
+def partition_stats(
+    log: ManagedLedger, about: TopicPartition, state: BrokerState | None, now_ms: int
+) -> Stats:
+    """The same of one partition as of now, for who has its log and its broker's state."""
+    part, ledgers = log.state.partition(about.partition), log.ledgers(about.partition)
+    hidden = part.hidden.of(each.ledger_id for each in ledgers)
+    row = topic_row(about, ledgers, state, now_ms, hidden) | log_row(log, about.partition)
+    row["subscriptions"] = dict(row["subscriptions"])
+    found: Stats = _without_nulls({n: each for n, each in row.items() if n not in about._fields})
+    return found
 
 
 def stats_by_partition(root: Root) -> dict[TopicPartition, Stats]:

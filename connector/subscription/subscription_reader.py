@@ -58,6 +58,7 @@ class SubscriptionStreamReader(StreamReader):
         if begun.is_symbolic:
             return self._ends_at(run.pinned())
         self._client = run.connected(begun)
+        self._count_done()
         if self._client.is_closed:
             return start
         deadline = self._clock.monotonic_s() + stream_reader.LONGEST_WAIT_S
@@ -68,6 +69,7 @@ class SubscriptionStreamReader(StreamReader):
                 planned = self._plan(start, begun)
                 if planned is not None:
                     run.report_planned(begun, planned)
+                    self._count(begun, planned)
                     return self._ends_at(planned)
                 if not self._topics.ends or run.must_ask:  # `is_drained` reports when it asks
                     run.report(begun, begun)

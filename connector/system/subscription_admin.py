@@ -8,8 +8,9 @@ is a command, and done when the broker has answered. Follows Pulsar's `Topics` a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,7 @@ from pulsar_spark.protocol.commands import RedeliverUnacknowledgedMessages, Repo
 from pulsar_spark.protocol.ready import Reply
 from pulsar_spark.selectors.sticky_key_selector import HashRange
 from pulsar_spark.shown import Cells, Grid, Shown
+from pulsar_spark.subscriptions.breaker import BreakerPhase
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.subscription import Subscription
 from pulsar_spark.topic_name import TopicName, TopicPartition
@@ -75,9 +77,18 @@ class SubscriptionStats(Shown):
     @property
     def states(self) -> dict[int, NDArray[np.int8]]:
         """Ledger -> the state of each of its messages, as `pulsar_spark.pictures` draws it."""
-        held, state = self.held, self._state
-        later = held.waiting.messages.union(state.delayed.messages)
-        return {each.ledger_id: _states(each, held, later) for each in state.ledgers}
+        return message_states(self._state, self.name, self._state.ledgers)
+
+    @property
+    def breaker(self) -> str:
+        """`closed`, or since when delivery pauses and when it is tried next."""
+        breaker, now_ms = self._state.subscriptions[self.name].breaker, self._state.now_ms
+        phase = breaker.phase(now_ms)
+        if breaker.is_closed:
+            return phase.value
+        since, next_trial = (_instant(ms) for ms in (breaker.opened_ms, breaker.next_trial_ms))
+        trial = "a trial is out" if breaker.trial else f"next trial {next_trial}"
+        return f"{phase.value} since {since}, {breaker.failed_trials} trials failed, {trial}"
 
     def unacknowledged(self, ledgers: LedgerList) -> PositionSet:
         """The messages of these ledgers that are not acknowledged."""
@@ -91,6 +102,7 @@ class SubscriptionStats(Shown):
             "mark_delete_position": self.mark_delete_position,
             "individually_deleted_messages": self.individually_deleted_messages,
             "backlog": self.backlog,
+            **({} if self.breaker == BreakerPhase.CLOSED.value else {"breaker": self.breaker}),
             "messages": Cells(strip_text(self.states)),
             "consumers": Grid(
                 ("name", "unacked", "permits", "key hash ranges"),
@@ -311,6 +323,15 @@ def redeliver_unacknowledged_messages(
     receipts.wait(milliseconds_of(timeout) / 1000)
 
 
+def message_states(
+    state: BrokerState, name: str, ledgers: Iterable[LedgerInfo]
+) -> dict[int, NDArray[np.int8]]:
+    """What became of each message of some ledgers, for one subscription; by ledger."""
+    held = state.subscriptions[name]
+    later = held.waiting.messages.union(state.delayed.messages)
+    return {each.ledger_id: _states(each, held, later) for each in ledgers}
+
+
 def _stats(about: TopicPartition, state: BrokerState, name: str) -> SubscriptionStats:
     held = state.subscriptions[name]
     ranges = {} if held.selector is None else held.selector.ranges_of_all()
@@ -352,6 +373,11 @@ def _states(ledger: LedgerInfo, held: Subscription, later: PositionSet) -> NDArr
         deleted[: ledger.batch_sizes.first_message(position.entry_id + 1)] = True
     states[deleted] = ACKNOWLEDGED
     return states
+
+
+def _instant(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _consumer_row(consumer: ConsumerStats) -> tuple[object, ...]:

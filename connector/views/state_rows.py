@@ -19,6 +19,7 @@ from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.ledger_info import LedgerInfo, LedgerList
 from pulsar_spark.positions.position import Position
 from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.subscription import Subscription
@@ -52,6 +53,18 @@ def subscriptions(state: BrokerState, held: Subscription, _ends: LeaseEnds) -> I
         "key_shared_mode": policy.mode.value,
         "read_compacted": held.read_compacted,
         "epoch": held.epoch,
+        **_breaker(held.breaker, state.now_ms),
+    }
+
+
+def _breaker(breaker: Breaker, now_ms: int) -> Row:
+    if breaker.is_closed:
+        return {"breaker": breaker.phase(now_ms).value}
+    return {
+        "breaker": breaker.phase(now_ms).value,
+        "breaker_opened": breaker.opened_ms,
+        "breaker_failed_trials": breaker.failed_trials,
+        "breaker_next_trial": None if breaker.trial else breaker.next_trial_ms,
     }
 
 

@@ -201,6 +201,11 @@ _OF_STATES: Final = (
             ViewColumn("key_shared_mode", TEXT, "of Key_Shared: AUTO_SPLIT or STICKY"),
             ViewColumn("read_compacted", FLAG, "whether its consumers read compacted"),
             ViewColumn("epoch", LONG, "rises with each seek"),
+            ViewColumn("breaker", TEXT, "`closed`, `open` (delivery pauses), or `half-open` (a "
+                       "trial is out, or due)"),
+            ViewColumn("breaker_opened", TIME, "when it opened; null while it is closed"),
+            ViewColumn("breaker_failed_trials", INT, "that failed since, in a row"),
+            ViewColumn("breaker_next_trial", TIME, "until when nothing is granted; null likewise"),
         ),
     ),
     View(

@@ -28,6 +28,7 @@ from pulsar_spark.subscriptions.message_redelivery import (
     Holder,
     at_once,
     give_back_all,
+    held_of,
     negative_ack_delay,
     reconsume_later,
     reject,
@@ -59,6 +60,7 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
         for messages in _messages_of(command):
             state.check_batch_sizes(messages)
         acknowledged = _of_this_epoch(subscription, command)
+    before = subscription.cursor
     is_cumulative = acknowledged.mark_delete_position > EARLIEST
     if not command.consumer and is_cumulative and subscription.subscription_type.is_shared:
         kind = subscription.subscription_type.value  # «all up to this one» may be others'
@@ -72,8 +74,13 @@ def report(state: BrokerState, command: Report, out: Ready) -> None:
     consumer = subscription.consumers.get(command.consumer)
     if consumer is not None:
         _take_state(Holder(state, subscription, consumer, out), command)
-    for each in [consumer] if consumer is not None else list(subscription.consumers.values()):
-        _take_rejections(Holder(state, subscription, each, out), command)
+    every = [consumer] if consumer is not None else list(subscription.consumers.values())
+    holders = [Holder(state, subscription, each, out) for each in every]
+    if state.has_breakers:
+        failing = (_failing(holder, command) for holder in holders)
+        take_outcomes(state, subscription, before, PositionSet.union_of(failing))
+    for holder in holders:
+        _take_rejections(holder, command)
     out.confirm(command, epoch=subscription.epoch)
 
 
@@ -96,6 +103,7 @@ def redeliver_unacknowledged(
             state.check_batch_sizes(messages)
     consumer.redeliver_sequence = command.sequence
     holder = Holder(state, subscription, consumer, out)
+    _note_failures(holder, command.messages)
     if command.messages is not None:
         for attempt, messages in sorted(command.messages.items()):
             reject(holder, attempt, messages, at_once, Burial(Reason.REDELIVERY_ASKED))
@@ -111,8 +119,31 @@ def time_out(holder: Holder) -> None:
     """Take back messages that were delivered longer ago than the consumer's ack timeout."""
     consumer = holder.consumer
     due, consumer.timeouts = consumer.timeouts.split(holder.state.now_ms)
+    if due:
+        _note_failures(holder, dict.fromkeys(_attempts(consumer, None), due))
     for attempt in _attempts(consumer, None) if due else ():
         reject(holder, attempt, due, at_once, Burial(Reason.ACK_TIMEOUT))
+
+
+def take_outcomes(
+    state: BrokerState, subscription: Subscription, before: Cursor, failing: PositionSet
+) -> None:
+    """Tell the breaker what was acknowledged since `before`, and what is about to be given back."""
+    breaker, ledgers, policies = subscription.breaker, state.ledgers, state.policies
+    cursor = subscription.cursor
+    if not breaker.is_closed:
+        waits = cursor.not_acknowledged(breaker.trial).difference(subscription.partial_acks)
+        done = breaker.trial.difference(waits)
+        breaker = breaker.settled(done, waits.intersection(failing), ledgers)
+        subscription.breaker = breaker.judged(ledgers, policies, state.now_ms)
+        return
+    successes = 0
+    if cursor is not before:
+        successes = max(0, before.backlog(ledgers) - cursor.backlog(ledgers))
+    consumers = len(subscription.consumers)
+    failures = failing.count(ledgers)
+    told = breaker.told(successes, failures, consumers, policies, state.now_ms)
+    subscription.breaker = told
 
 
 def acknowledge_cursor(state: BrokerState, subscription: Subscription, cursor: Cursor) -> None:
@@ -277,6 +308,29 @@ def _take_rejections(holder: Holder, command: Report) -> None:
             reject(holder, attempt, rejection.messages, delay, burial)
     for request in command.reconsume_later:
         reconsume_later(holder, _attempts(consumer, request.attempt), request)
+
+
+def _failing(holder: Holder, command: Report) -> PositionSet:
+    """What the report gives back as failed: not what it knows can never be processed."""
+    given = [(each.attempt, each.messages) for each in command.rejected if not each.bury]
+    given += [(each.attempt, each.messages) for each in command.reconsume_later]
+    return PositionSet.union_of(
+        held_of(holder, attempt, messages)
+        for said, messages in given
+        for attempt in _attempts(holder.consumer, said)
+    )
+
+
+def _note_failures(holder: Holder, given: Mapping[int, PositionSet] | None) -> None:
+    """Tell the breaker of these, by attempt; None: of all that was delivered."""
+    state, subscription, consumer, _ = holder
+    if not state.has_breakers:
+        return
+    failing = consumer.delivered
+    if given is not None:
+        held = (held_of(holder, attempt, messages) for attempt, messages in given.items())
+        failing = PositionSet.union_of(held)
+    take_outcomes(state, subscription, subscription.cursor, failing)
 
 
 def _attempts(consumer: Consumer, attempt: int | None) -> list[int]:

@@ -30,17 +30,24 @@ retention time is."""
 
 
 def ledgers_to_trim(state: BrokerState, now_ms: int) -> tuple[int, ...]:
-    """The ledgers, oldest first. `state` is that before the step: this step's needs stay."""
-    ledgers = [each for each in state.ledgers if each.ledger_id not in state.compaction.trimmed]
-    if len(ledgers) < 2:
+    """The ledgers, oldest first. `state` is that before the step: this step's needs stay.
+
+    Costs the ledgers that go; all, where retention goes by size.
+    """
+    trimmed, passed = state.compaction.trimmed, _passed_by_all(state)
+    there = (each for each in state.ledgers if each.ledger_id not in trimmed)
+    newest = next((each for each in reversed(state.ledgers) if each.ledger_id not in trimmed), None)
+    if passed is None or newest is None:
         return ()
-    passed = _passed_by_all(state)
-    if passed is None:
-        return ()
-    total = sum(ledger.size_bytes for ledger in ledgers)
+    by_size = state.policies.retention_size_bytes > 0
+    total = sum(ledger.size_bytes for ledger in there) if by_size else 0
     chosen: list[int] = []
-    for ledger in ledgers[:-1]:
-        if ledger.last > passed or not _released(state, ledger, now_ms, total):
+    for ledger in state.ledgers:
+        if ledger.ledger_id in trimmed:
+            continue
+        if ledger is newest or ledger.last > passed:
+            break
+        if not _released(state, ledger, now_ms, total):
             break
         total -= ledger.size_bytes
         chosen.append(ledger.ledger_id)
@@ -95,8 +102,8 @@ def check_backlog_quota(state: BrokerState, out: Ready) -> None:
         if used >= limit:  # as Pulsar compares sizes, and not ages
             out.backlog_quota = BacklogQuotaExceeded(policy, used, limit)
     limit = policies.backlog_quota_time_ms
-    oldest = next(_unread_ledgers(state, slowest), None)
-    if limit != INFINITE and out.backlog_quota is None and oldest is not None:
+    oldest = None if limit == INFINITE else next(_unread_ledgers(state, slowest), None)
+    if out.backlog_quota is None and oldest is not None:
         used = state.now_ms - oldest.min_publish_time_ms
         if used > limit:
             out.backlog_quota = BacklogQuotaExceeded(policy, used, limit, is_size=False)
@@ -153,8 +160,8 @@ def _released(state: BrokerState, ledger: LedgerInfo, now_ms: int, total_bytes: 
     is_old = by_time != INFINITE and age_ms > by_time
     if not state.is_persistent:
         return is_old
-    is_much = by_size != INFINITE and total_bytes - ledger.size_bytes >= by_size
-    return is_old or is_much or (by_time == 0 and by_size == 0)
+    is_much = by_size == 0 or (by_size != INFINITE and total_bytes - ledger.size_bytes >= by_size)
+    return is_old or is_much
 
 
 def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tuple[int, int | None]:
@@ -176,9 +183,11 @@ def _expired_entries(state: BrokerState, ledger: LedgerInfo, ttl_ms: int) -> tup
 def _unread_ledgers(state: BrokerState, subscription: Subscription) -> Iterator[LedgerInfo]:
     """Those of the log that end behind the subscription's mark-delete position."""
     start = subscription.cursor.mark_delete_position
-    for ledger in state.ledgers.between(max(start.ledger_id, 0), state.ledgers[-1].ledger_id):
+    ledger = state.ledgers.first_at_or_after(max(start.ledger_id, 0))
+    while ledger is not None:
         if start < ledger.last and ledger.ledger_id not in state.compaction.trimmed:
             yield ledger
+        ledger = state.ledgers.first_after(ledger.ledger_id)
 
 
 def _evict(state: BrokerState, subscription: Subscription, exceeded: BacklogQuotaExceeded) -> None:

@@ -32,6 +32,7 @@ from pulsar_spark.protocol.commands import (
     TopicMade,
 )
 from pulsar_spark.protocol.ready import Acknowledged, Ready, RefusedError
+from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.broker_state import DELETED, BrokerState
 from pulsar_spark.subscriptions.message_redelivery import Holder
 from pulsar_spark.subscriptions.subscription import Subscription
@@ -140,7 +141,12 @@ def _advance_time(
 def _dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
     """Decide once what is granted; then report the subscription's place and its next instant."""
     subscription.drop_acknowledged()
-    DISPATCHERS[subscription.subscription_type](state, subscription, out)
+    if not state.has_breakers:
+        subscription.breaker = Breaker()
+    if subscription.breaker.is_closed:
+        DISPATCHERS[subscription.subscription_type](state, subscription, out)
+    else:
+        _dispatch_trial(state, subscription, out)
     topic_subscriptions.welcome(subscription, out)
     position = subscription.cursor.mark_delete_position
     if position != subscription.announced:
@@ -149,6 +155,29 @@ def _dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> Non
     out.due_at(min(subscription.waiting, default=None))
     for consumer in subscription.consumers.values():
         out.due_at(min(consumer.timeouts, default=None))
+
+
+def _dispatch_trial(state: BrokerState, subscription: Subscription, out: Ready) -> None:
+    """Grant what the breaker allows: what failed in a trial only if there is nothing else."""
+    dispatch = DISPATCHERS[subscription.subscription_type]
+    now_ms, policies = state.now_ms, state.policies
+    breaker = subscription.breaker.held(subscription.held)
+    breaker = subscription.breaker = breaker.judged(state.ledgers, policies, now_ms)
+    first = len(out.grants)
+    tried = subscription.replay.intersection(breaker.tried)
+    subscription.replay = subscription.replay.difference(tried)
+    dispatch(state, subscription, out)
+    subscription.replay = subscription.replay.union(tried)
+    if tried and len(out.grants) == first:
+        dispatch(state, subscription, out)
+    if breaker.is_closed:
+        return
+    on_trial = PositionSet.union_of(each.messages for each in out.grants[first:])
+    if on_trial:
+        subscription.breaker = breaker.tries(on_trial, now_ms)
+    due_ms = subscription.breaker.due_ms(subscription.delivered, policies)
+    if due_ms is not None and due_ms > now_ms:
+        out.due_at(due_ms)
 
 
 def _set_policies(state: BrokerState, command: commands.SetPolicies, _out: Ready) -> None:

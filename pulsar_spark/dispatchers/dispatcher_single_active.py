@@ -13,7 +13,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final
 
-from pulsar_spark.dispatchers.granting import capacity_of, grant
+from pulsar_spark.dispatchers.granting import allowed_now, capacity_of, grant
 from pulsar_spark.positions.position_set import NOTHING
 from pulsar_spark.protocol.ready import OpenGrant, Ready, Revoke
 from pulsar_spark.subscriptions.broker_state import BrokerState
@@ -35,7 +35,7 @@ class Event(str, Enum):
     """An event that may change a consumer's role."""
 
     ELECTED = "elected, and nobody holds the grant"
-    DEPOSED = "another was elected"
+    DEPOSED = "another was elected, or the breaker opened"
     OBEYED = "its final report"
     LEFT = "closed, or its lease lapsed"
 
@@ -65,12 +65,19 @@ def moved(role: Role, event: Event) -> Role:
 
 
 def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
-    """Hand over if another was elected; then grant again rejected messages that are due."""
+    """Hand over if another was elected; then grant again rejected messages that are due.
+
+    While the breaker is not closed nobody has the open grant, and the elected consumer gets trials.
+    """
     elected = subscription.failover.active if subscription.failover is not None else None
     holder = subscription.consumers.get(subscription.active)
-    if holder is not None and role_of(holder) is Role.ACTIVE and holder.name != elected:
+    is_closed = subscription.breaker.is_closed
+    is_deposed = holder is not None and (holder.name != elected or not is_closed)
+    if holder is not None and is_deposed and role_of(holder) is Role.ACTIVE:
         _revoke(subscription, holder, out)
-    if holder is None and elected is not None:
+    if holder is None and elected is not None and not is_closed:
+        _grant_trial(state, subscription, subscription.consumers[elected], out)
+    elif holder is None and elected is not None:
         holder = subscription.consumers[elected]
         _open(subscription, holder)
         out.open_grants.append(open_grant_of(subscription, holder))
@@ -82,6 +89,26 @@ def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None
             messages = messages.prefix(capacity, state.ledgers)
             grant(subscription, holder, messages, out)
             subscription.replay = subscription.replay.difference(messages)
+
+
+def _grant_trial(
+    state: BrokerState, subscription: Subscription, consumer: Consumer, out: Ready
+) -> None:
+    """Grant what the breaker allows now: rejected messages that are due, then those not read."""
+    held = subscription.unacked_messages_of(consumer, state.ledgers)
+    capacity = capacity_of(state, subscription, consumer, held)
+    most = min(capacity, allowed_now(state, subscription) or 0)
+    if most <= 0:
+        return
+    messages = subscription.replay
+    if not messages:
+        unread = subscription.held_openly(subscription.cursor.unread(state.ledgers))
+        excluded = subscription.breaker.tried.union(state.delayed.messages)
+        messages = unread.difference(excluded) if excluded else unread
+    messages = messages.prefix(most, state.ledgers)
+    if messages:
+        grant(subscription, consumer, messages, out)
+        subscription.replay = subscription.replay.difference(messages)
 
 
 def obeyed(holder: Holder) -> None:

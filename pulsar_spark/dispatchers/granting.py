@@ -27,6 +27,7 @@ def capacities_of(
     """(the room of each consumer that has any, that of all together, whether nothing new is read).
 
     Notes who is blocked, and whether the subscription is: once full, until half is acknowledged.
+    While its breaker is not closed, all together have room for the next trial.
     """
     capacities, total = {}, 0
     for name, consumer in subscription.consumers.items():
@@ -41,7 +42,17 @@ def capacities_of(
     elif total < max(limit // 2, 1) or limit <= 0:  # half of 1 is 0, and nobody holds fewer
         subscription.is_blocked = False
     room = limit - total if limit > 0 else sum(capacities.values())
-    return capacities, room, subscription.is_blocked
+    allowed = allowed_now(state, subscription)
+    return capacities, room if allowed is None else min(room, allowed), subscription.is_blocked
+
+
+def allowed_now(state: BrokerState, subscription: Subscription) -> int | None:
+    """How many messages the breaker lets through; None if as many as there are."""
+    breaker = subscription.breaker
+    due_ms = None if breaker.is_closed else breaker.due_ms(subscription.delivered, state.policies)
+    if due_ms is None:
+        return None
+    return breaker.size if state.now_ms >= due_ms else 0
 
 
 def capacity_of(

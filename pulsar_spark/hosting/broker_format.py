@@ -38,6 +38,7 @@ from pulsar_spark.selectors.sticky_key_selector import (
     StickyKeySelector,
     StickyRangeSelector,
 )
+from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.broker_state import BrokerState, Compaction, LedgerColumns
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.delayed_messages import (
@@ -377,7 +378,7 @@ _FORMS: Final[dict[Any, _Form]] = {
         for kind in (
             policies.TopicPolicies, policies.ConsumerOptions, policies.KeySharedPolicy,
             policies.DeadLetterPolicy, policies.MultiplierRedeliveryBackoff, Compaction,
-            RedeliveryTracker,
+            RedeliveryTracker, Breaker,
         )
     },
 }  # fmt: skip

@@ -108,7 +108,21 @@ def _step(broker: HostedBroker, rows: list[InputRow]) -> tuple[BrokerState, Read
     if before is None:
         fresh = BrokerState(rows[0].topic, rows[0].partition)
         before = from_shards(broker.shards) if broker.shards else fresh
-    return step(before, list(_commands(rows)), rows[0].now_ms)
+    after, ready = step(before, list(_commands(rows)), rows[0].now_ms)
+    _tell_of_breakers(before, after)
+    return after, ready
+
+
+def _tell_of_breakers(before: BrokerState, after: BrokerState) -> None:
+    about = TopicPartition(after.topic, after.partition)
+    for name, each in after.subscriptions.items():
+        was = before.subscriptions.get(name)
+        if was is not None and was.breaker.is_closed != each.breaker.is_closed:
+            _log.warning(
+                "The breaker of subscription %s on %s %s", name, about,
+                "has closed: its consumers get messages again" if each.breaker.is_closed else
+                "opens: most messages fail, so delivery pauses, and tries one at a time",
+            )  # fmt: skip
 
 
 def _commands(rows: Iterable[InputRow]) -> Iterator[Command]:

@@ -27,7 +27,7 @@ SHARD_FORMAT: Final = StoredFormat(
     remedy="Start the broker with a new checkpoint folder: it is rebuilt from __dispatch.",
 )
 """Version 1 had every array as packed 64-bit integers; see `broker_format` for version 4; version 5
-has one more policy."""
+has more policies, and breakers."""
 MAGIC: Final = b"PLBS"
 MAX_SHARD_BYTES: Final = 100_000
 INLINE_BYTES: Final = 600

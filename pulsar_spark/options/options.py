@@ -111,6 +111,9 @@ OPTIONS: Final = (
            "A view as it was at that time, or after that batch, as long as `__dispatch` has it."),
     Option("includeValue", values.BOOLEAN, False, Scope.BATCH_READ,
            "Whether the payload `value` is among the columns of a view without a user schema."),
+    Option("statsIntervalSeconds", values.count(0), 0, Scope.STREAM_READ | Scope.STREAM_WRITE,
+           "How often a source or sink logs what it did (0: never), as Pulsar's clients do, for "
+           "the logger `pulsar_spark.stats`: [monitoring](monitoring.md)."),
     Option("failOnDataLoss", values.BOOLEAN, True, Scope.READ,
            "Whether a query stops when messages that it has not read were trimmed away; otherwise "
            "it goes on behind them, and says so in its log."),
@@ -406,4 +409,5 @@ def _scope_text(scope: Scope) -> str:
         Scope.BATCH_READ: "read",
         Scope.BATCH_WRITE: "write",
         Scope.STREAM_READ | Scope.WRITE: "readStream and writing",
+        Scope.STREAM_READ | Scope.STREAM_WRITE: "readStream and writeStream",
     }[scope]

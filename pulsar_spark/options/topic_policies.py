@@ -67,6 +67,10 @@ class PolicyValues(TypedDict, total=False):
     key_shared_look_ahead_per_consumer: int
     key_shared_look_ahead: int
     failover_consistent_hashing: bool
+    breaker_threshold: int
+    breaker_window: int
+    breaker_delay: Time
+    breaker_max_delay: Time
     delete_inactive_topics: bool
     max_inactive_duration: Time
     inactive_topic_delete_mode: str
@@ -227,6 +231,21 @@ POLICIES: Final = (
         Setting("schema_validation_enforced", "schema_validation_enforced", SWITCH, False, ENABLE,
                 "Whether producers without a schema are refused where the topic has one."),
     )),
+    Policy("breaker", (
+        Setting("breaker_threshold", "breaker_threshold", units.count(0, 99), 0,
+                ("-t", "--threshold"),
+                "Per cent of a subscription's latest outcomes: where more of them are failures, "
+                "its delivery pauses and tries one message at a time. 0 is no breaker."),
+        Setting("breaker_window", "breaker_window", units.count(1, 1_000), 20,
+                ("-w", "--window"),
+                "Outcomes that are looked at, at least, before it opens; and the size of the last "
+                "trial before it closes.", is_required=False),
+        Setting("breaker_delay", "breaker_delay_ms", units.time(1), 1_000, ("-d", "--delay"),
+                "How long delivery pauses before the first trial; twice as long after each that "
+                "fails.", is_required=False),
+        Setting("breaker_max_delay", "breaker_max_delay_ms", units.time(1), 300_000,
+                ("-m", "--max-delay"), "How long at most.", is_required=False),
+    ), pulsar="no such setting"),
     Policy("auto-topic-creation", (
         Setting("auto_topic_creation", "auto_topic_creation", SWITCH, True, ENABLE,
                 "Whether a topic that is not there is made by who publishes to it, and by a "

@@ -208,6 +208,17 @@ class LedgerList(Sequence[LedgerInfo]):
             return [self._column.at(place) for place in range(self._start, self._stop)[index]]
         return self._column.at(range(self._start, self._stop)[index])
 
+    def with_next(self, ledger: LedgerInfo) -> LedgerList:
+        """The list and one ledger behind it; costs nothing, unless another list had one there.
+
+        For a list whose column nobody else adds to.
+        """
+        column, start = self._column, self._start
+        if self._stop != len(column.ids):
+            column, start = column.copy(start, self._stop, {}), 0
+        column.append(ledger)
+        return LedgerList.window(column, start, len(column.ids))
+
     def get(self, ledger_id: int) -> LedgerInfo | None:
         """The ledger of that id, or None (trimmed, another partition's, or not yet there)."""
         place = self.place(ledger_id)

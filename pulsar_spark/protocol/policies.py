@@ -147,6 +147,11 @@ class TopicPolicies:
     key_shared_look_ahead: int = 20_000
     failover_consistent_hashing: bool = False
     auto_subscription_creation: bool = True
+    breaker_threshold: int = 0
+    """Per cent of a subscription's latest outcomes; 0: it has no breaker."""
+    breaker_window: int = 20
+    breaker_delay_ms: int = 1_000
+    breaker_max_delay_ms: int = 300_000
     keep_without_subscription: bool = False
     """For a dead-letter topic: it keeps its messages until somebody subscribes durably."""
 

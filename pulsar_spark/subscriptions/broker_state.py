@@ -94,7 +94,7 @@ class BrokerState:
         ledger = added.ledger
         if len(self.ledgers) and ledger.ledger_id <= self.ledgers[-1].ledger_id:
             return False
-        self.ledgers = LedgerList([*self.ledgers, ledger])
+        self.ledgers = self.ledgers.with_next(ledger)
         self.columns[ledger.ledger_id] = LedgerColumns(
             added.published_at_ms, added.sticky_key_hashes, added.publish_times_ms
         )
@@ -185,6 +185,11 @@ class BrokerState:
     def is_persistent(self) -> bool:
         """Whether it keeps messages for those who are not connected."""
         return is_persistent(self.topic)
+
+    @property
+    def has_breakers(self) -> bool:
+        """Whether delivery of its subscriptions pauses where most messages fail."""
+        return self.policies.breaker_threshold > 0 and self.is_persistent
 
     def ledgers_that_stay(self, *, compacted: bool = False) -> LedgerList:
         """Those whose removal was not asked for; if `compacted`, for who reads compacted."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pulsar_spark.positions.cursor import Cursor
-from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.positions.position_set import NOTHING, PositionSet
 from pulsar_spark.protocol.commands import ReconsumeLater
 from pulsar_spark.protocol.policies import ConsumerOptions
 from pulsar_spark.protocol.ready import Ready
@@ -26,6 +26,8 @@ Delay = Callable[[int], int]
 """Redelivery count -> milliseconds."""
 
 LEAST_NEGATIVE_ACK_DELAY_MS: Final = 100
+PARDONED: Final = frozenset({Reason.REJECTED, Reason.ACK_TIMEOUT, Reason.REDELIVERY_ASKED})
+"""What is no failure of the message while its subscription's breaker is not closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,9 @@ def give_back(
 ) -> None:
     """Nobody holds these any more, which were granted at that attempt.
 
-    `seen`: they may have been delivered; then those that were delivered too often already become
-    dead letters, as `burial` says, or with None do not.
+    `seen`: they may have been delivered, which counts unless the breaker pardons it; then those
+    that were delivered too often already become dead letters, as `burial` says, or with None do
+    not.
     """
     state, subscription, consumer, out = holder
     messages = subscription.cursor.not_acknowledged(messages)
@@ -83,6 +86,8 @@ def give_back(
         return
     tracker = subscription.tracker
     policy = consumer.options.dead_letter_policy
+    if burial is not None and burial.reason in PARDONED and not subscription.breaker.is_closed:
+        seen = False
     if seen and burial is not None and policy is not None:
         dead = messages
         if not burial.now:
@@ -117,6 +122,16 @@ def reject(
     if given:
         holder.consumer.is_blocked = False
     give_back(holder, attempt, given, seen=True, delay=delay, burial=burial)
+
+
+def held_of(holder: Holder, attempt: int, messages: PositionSet) -> PositionSet:
+    """Those of these that the consumer holds at that attempt."""
+    state, subscription, consumer, _ = holder
+    messages = subscription.cursor.not_acknowledged(messages)
+    if attempt == consumer.open_attempt:
+        known, _ = state.known(messages)
+        return subscription.held_openly(known)
+    return consumer.pending.get(attempt, NOTHING).intersection(messages)
 
 
 def take_from(holder: Holder, attempt: int, messages: PositionSet) -> PositionSet:
@@ -175,7 +190,9 @@ def reconsume_later(holder: Holder, attempts: Sequence[int], request: ReconsumeL
     """
     state, subscription, consumer, out = holder
     policy, messages = consumer.options.dead_letter_policy, request.messages
-    if policy is None or not policy.retry_letter_topic:  # an ordinary redelivery after the delay
+    is_paused = not subscription.breaker.is_closed  # and copies would count
+    if policy is None or not policy.retry_letter_topic or is_paused:
+        # An ordinary redelivery after the delay.
         burial = Burial(Reason.REJECTED, properties=request.properties)
         for attempt in attempts:
             reject(holder, attempt, messages, lambda _: request.delay_ms, burial)

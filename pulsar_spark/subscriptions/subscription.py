@@ -20,6 +20,7 @@ from pulsar_spark.protocol.policies import KeySharedPolicy
 from pulsar_spark.selectors.failover_selector import FailoverSelector
 from pulsar_spark.selectors.shared_dispatch import SharedDispatch
 from pulsar_spark.selectors.sticky_key_selector import StickyKeySelector
+from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.consumer import MAX_INSTANTS, Consumer
 from pulsar_spark.subscriptions.redelivery_tracker import RedeliveryTracker
 
@@ -62,6 +63,7 @@ class Subscription:
     """The mark-delete position that consumers were told last."""
     read_compacted: bool = False
     """Whether its consumers read what compaction has left, as the first of them said."""
+    breaker: Breaker = field(default_factory=Breaker)
 
     def copy(self) -> Subscription:
         twin = replace(self)
@@ -84,6 +86,8 @@ class Subscription:
         self.waiting = self.waiting.not_acknowledged(cursor)
         self.tracker = self.tracker.not_acknowledged(cursor)
         self.partial_acks = cursor.not_acknowledged(self.partial_acks)
+        if not self.breaker.is_closed:
+            self.breaker = self.breaker.not_acknowledged(cursor)
         self.read_position = max(self.read_position, cursor.mark_delete_position)
 
     def unacked_messages_of(self, consumer: Consumer, ledgers: LedgerList) -> int:
@@ -95,6 +99,13 @@ class Subscription:
         if self.partial_acks and held:
             held = held.difference(self.partial_acks)
         return held.count(ledgers) if held else 0
+
+    @property
+    def delivered(self) -> PositionSet:
+        """What consumers hold and may have delivered."""
+        return PositionSet.union_of(
+            each.delivered if each.says_delivered else each.held for each in self.consumers.values()
+        )
 
     # -- who holds what ------------------------------------------------------------------------
 
@@ -145,6 +156,7 @@ class Subscription:
         self.unheard = None
         self.partial_acks = NOTHING
         self.is_blocked = False
+        self.breaker = Breaker()
         self.active = ""
         self.announced = cursor.mark_delete_position
         for consumer in self.consumers.values():
@@ -171,6 +183,7 @@ class Subscription:
         for consumer in self.consumers.values():
             consumer.check()
             assert not consumer.has_open_grant or consumer.name == self.active, "two open grants"
+        self.breaker.check(self.held)
         assert not self.active or self.consumers[self.active].has_open_grant, "active without grant"
         if len(ledgers):
             assert not seen.after(ledgers[-1].last), "held, and not published"

@@ -32,6 +32,7 @@ from pulsar_spark.protocol.policies import (
     TopicPolicies,
 )
 from pulsar_spark.protocol.ready import Ready
+from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.broker_state import BrokerState
 
 TOPIC = "persistent://public/default/orders"
@@ -151,4 +152,8 @@ def everything() -> BrokerState:
         ],
         20,
     )
+    shared = state.subscriptions["shared/ü"]
+    trial, tried = shared.held.prefix(1, state.ledgers), entries(1, 3)
+    shared.breaker = Breaker((), 10, 2, 30, 20, 4, 1, 1, trial, tried)
+    state.subscriptions["failover"].breaker = Breaker(((7, 0), (5, 2)))
     return state

@@ -29,6 +29,15 @@ print(json.dumps({
 }))
 """
 
+DASHBOARD = """
+from pulsar_spark.connector.dashboard.web_app import make_app
+from pulsar_spark.connector.topic_log.topics import Root
+browser = make_app(Root("nowhere", {}), allow_changes=False, key="key").test_client()
+with browser.get("/static/dashboard.css") as sheet:
+    assert sheet.status_code == 200
+print(browser.get("/?key=key", follow_redirects=True).text)
+"""
+
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -60,6 +69,10 @@ def test_the_wheel_holds_every_module_once_and_nothing_else(checkout: Path, whee
     ):
         modules = (checkout / folder).rglob("*.py")
         expected |= {f"{package}/{path.relative_to(checkout / folder)}" for path in modules}
+    pages = checkout / "connector" / "dashboard"
+    shown = [*pages.glob("templates/*"), *pages.glob("static/*")]
+    assert len(shown) > 5
+    expected |= {f"pulsar_spark/connector/dashboard/{path.relative_to(pages)}" for path in shown}
     assert contents(wheel) == expected
 
 
@@ -70,6 +83,7 @@ def test_an_installed_wheel_works_outside_the_repository(wheel: Path, tmp_path: 
     assert found["spark_finds"] == ["pyspark_pulsarlite"]
     assert found["top_level"] == []
     assert (tmp_path / "env" / "bin" / "pulsarlite").exists()
+    assert ">Topics</h1>" in run(python, "-c", DASHBOARD, cwd=tmp_path)
     test = "def test_users(pulsarlite):\n    assert pulsarlite.messages('t') == []\n"
     (tmp_path / "test_users.py").write_text(test)
     assert "1 passed" in run(python, "-m", "pytest", "-q", "test_users.py", cwd=tmp_path)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pulsar_spark.broker import acknowledgment, retention, topic_subscriptions
+from pulsar_spark.broker import step as broker_step
 from pulsar_spark.dispatchers import (
     dispatcher_multiple_consumers,
     dispatcher_single_active,
@@ -18,8 +19,10 @@ from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.positions.cursor import Cursor
 from pulsar_spark.positions.position_map import PositionMap
 from pulsar_spark.positions.position_set import NOTHING, PositionSet
+from pulsar_spark.protocol.commands import SubscriptionType
 from pulsar_spark.protocol.ready import Ready
 from pulsar_spark.subscriptions import message_redelivery
+from pulsar_spark.subscriptions.breaker import Breaker
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
 from pulsar_spark.subscriptions.delayed_messages import DelayedMessages
@@ -281,7 +284,38 @@ def keeps_every_attempt_in_the_offset(patch: Any) -> None:
     patch.setattr(PartitionConsumer, "_not_superseded", lambda _self, attempts, _ledgers: attempts)
 
 
+def buries_while_the_sink_is_down(patch: Any) -> None:
+    """An open breaker pardons nothing."""
+    patch.setattr(message_redelivery, "PARDONED", frozenset())
+
+
+def tries_all_at_once(patch: Any) -> None:
+    """An open breaker lets everything through to those who share, once its pause is over."""
+
+    def due_ms(self: Breaker, *_: Any) -> int | None:
+        return None
+
+    patch.setattr(Breaker, "due_ms", due_ms)
+
+
+def reads_on_while_it_is_open(patch: Any) -> None:
+    """The holder of an open grant keeps it when the breaker opens."""
+    patch.setattr(dispatcher_single_active, "_grant_trial", lambda *_: None)
+    original = dispatcher_single_active.dispatch
+
+    def dispatch(state: BrokerState, subscription: Subscription, out: Ready) -> None:
+        held, subscription.breaker = subscription.breaker, Breaker()
+        original(state, subscription, out)
+        subscription.breaker = held
+
+    for kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+        patch.setitem(broker_step.DISPATCHERS, kind, dispatch)
+
+
 MUTANTS: tuple[Patch, ...] = (
+    buries_while_the_sink_is_down,
+    tries_all_at_once,
+    reads_on_while_it_is_open,
     loses_what_is_given_back,
     grants_again_at_the_same_attempt,
     grants_keys_that_drain,

@@ -25,6 +25,7 @@ from pulsar_spark.protocol.commands import (
 from pulsar_spark.protocol.ready import Grant, OpenGrant, Ready
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.subscriptions.consumer import Consumer
+from pulsar_spark.subscriptions.dead_letter import DEAD_LETTER_REASON, Reason
 from pulsar_spark.subscriptions.subscription import Subscription
 from tests.core.broker_samples import is_quiet
 from tests.simulation.deliveries import NO_EPOCH, Deliveries
@@ -161,6 +162,7 @@ class Oracle:
         for opened in ready.open_grants:
             self._check_open_grant(after, opened)
         self._check_bounds(after, ready)
+        self._check_breakers(before, after, ready)
         self._check_trim(before, ready)
 
     def check_nothing_is_left(self, after: BrokerState, ready: Ready) -> None:
@@ -435,6 +437,33 @@ class Oracle:
             together = [each for each in self.owned_at if each[:2] == message[:2]]
         first_ms = min(self.owned_at[each] for each in together)
         return timeout_ms > 0 and self.world.now_ms >= first_ms + timeout_ms
+
+    def _check_breakers(self, before: BrokerState, after: BrokerState, ready: Ready) -> None:
+        """While one is not closed, only a trial goes out, and no failure buries anything."""
+        for name, subscription in after.subscriptions.items():
+            breaker = subscription.breaker
+            if breaker.is_closed:
+                continue
+            if any(each.subscription == name and not each.again for each in ready.open_grants):
+                self.fail(f"an open grant, and the breaker of {name} is open")
+            fresh = PositionSet.union_of(
+                each.messages
+                for each in ready.grants
+                if each.subscription == name and not each.again
+            )
+            if fresh.difference(breaker.trial):
+                self.fail(f"{fresh} was granted, on trial is {breaker.trial}")
+            if (count := fresh.count(after.ledgers)) > breaker.size:
+                self.fail(f"{count} messages were granted, a trial has {breaker.size}")
+            was = before.subscriptions.get(name)
+            if was is None or was.epoch != subscription.epoch or was.breaker.is_closed:
+                continue
+            if was.breaker.opened_ms != breaker.opened_ms:  # it was closed in between
+                continue
+            for letter in ready.letters:
+                reason = dict(letter.properties).get(DEAD_LETTER_REASON)
+                if letter.subscription == name and reason == Reason.REJECTED.value:
+                    self.fail(f"{letter.messages} failed while the breaker was open, and is buried")
 
     def _check_bounds(self, after: BrokerState, ready: Ready) -> None:
         subscription = after.subscriptions.get("s")

@@ -71,6 +71,8 @@ class Topic:
 class TopicLog:
     """Stands for a `ManagedLedger`: one process's view of a topic."""
 
+    is_undecided = False
+
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._seen = len(topic.commits)
@@ -80,6 +82,9 @@ class TopicLog:
     def refresh(self) -> bool:
         before, self._seen = self._seen, len(self._topic.commits)
         return self._seen > before
+
+    def check_incarnation(self, incarnation: int) -> None:
+        assert incarnation == 0, "no topic is deleted here"
 
     def ledgers(self, partition: int) -> LedgerList:
         return self.state.ledgers(partition)
@@ -200,6 +205,8 @@ class Place:
     def open_found(self, topic: TopicName) -> TopicLog | None:
         found = self.topics.get(topic.partitioned_topic_name)
         return None if found is None else TopicLog(found)
+
+    open_log = open_found  # no topic is deleted here
 
     def open(self, topic: TopicName) -> TopicLog:
         found = self.open_found(topic)

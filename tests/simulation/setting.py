@@ -40,6 +40,11 @@ class Setting:
     """One consumer at a time, which comes again."""
 
     @property
+    def rejects_from(self) -> int:
+        """Of ten things that a user may do, the first that is a rejection."""
+        return 3 if self.policies.breaker_threshold else 7
+
+    @property
     def is_ordered(self) -> bool:
         """Whether every key comes in order."""
         return self.calm and not self.allow_out_of_order_delivery
@@ -51,6 +56,9 @@ class Setting:
 
 def drawn_setting(lots: Lots) -> Setting:
     calm, manual, durable = lots.one_in(3), lots.one_in(2), not lots.one_in(5)
+    policies = _policies(lots)
+    if policies.breaker_threshold:  # somebody has to say that messages fail
+        calm, manual = False, True
     options = ConsumerOptions() if calm else _consumer_options(lots, manual=manual)
     return Setting(
         kind=lots.draw_from(tuple(SubscriptionType)),
@@ -60,7 +68,7 @@ def drawn_setting(lots: Lots) -> Setting:
         initial_position=InitialPosition.LATEST if lots.one_in(5) else InitialPosition.EARLIEST,
         mode=KeySharedMode.STICKY if lots.one_in(4) else KeySharedMode.AUTO_SPLIT,
         allow_out_of_order_delivery=lots.one_in(6),
-        policies=_policies(lots),
+        policies=policies,
         consumer_options=options,
         has_witness=lots.one_in(5),
         alone=not durable and lots.one_in(2),
@@ -80,6 +88,10 @@ def _policies(lots: Lots) -> TopicPolicies:
         batch_index_acknowledgment=not lots.one_in(6),
         delayed_delivery_tick_ms=lots.draw_from((1_000, 1_000, 100)),
         message_ttl_ms=50_000 if lots.one_in(8) else 0,
+        breaker_threshold=lots.draw_from((0, 0, 0, 1, 30)),
+        breaker_window=lots.draw_from((1, 2, 4)),
+        breaker_delay_ms=lots.draw_from((100, 1_000)),
+        breaker_max_delay_ms=2_000,
     )
 
 

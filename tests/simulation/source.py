@@ -352,7 +352,7 @@ class Source:
             self.acknowledge_as_a_client(messages)
         elif how == 1:
             world.rows_of_sinks += [(a, world.one(m)) for m, a in rows if m in set(messages)]
-        elif how >= 7 and not world.setting.calm:
+        elif how >= world.setting.rejects_from and not world.setting.calm:
             chosen = [(m, a) for m, a in rows if m in set(messages)]
             for attempt in sorted({a for _, a in chosen}):
                 part = world.made(m for m, a in chosen if a == attempt)

@@ -248,12 +248,18 @@ class World(Lots):
         self.publish()
         self.join()
         events = self.shape.events
-        for _ in range(self.draw(4, events) if self.one_in(4) else self.draw(3, events // 3)):
+        count = self.draw(4, events) if self.one_in(4) else self.draw(3, events // 3)
+        if self.setting.policies.breaker_threshold:  # until it opens, tries, and fails again
+            count *= 4
+        for _ in range(count):
             self.event()
         self.finish()
 
     def event(self) -> None:
         happens = self.random.random()
+        if self.setting.policies.breaker_threshold:
+            happens *= self.random.random() ** 0.5  # less trouble, and more work
+            self.now_ms += self.draw_from((0, 0, 500))
         if happens < 0.30:
             self.step()
         elif happens < 0.62 and self.sources:

@@ -5,7 +5,8 @@
 A kill is `kill -9` of one role's whole process: driver, JVM and Python workers. Both roles are
 begun again from their checkpoints at once. When all flights are through before the kills are,
 another round begins, with a topic of its own. A folder that is given is taken up where an
-interrupted soak left it. Exit status 1 if a flight was lost or came twice.
+interrupted soak left it. In the end the root is looked over with views, `doctor` and `verify`. Exit
+status 1 if a flight was lost or came twice, or if anything differs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsar_spark.connector.command_line.demo_command import write_flights
+from tests.soak.left_behind import look_over
 from tests.soak.query import Place
 
 LONGEST_DELAY_S = 3.0
@@ -300,6 +302,9 @@ def main(kind: type[Soak] = Soak) -> int:
             break
         soak.number += 1
         soak.save()
+    wrong = look_over(Place(soak.folder, soak.number).root)
+    print("".join(f"\n{each}" for each in wrong), flush=True)
+    well &= not wrong
     soak.table()
     print("\neverything exactly once" if well else f"\nNOT WELL: look into {folder}")
     if well and given.folder is None:

@@ -14,6 +14,7 @@ import pulsar_spark
 from pulsar_spark import pulsar
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.housekeeping.housekeeper import Housekeeper
 from pulsar_spark.connector.sink.publishing import publish
 from pulsar_spark.connector.system.broker_offset import last_shards
@@ -345,3 +346,32 @@ def test_a_killed_deletion_left_the_topic_there_or_goes_on(
     assert data_files(root) == []
     send(root, "t", "x")
     assert Run(root, topic="t", startingOffsets="earliest").next() is not None
+
+
+@pytest.mark.parametrize("broker_knows", [False, True])
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_who_looks_at_all_topics_does_not_stumble_over_a_deleted_one(
+    admin: Admin, root: Path, broker_knows: bool, made_anew: bool
+) -> None:
+    send(root, "other", "1")
+    with broker_of(root) as broker:
+        say(root, CreateSubscription("s"))
+        broker.until_quiet()
+        admin.topics.delete("t", force=True)
+        if made_anew:
+            admin.topics.create("t", 2)
+        if broker_knows:
+            broker.until_quiet()
+    given = ("--service-url", str(root))
+    for command in (
+        ("topics", "list"), ("topics", "verify"), ("topics", "verify", "--deep"), ("metrics",),
+        ("namespaces", "list"), ("tenants", "list"), ("subscriptions", "list", "other"),
+        ("topics", "tidy", "other"),
+    ):  # fmt: skip
+        assert main([*command, *given]) == 0, command
+    there = [NAME] if made_anew else []
+    for view in ("subscriptions", "cursors", "backlog", "ledgers", "messages"):
+        rows = pulsar_spark.dataset(str(root), view=view).to_table()
+        assert {*rows["topic"].to_pylist()} <= {*there, "persistent://public/default/other"}, view
+    if made_anew:
+        assert main(["topics", "stats", "t", *given]) == 0

@@ -25,6 +25,7 @@ from pulsar_spark.errors import (
 )
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, send
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -84,6 +85,24 @@ def test_a_terminated_topic_takes_no_messages_and_is_read_to_its_end(
     assert len(batch.values) == 10
     admin.topics.delete("t", force=True)
     send(root, "t", "x")
+
+
+def test_who_receives_hears_of_the_end_of_a_terminated_topic(admin: Admin, root: Path) -> None:
+    client = pulsar_spark.Client(str(root))
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    earliest = pulsar.InitialPosition.Earliest
+    consumer = client.subscribe("t", "s", initial_position=earliest)
+    messages = [consumer.receive(10_000) for _ in range(10)]
+    assert not reader.has_reached_end_of_topic()
+    admin.topics.terminate("t")
+    assert not reader.has_reached_end_of_topic()
+    assert [reader.read_next(5_000).data() for _ in range(10)][-1] == b"9"
+    assert reader.has_reached_end_of_topic()
+    assert not consumer.has_reached_end_of_topic(), "it has not acknowledged them"
+    for each in messages:
+        consumer.acknowledge(each)
+    eventually(consumer.has_reached_end_of_topic)
+    client.close()
 
 
 def test_a_truncated_topic_is_empty_and_its_ids_go_on(

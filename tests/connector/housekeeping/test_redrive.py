@@ -19,6 +19,7 @@ from pulsar_spark.connector.housekeeping.redrive import Redrive, Wanted
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.errors import InvalidOptionError, InvalidTxnStatusError, TopicNotFoundError
 from pulsar_spark.pulsar.schema import StringSchema
+from pulsar_spark.topic_log.ledger_log import TERMINATED
 from pulsar_spark.topic_name import TopicName
 from tests.connector.client.clients import EARLIEST, REPOSITORY, all_of, received, shared, subscribe
 from tests.connector.client.conftest import client, url
@@ -256,3 +257,13 @@ def test_whoever_is_given_the_letters_has_them(url: str, client: pulsar.Client) 
         redrive(url)
     consumer.close()
     assert redrive(url).redriven == {TOPIC: 1}
+
+
+def test_letters_whose_topic_was_terminated_stay(url: str, client: pulsar.Client) -> None:
+    bury(client, "a")
+    settings = {TERMINATED: True}
+    client.root.open(TopicName.parse("t")).change_settings(lambda held: {**held, **settings})
+    done = redrive(url)
+    assert done.redriven == {}
+    ((why, count),) = done.left.items()
+    assert (count, "was terminated" in why) == (1, True)

@@ -96,3 +96,13 @@ def test_without_matplotlib_a_picture_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'pulsarlite\[demo\]'"):
         pictures.strip(cursor(1))
+
+
+@pytest.mark.parametrize("name", [r"$\frac{$", "_private"])
+def test_a_name_is_drawn_as_it_is_whatever_matplotlib_makes_of_such_text(name: str) -> None:
+    for times, picture in (
+        (2, pictures.ring({name: [(0, 10)]}, [name])),
+        (2, pictures.time_line([(name, 0.0, name)])),
+        (1, pictures.strip([(name, cursor(1, 0))])),
+    ):
+        assert picture.svg().count(name) == times

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from pulsar_spark import Policies, pulsar
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
 from pulsar_spark.connector.data_source import PulsarliteDataSource
+from pulsar_spark.connector.schema.schema_registration import SinkSchema, register
+from pulsar_spark.connector.schema.schema_types import definition_of
 from pulsar_spark.connector.source.stream_reader import PulsarliteReader
 from pulsar_spark.connector.spark.message_columns import read_schema
 from pulsar_spark.connector.system.subscription_admin import ask, subscriptions
@@ -24,9 +27,15 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.options.options import Scope
 from pulsar_spark.protocol.commands import CreateSubscription
+from pulsar_spark.schema.schema_info import SchemaInfo, SchemaType
 from pulsar_spark.topic_name import TopicName, TopicPartition
+from tests.connector.plain_broker import PlainBroker
 from tests.connector.reading import Run
 from tests.connector.topics import ledger_of, options_of, send
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.connector.conftest import MakeQuery
 
 pytestmark = pytest.mark.usefixtures("impatient")
 NAMESPACE = "public/default"
@@ -137,6 +146,46 @@ def test_the_client_makes_topics_as_spark_does(policies: Policies, root: Path) -
         client.subscribe("t", "s").close()
         client.create_reader("u-partition-0", pulsar.MessageId.earliest).close()
     assert [ledger_of(root, name).state.partitions for name in "tu"] == [3, 3]
+
+
+def test_a_list_with_a_topic_that_has_no_schema_yet_is_read_by_the_schema_of_the_others(
+    root: Path,
+) -> None:
+    place, order = Root(str(root), {}), StructType().add("id", LongType())
+    info = SchemaInfo(SchemaType.JSON, definition_of(order))
+    given: dict[str, Any] = {"valueSchema": "auto", "startingOffsets": "earliest"}
+
+    def publish(topic: str, value: str) -> None:
+        name = TopicName.parse(topic)
+        register(place.open_or_create(name, 1), name, SinkSchema(info))
+        send(root, topic, [value])
+
+    publish("there", '{"id":1}')
+    options = {"serviceUrl": str(root), "topics": "there,new", **given}
+    schema = PulsarliteDataSource(options).schema()
+    assert schema["value"].dataType == order
+    run = Run(root, schema=schema, topics="there,new", **given)
+    assert [each["value"] for batch in run.all() for each in batch.messages] == [{"id": 1}]
+    again = Run(root, schema=schema, topics="there,new", start=run.offset, valueSchema="auto")
+    publish("new", '{"id":2}')
+    assert [each["value"] for batch in again.all() for each in batch.messages] == [{"id": 2}]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("subscription", [{}, {"subscriptionName": "s"}])
+def test_a_query_may_be_started_before_its_topic_is_there(
+    root: Path, query: MakeQuery, subscription: dict[str, str]
+) -> None:
+    with PlainBroker(root, "_broker/broker"):
+        mine = query(topic="t", **subscription)
+        running = mine.start()
+        try:
+            eventually(lambda: is_there(root, "t"))
+            send(root, "t", "ab")
+            mine.wait_for({"a", "b"})
+        finally:
+            running.stop()
+        assert query("another", topic="u", **subscription).run() == []
 
 
 # -- how it is made --------------------------------------------------------------------------------

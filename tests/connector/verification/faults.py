@@ -451,13 +451,16 @@ def _rewrite_rows(
     reader.close()
     mine = rows[first : first + chosen.rows]
     changed = change(mine, scene.lots.draw(0, chosen.rows - least))
-    if [(row["key"], row["value"]) for row in changed] == [
-        (row["key"], row["value"]) for row in mine
-    ]:
+    after = [*rows[:first], *changed, *rows[first + chosen.rows :]]
+
+    def contents(held: list[Any]) -> list[list[tuple[Any, Any]]]:
+        """What each ledger has in them: a row behind the last of them nobody reads."""
+        places = [(each.ledger.first_row, each.rows) for each in every]
+        return [[(e["key"], e["value"]) for e in held[at : at + n]] for at, n in places]
+
+    if contents(after) == contents(rows):
         raise NoPlaceError
-    table = pa.Table.from_pylist(
-        [*rows[:first], *changed, *rows[first + chosen.rows :]], MESSAGE_SCHEMA
-    )
+    table = pa.Table.from_pylist(after, MESSAGE_SCHEMA)
     with LedgerFileWriter(scene.store, scene.ledger.folder) as writer:
         writer.write(table)
         seal = writer.close()

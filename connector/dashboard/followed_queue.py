@@ -1,0 +1,214 @@
+"""A queue that is looked at again and again: what is new is read, and nothing else.
+
+Invariants: reading changes nothing, not even a transaction that lacks its decision; a look costs
+what is new since the last one; what is kept of the past is bounded by PAST_BYTES, and what is
+decoded of it for one answer by DECODED.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_spark.connector.system.broker_offset import OFFSET_RECORD, SHARD_PREFIX, BrokerOffset
+from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.views.message_sets import unread
+from pulsar_spark.hosting.broker_format import from_shards
+from pulsar_spark.subscriptions.broker_state import BrokerState
+from pulsar_spark.topic_name import NON_PERSISTENT, PERSISTENT, TopicName, TopicPartition
+
+PAST_BYTES: Final = 64 << 20
+"""About so many bytes of shards that were replaced are kept; the oldest go first."""
+STEP_BYTES: Final = 1000
+"""What a step takes beside its shards."""
+MOST_POINTS: Final = 100
+DECODED: Final = 400
+"""At most about so many states are decoded for one line of a topic's past."""
+
+Point = tuple[int, Mapping[str, int]]
+"""(milliseconds since 1970, backlog by subscription)."""
+
+
+@dataclass(slots=True)
+class Step:
+    """A topic partition's shards after one ledger of `__dispatch`."""
+
+    about: TopicPartition
+    written_ms: int
+    shards: Mapping[str, bytes]
+    size_bytes: int
+    backlogs: Mapping[str, int] | None = None
+    """By subscription, once they were counted."""
+
+
+class FollowedQueue:
+    """What a root has, for threads that look at the same time."""
+
+    def __init__(self, root: Root) -> None:
+        """Opens nothing."""
+        self.root = root
+        self._lock = threading.RLock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._dispatch = SystemTopic(self.root, DISPATCH)
+        self._place = 0
+        self._offset = BrokerOffset()
+        self._shards: dict[TopicPartition, dict[str, bytes]] = {}
+        self._states: dict[TopicPartition, BrokerState] = {}
+        self._past: deque[Step] = deque()
+        self._past_bytes = 0
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def topics(self, having: str = "") -> list[TopicName]:
+        """The topics whose names have that text, by name; those of the system left out."""
+        domains = (PERSISTENT, NON_PERSISTENT)
+        found = (each for domain in domains for each in self.root.find(domain=domain))
+        return sorted((t for t in found if not t.is_system and having in str(t)), key=str)
+
+    def open(self, name: str) -> ManagedLedger:
+        """A topic as of now, whole. InvalidTopicNameError, TopicNotFoundError."""
+        return self.root.open(TopicName.parse(name).partitioned_topic)
+
+    # -- the broker's states ---------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Take in what the broker has said since the last look."""
+        with self._lock:
+            if not self._dispatch.exists():
+                self._begin()
+                return
+            log = self._dispatch.open()
+            is_the_same = log.catch_up()
+            stop = log.state.next_ledger_id
+            if not is_the_same or self._dispatch.first_ledger() > self._place > 0:
+                self._begin()  # made again, or trimmed past us: its oldest ledgers have all states
+                self.follow()
+                return
+            self._read_up_to(stop)
+
+    def state(self, about: TopicPartition) -> BrokerState | None:
+        """What the broker knew when `follow` was called last; None if it hosts no such partition.
+
+        CorruptFileError or FutureVersionError if that can't be read.
+        """
+        with self._lock:
+            if about not in self._states and (shards := self._shards.get(about)):
+                self._states[about] = from_shards(shards, columns=False)
+            return self._states.get(about)
+
+    def set_aside(self, topic: str) -> dict[TopicPartition, str]:
+        """The partitions whose broker could not step, and why."""
+        aside = self._offset.aside
+        return {about: each.error for about, each in aside.items() if about.topic == topic}
+
+    def dead_letter_topics(self) -> set[str]:
+        """Those that consumers of states that were asked for name for their dead letters."""
+        with self._lock:
+            states = [*self._states.values()]
+        return {
+            str(TopicName.parse(policy.dead_letter_topic))
+            for state in states
+            for held in state.subscriptions.values()
+            for consumer in held.consumers.values()
+            if (policy := consumer.options.dead_letter_policy) and policy.dead_letter_topic
+        }
+
+    # -- the past --------------------------------------------------------------------------------
+
+    def backlogs(self, topic: str) -> list[Point]:
+        """What each subscription had left, as long as it is known; at most MOST_POINTS."""
+        with self._lock:
+            steps: dict[TopicPartition, list[Step]] = {}
+            for each in self._past:
+                if each.about.topic == topic:
+                    steps.setdefault(each.about, []).append(each)
+        times = sorted({each.written_ms for held in steps.values() for each in held})
+        most = max(10, min(MOST_POINTS, DECODED // max(len(steps), 1)))
+        return [
+            (time_ms, _summed(_latest(steps.values(), time_ms))) for time_ms in thin(times, most)
+        ]
+
+    def _read_up_to(self, stop: int) -> None:
+        step: Step | None = None
+        ledger_id = -1
+        for stored in self._dispatch.read(self._place, stop, keep=_is_state):
+            about, name = stored.record.about, stored.record.subscription
+            data = stored.record.data
+            if name == OFFSET_RECORD:
+                self._offset = BrokerOffset.from_json(data)
+                continue
+            shards = self._shards.setdefault(about, {})
+            if step is None or (step.about, ledger_id) != (about, stored.ledger_id):
+                self._keep(step)
+                step = Step(about, stored.publish_time_ms, {}, STEP_BYTES)
+                ledger_id = stored.ledger_id
+            step.size_bytes += len(data)
+            key = name.removeprefix(SHARD_PREFIX)
+            if data:
+                shards[key] = data
+            else:
+                shards.pop(key, None)
+            step.shards = shards
+            self._states.pop(about, None)
+        self._keep(step)
+        self._place = stop
+
+    def _keep(self, step: Step | None) -> None:
+        if step is None:
+            return
+        step.shards = dict(step.shards)
+        self._past.append(step)
+        self._past_bytes += step.size_bytes
+        while self._past_bytes > PAST_BYTES and len(self._past) > 1:
+            self._past_bytes -= self._past.popleft().size_bytes
+
+
+def thin(times: list[int], most: int) -> list[int]:
+    """At most so many of them, evenly chosen; the first and the last among them.
+
+    >>> thin([0, 1, 2, 3, 4, 5, 6], 3)
+    [0, 3, 6]
+    """
+    if len(times) <= most:
+        return times
+    last = len(times) - 1
+    return [times[place * last // (most - 1)] for place in range(most)]
+
+
+def _is_state(_about: TopicPartition, name: str) -> bool:
+    return name.startswith((OFFSET_RECORD, SHARD_PREFIX))
+
+
+def _latest(steps: Iterable[list[Step]], time_ms: int) -> Iterator[Step]:
+    """Of each partition its last step up to then."""
+    for held in steps:
+        place = bisect_right([each.written_ms for each in held], time_ms)
+        if place:
+            yield held[place - 1]
+
+
+def _summed(steps: Iterable[Step]) -> Mapping[str, int]:
+    total: dict[str, int] = {}
+    for step in steps:
+        if step.backlogs is None:
+            step.backlogs = _backlogs(step.shards)
+        for name, backlog in step.backlogs.items():
+            total[name] = total.get(name, 0) + backlog
+    return total
+
+
+def _backlogs(shards: Mapping[str, bytes]) -> dict[str, int]:
+    if not shards:
+        return {}
+    state = from_shards(shards, columns=False)
+    return {
+        name: unread(state, held).count(state.ledgers) for name, held in state.subscriptions.items()
+    }

@@ -1,0 +1,152 @@
+"""Dead letters as pages: those that nobody has redriven yet, some at a time, and sending them back.
+
+Invariants: a page reads the messages that it shows, and no others; values, keys and properties are
+text for people, cut at LONGEST_TEXT; what goes back, and how, is decided by `Redrive` alone.
+"""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pulsar_spark.connector.broker.sign_of_life import shows_life
+from pulsar_spark.connector.dashboard.followed_queue import FollowedQueue
+from pulsar_spark.connector.housekeeping.redrive import SUBSCRIPTION, Redrive, Redriven, Wanted
+from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
+from pulsar_spark.connector.source.message_reader import read_messages
+from pulsar_spark.connector.source.partition_view import rows_left
+from pulsar_spark.connector.spark.message_columns import IDS, READ_COLUMNS
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.views.dead_letters import letters_of
+from pulsar_spark.errors import BrokerAbsentError
+from pulsar_spark.positions.message_id import MessageId
+from pulsar_spark.positions.position import EARLIEST
+from pulsar_spark.positions.position_set import PositionSet
+from pulsar_spark.subscriptions.dead_letter import LETTER_PROPERTIES
+from pulsar_spark.topic_name import TopicName, TopicPartition
+
+LETTERS_A_PAGE: Final = 25
+LONGEST_TEXT: Final = 2000
+USUAL_END: Final = "-DLQ"
+"""How the names of dead letter topics end that nobody named otherwise."""
+
+_UTF8: Final = getincrementaldecoder("utf-8")
+_COLUMNS: Final = (*IDS, "topic", "key", "value", "properties", "publish_time", "deliver_at")
+_SHOWN: Final = (
+    "key", "publish_time", "subscription", "origin_topic", "origin_message_id", "reason", "error",
+    "attempts", "consumer_name", "traceparent",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    """Some letters of a dead letter topic, in its order."""
+
+    topic: str
+    left: int
+    """Messages of the topic that were not redriven; of letters and whatever else is there."""
+    letters: list[dict[str, Any]]
+
+
+def letter_topics(queue: FollowedQueue) -> list[str]:
+    """Topics that are dead letter topics by their name, or by what a consumer of late says."""
+    there = [str(each) for each in queue.topics()]
+    named = queue.dead_letter_topics()
+    return [each for each in there if each.endswith(USUAL_END) or each in named]
+
+
+def letter_page(queue: FollowedQueue, name: str, page: int) -> LetterPage:
+    """InvalidTopicNameError, TopicNotFoundError, CorruptFileError."""
+    log = queue.open(name)
+    skipped, wanted = page * LETTERS_A_PAGE, LETTERS_A_PAGE
+    left, rows = 0, []
+    for partition in range(log.state.partitions):
+        there = log.ledgers(partition)
+        messages = _not_redriven(queue, log, partition)
+        count = messages.count(there)
+        left += count
+        if skipped < count and wanted:
+            chosen = messages.difference(messages.prefix(skipped, there)).prefix(wanted, there)
+            wanted -= chosen.count(there)
+            rows += _read(queue.root, log, partition, chosen)
+        skipped = max(skipped - count, 0)
+    return LetterPage(log.topic, left, rows)
+
+
+def send_back(root: Root, topic: str, message_ids: Sequence[str]) -> Redriven:
+    """Redrive the letters with these ids, all without any.
+
+    BrokerAbsentError if no broker shows life; what `Redrive` raises.
+    """
+    if not shows_life(root):
+        raise BrokerAbsentError(
+            "No broker serves this root, and letters go back through one. Start one: pulsarlite "
+            f"standalone --service-url {root.service_url}"
+        )
+    wanted = Wanted(message_ids=tuple(map(MessageId.parse, message_ids)))
+    return Redrive(root, TopicName.parse(topic), wanted).run()
+
+
+def _not_redriven(queue: FollowedQueue, log: ManagedLedger, partition: int) -> PositionSet:
+    there = log.ledgers(partition)
+    if not len(there):
+        return PositionSet()
+    messages = PositionSet.between(there, EARLIEST, there[-1].last)
+    hidden = log.state.partition(partition).hidden
+    messages = messages.difference(hidden.of(each.ledger_id for each in there))
+    state = queue.state(TopicPartition(log.topic, partition))
+    held = None if state is None else state.subscriptions.get(SUBSCRIPTION)
+    return messages if held is None else held.cursor.not_acknowledged(messages)
+
+
+def _read(
+    root: Root, log: ManagedLedger, partition: int, messages: PositionSet
+) -> list[dict[str, Any]]:
+    schema = pa.schema([each.field for each in READ_COLUMNS if each.name in _COLUMNS])
+    rows = tuple(rows_left(messages, log, partition))
+    task = MessageInputPartition(root, (TopicRows(log.topic, log.folder, rows),))
+    return [
+        _letter(row)
+        for batch in read_messages(task, schema)
+        for row in letters_of(batch, None).to_pylist()
+    ]
+
+
+def _letter(row: dict[str, Any]) -> dict[str, Any]:
+    own = [(name, text) for name, text in row["properties"] or () if name not in LETTER_PROPERTIES]
+    message_id = MessageId(
+        row["ledger_id"], row["entry_id"], row["partition"], row["batch_index"]
+    )  # fmt: skip
+    return {
+        **{name: row[name] for name in _SHOWN},
+        "error": shown(row["error"] or ""),
+        "key": shown(row["key"] or ""),
+        "id": str(message_id),
+        "value": shown(row["value"]),
+        "properties": [(shown(name), shown(text)) for name, text in own],
+    }
+
+
+def shown(value: bytes | str | None) -> str:
+    """A value as text for a person: bytes that are none as hexadecimal digits.
+
+    >>> shown(b"plain"), shown(b"\\xff\\x00"), shown(None)
+    ('plain', '0xff00', '')
+    """
+    if value is None:
+        return ""
+    head, is_cut = value[:LONGEST_TEXT], len(value) > LONGEST_TEXT
+    text = head if isinstance(head, str) else _decoded(head, is_cut=is_cut)
+    return f"{text}… ({len(value):,} in all)" if is_cut else text
+
+
+def _decoded(head: bytes, *, is_cut: bool) -> str:
+    try:
+        return _UTF8().decode(head, final=not is_cut)  # without half a character at a cut
+    except UnicodeDecodeError:
+        return f"0x{head.hex()}"

@@ -1,0 +1,161 @@
+"""docs/from-pulsar.md: each command of four groups of pulsar-admin, and where it is here.
+
+The commands are recorded from Pulsar's own tool (`tests/recorded/pulsar-admin-4.0.json`). Whether
+one of the same name is here is looked up in the parsers; for all others the table below says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from pulsar_spark.connector.command_line.command_line import parser_of
+
+RECORDED: Final = Path(__file__).parents[1] / "tests" / "recorded" / "pulsar-admin-4.0.json"
+HEAD: Final = """\
+# From Pulsar's pulsar-admin
+
+Each command of the groups `topics`, `namespaces`, `tenants` and `schemas` of `pulsar-admin`
+{version} (commands for subscriptions are among those of `topics`), and what there is here. What is
+refused ends with 1, and one line on standard error says why; with `--json` the answer is printed as
+JSON. [The command line](command-line.md) has the flags, which are Pulsar's where a command has its
+name. The same in Python, without Spark, is `pulsar_spark.Admin`:
+
+```python
+admin = pulsar_spark.Admin("s3://bucket/prefix")
+admin.topics.create("orders", partitions=4)
+admin.subscriptions.reset_cursor("orders", "billing", "0:17:2")
+admin.topics.delete("orders", force=True)
+```
+
+## What is otherwise
+- **A deleted topic, and one that is made again under its name, are two.** No message id comes
+  again, and an old checkpoint, consumer, producer or admin's command is refused with
+  `TOPIC_DELETED` ([decision 0128](decisions/0128-a-deleted-topics-log-goes-on.md)). A query that
+  reads by a pattern goes on without a deleted topic, and reads a new one from its beginning. A
+  query that publishes, or begins anew, means whichever topic has the name, and makes one if there
+  is none (unless `allowAutoTopicCreation` is off).
+- `topics delete` is refused while the topic has subscriptions, or producers with an access mode,
+  unless `--force`; readers are known to nobody. `topics truncate` is refused while a subscription
+  has not acknowledged everything, unless `--force`.
+- `topics skip -n`, `examine-messages -m` and `peek-messages -n` count messages, where Pulsar counts
+  entries (batches): as the backlog does here.
+- `reset-cursor -m` goes on **at** that message, with `-e` behind it. `-t 3h` goes on at the first
+  message that was published three hours ago or later. `expire-messages -t` lets go of what is
+  older, not of what is just as old; `-p` of the message of that id too.
+- Commands about subscriptions wait for the broker, and say how to start one if none answers. What
+  was asked stands in the log, and is done when one comes.
+- A namespace and a tenant come into being with their first topic. `namespaces create` and `tenants
+  create` are there, and nothing needs them.
+"""
+
+_RIGHTS: Final = "nobody logs in: who may read and write the folder or bucket, may"
+_CLUSTERS: Final = "there are no clusters: to have the messages elsewhere, read and publish them"
+_BUNDLES: Final = "no broker owns a part of the topics: one serves the root"
+_OFFLOAD: Final = "messages lie in the folder or bucket from the beginning"
+_BOOKIES: Final = "there are no bookies: the store keeps the copies"
+_SHADOW: Final = "anybody may read a topic as often as he likes: a shadow has nothing to spare"
+_RATES: Final = (
+    "Spark's queries say how much they take (`maxMessagesPerTrigger`, `maxBytesPerTrigger`), and "
+    "who publishes is not slowed down"
+)
+_LATER: Final = "not built yet"
+
+ELSEWHERE: Final[dict[str, dict[str, str]]] = {
+    "topics": {
+        "analyze-backlog": "topics stats",
+        "list-partitioned-topics": "topics list",
+        "trim-topic": "topics trim",
+        "disable-deduplication": "topics set-deduplication",
+        "enable-deduplication": "topics set-deduplication",
+        "get-deduplication-enabled": "topics get-deduplication",
+        "get-backlog-size": "topics stats",
+        "compaction-status": "topics stats-internal",
+        "info-internal": "topics stats-internal",
+    },
+    "namespaces": {
+        "get-schema-autoupdate-strategy": "namespaces get-schema-compatibility-strategy",
+        "set-schema-autoupdate-strategy": "namespaces set-schema-compatibility-strategy",
+        "destinations": "namespaces topics",
+    },
+    "tenants": {},
+    "schemas": {"metadata": "schemas get"},
+}
+"""Pulsar's command -> ours of another name."""
+
+NOT_HERE: Final = (
+    (r".*permission.*|.*subscription-auth-mode", _RIGHTS),
+    (r".*(replicat|clusters?$|migration).*", _CLUSTERS),
+    (r".*anti-affinity.*", _BUNDLES),
+    (r".*(bundle|lookup|unload|topic-positions).*", _BUNDLES),
+    (r".*offload.*", _OFFLOAD),
+    (r".*(persistence|bookie|ack-state).*", _BOOKIES),
+    (r".*shadow.*", _SHADOW),
+    (r".*-rate", _RATES),
+    (r".*resource-group", "there are no quotas over several brokers: one serves the root"),
+    (r".*entry-filters", "a query filters: `.where(...)`, in any language, and with all columns"),
+    (r".*encryption-required", "messages are not encrypted by producers: the store encrypts"),
+    (
+        r".*deduplication-snapshot-interval",
+        "who published what stands in the log: no snapshot of it",
+    ),
+    (r".*max-message-size", "`maxMessageSize` is an option of who publishes; larger ones are cut"),
+    (r"create-missed-partitions", "a topic is made with all its partitions, by one commit"),
+    (r"get-message-id", f"{_LATER}: `startingTime` and `reset-cursor -t` take the time itself"),
+    (r"extract", "it takes a Java class out of a jar; a Python `Record` says its schema itself"),
+    (r"delete", "a version of a schema stays: stored messages name it. Delete the topic"),
+    (r".*subscription-expiration-time", f"{_LATER}: `unsubscribe` deletes one that is not used"),
+    (r".*subscription-types-enabled", f"{_LATER}: the first consumer says the type"),
+    (r".*max-topics-per-namespace", f"{_LATER}: `auto-topic-creation` may be switched off"),
+    (r".*propert(y|ies)", f"{_LATER}: nothing here depends on properties of topics"),
+)
+"""Commands that are not here, by their whole name, and why; the first that fits."""
+
+
+@cache
+def commands(noun: str) -> set[str]:
+    """The commands of `pulsarlite NOUN`, listed or not."""
+    choices = _choices(_choices(parser_of([noun]))[noun])
+    return set(choices)
+
+
+def verdict(group: str, command: str) -> str:
+    """Where a command of pulsar-admin is here. KeyError if nobody has said."""
+    if command in commands(group):
+        return "here"
+    other = ELSEWHERE[group].get(command)
+    if other is not None:
+        return f"here as `{other}`"
+    for pattern, why in NOT_HERE:
+        if re.fullmatch(pattern, command):
+            return why if why.startswith(_LATER) else f"not here: {why}"
+    raise KeyError(f"{group} {command}")
+
+
+def page() -> str:
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    parts = [HEAD.format(version=recorded["version"])]
+    for group, known in recorded["commands"].items():
+        parts += [f"\n## {group}\n", "| pulsar-admin | here |\n| --- | --- |\n"]
+        parts += (f"| {names} | {said} |\n" for names, said in _rows(group, sorted(known)))
+    return "".join(parts)
+
+
+def _rows(group: str, known: list[str]) -> Iterator[tuple[str, str]]:
+    """(commands, verdict): what is read, set and removed in one row if they have one answer."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for command in known:
+        about = re.sub(r"^(get|set|remove)-", "", command)
+        rows.setdefault((about, verdict(group, command)), []).append(command)
+    for (_, said), names in rows.items():
+        yield ", ".join(f"`{each}`" for each in names), said
+
+
+def _choices(parser: ArgumentParser) -> dict[str, ArgumentParser]:
+    found = (each for each in parser._actions if isinstance(each, _SubParsersAction))  # noqa: SLF001
+    return dict(next(found).choices)

@@ -1,0 +1,1 @@
+"""The dashboard: its pages over HTTP, and in a browser."""

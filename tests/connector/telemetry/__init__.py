@@ -1,0 +1,1 @@
+"""What producers, consumers and functions tell of themselves."""
