@@ -126,8 +126,10 @@ class BrokerSource:
         return (
             self._commands.has_news(self._commands_read)
             or self._news.has_changed()
-            or any(log is not None and log.is_behind(self._seen.get(each, NO_COMMIT))
-                   for each, log in logs)
+            or any(
+                log is not None and log.is_behind(self._seen.get(each, NO_COMMIT))
+                for each, log in logs
+            )
         )
 
     def input_of(self, begun: BrokerOffset, ended: BrokerOffset) -> BatchInput:

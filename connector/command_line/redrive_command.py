@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Generator
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
@@ -21,13 +21,15 @@ from pulsar_spark.connector.command_line.noun import (
     parsed,
     progress_bar,
 )
-from pulsar_spark.connector.housekeeping.redrive import SUBSCRIPTION, Redrive, Redriven, Wanted
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import TIME, Kind
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.subscriptions.dead_letter import Reason
+from pulsar_spark.subscriptions.dead_letter import REDRIVE_SUBSCRIPTION, Reason
 from pulsar_spark.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_spark.connector.housekeeping.redrive import Redriven, Wanted
 
 _ID: Final = Kind(MessageId.parse, "a message id LEDGER:ENTRY:PARTITION[:INDEX] as peek prints it")
 _REASONS: Final = [each.value for each in Reason]
@@ -59,7 +61,7 @@ def register_redrive(noun: Noun) -> None:
         ),
         argument("--to", metavar="TOPIC", help="publish them there, not where they came from"),
         argument(
-            "--subscription", default=SUBSCRIPTION, help="whose letters go back, and are then "
+            "--subscription", default=REDRIVE_SUBSCRIPTION, help="whose letters go back, and are then "
             "acknowledged; it is made if it is missing (default: %(default)s)",
         ),
         argument("--dry-run", action="store_true", help="print what it would do"),
@@ -68,6 +70,8 @@ def register_redrive(noun: Noun) -> None:
 
 
 def _redrive(root: Root, arguments: Namespace) -> Generator[Printed, None, int]:
+    from pulsar_spark.connector.housekeeping.redrive import Redrive  # it loads pyspark
+
     topic = TopicName.parse(arguments.name)
     run = Redrive(root, topic, _wanted(arguments), arguments.to, arguments.subscription)
     if arguments.dry_run:
@@ -93,6 +97,8 @@ def _lines(done: Redriven) -> Generator[Printed, None, None]:
 
 
 def _wanted(arguments: Namespace) -> Wanted:
+    from pulsar_spark.connector.housekeeping.redrive import Wanted
+
     pairs = [pair.partition("=") for pair in arguments.property]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise InvalidOptionError(f"--property {wrong[0]}: it takes NAME=VALUE.")
