@@ -61,8 +61,9 @@ def register_redrive(noun: Noun) -> None:
         ),
         argument("--to", metavar="TOPIC", help="publish them there, not where they came from"),
         argument(
-            "--subscription", default=REDRIVE_SUBSCRIPTION, help="whose letters go back, and are then "
-            "acknowledged; it is made if it is missing (default: %(default)s)",
+            "--subscription", default=REDRIVE_SUBSCRIPTION,
+            help="whose letters go back, and are then acknowledged; it is made if it is missing "
+            "(default: %(default)s)",
         ),
         argument("--dry-run", action="store_true", help="print what it would do"),
         argument("--json", action="store_true", help="as one JSON document"),

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.connector.data_source import PulsarliteDataSource
 from pulsar_spark.connector.topic_log import managed_ledger
+from pulsar_spark.connector.topic_log.news import NEWS
 from pulsar_spark.errors import InvalidTopicNameError, PulsarliteError
 from tests.connector.reading import Run
 from tests.connector.topic_log.stores import rewrite, rewrite_text
