@@ -157,7 +157,8 @@ def _guard(app: Flask, key: str) -> None:
         is_picture = response.mimetype == "image/svg+xml"
         response.headers["Content-Security-Policy"] = _PICTURES_MAY if is_picture else _PAGES_MAY
         response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
+        # Not «no-referrer», with which a browser sends a form without its origin.
+        response.headers["Referrer-Policy"] = "same-origin"
         response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         if not is_picture and request.endpoint != "static":
             response.headers["Cache-Control"] = "no-store"

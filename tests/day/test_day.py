@@ -24,7 +24,7 @@ def test_a_day_s_files_stay_bounded_and_no_micro_batch_does_more_than_the_first(
     monkeypatch.setattr(broker_sink, "LEDGERS_KEPT", 15)
     monkeypatch.setattr(broker_sink, "COMMANDS_KEPT", 50)
     with Day(
-        root, publications=EACH * HOURS, hours=HOURS, compaction_threshold="3K", message_ttl="30m"
+        root, publications=EACH * HOURS, hours=HOURS, compaction_threshold="1K", message_ttl="30m"
     ) as day:
         hours = list(day.run())
         assert not any(day.lost().values())

@@ -18,6 +18,7 @@ async function refresh() {
     news().textContent = "· the dashboard does not answer: was it ended?";
     return;
   }
+  if (answer.status === 405) return; // this is what a form was answered
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const main = page.querySelector("main");
   if (main === null || isBusy()) return;

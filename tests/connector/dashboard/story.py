@@ -34,7 +34,9 @@ def subscribed(client: pulsar.Client, topic: str, name: str, **said: Any) -> pul
     return client.subscribe(topic, name, initial_position=EARLIEST, **said)
 
 
-def bury(client: pulsar.Client, topic: str, *values: str, **said: Any) -> None:
+def bury(
+    client: pulsar.Client, topic: str, *values: str, name: str = EVIL_NAME, **said: Any
+) -> None:
     """Publish these, and have subscription `billing` give them up, saying each one as its error."""
     subscribed(client, topic, "billing").close()
     producer = client.create_producer(topic)
@@ -43,7 +45,7 @@ def bury(client: pulsar.Client, topic: str, *values: str, **said: Any) -> None:
     producer.close()
     policy = pulsar.ConsumerDeadLetterPolicy(1)
     consumer = subscribed(
-        client, topic, "billing", dead_letter_policy=policy, consumer_name=EVIL_NAME,
+        client, topic, "billing", dead_letter_policy=policy, consumer_name=name,
         negative_ack_redelivery_delay_ms=1000,
     )  # fmt: skip
     for _ in range(2):
@@ -53,7 +55,9 @@ def bury(client: pulsar.Client, topic: str, *values: str, **said: Any) -> None:
     consumer.close()
 
 
-def busy(client: pulsar.Client, topic: str = "orders") -> list[pulsar.Consumer]:
+def busy(
+    client: pulsar.Client, topic: str = "orders", *, third: str = EVIL_NAME
+) -> list[pulsar.Consumer]:
     """Holes, redeliveries, delays, and three consumers of one Key_Shared subscription."""
     producer = client.create_producer(topic)
     keyed = [
@@ -61,7 +65,7 @@ def busy(client: pulsar.Client, topic: str = "orders") -> list[pulsar.Consumer]:
             client, topic, "by-customer", consumer_type=pulsar.ConsumerType.KeyShared,
             consumer_name=name, receiver_queue_size=40,
         )
-        for name in ("alice", "bob", EVIL_NAME)
+        for name in ("alice", "bob", third)
     ]  # fmt: skip
     worker = subscribed(
         client, topic, "billing", consumer_name="worker", receiver_queue_size=30,
