@@ -83,8 +83,8 @@ class SubscribedTopics:
         undecided = {name for name, ledger in self._ledgers.items() if ledger.is_undecided}
         self._busy = self._news.busy(self._ledgers) | undecided
         seen = self._seen
-        for name in sorted(self._busy):
-            self._refresh(name)
+        for topic in sorted(self._busy):
+            self._refresh(topic)
         for name in self._names:
             self._open_named(name)
         self._discover()
