@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -178,12 +177,18 @@ class MessageSink:
             )
 
 
-@cache
+_recorders: dict[tuple[str, str, str], ProducerStatsRecorder] = {}
+"""(service url, topic, query) -> what counts for it, in a process that Spark keeps."""
+
+
 def _recorder(root: Root, interval_s: int, topic: str, producer: str) -> ProducerStatsRecorder:
-    """Of a query: Spark makes a sink for each micro-batch, in a process that it keeps."""
-    let_be_heard()
-    name = producer if not topic else str(TopicName.parse(topic))
-    return ProducerStatsRecorder(root.clock, interval_s, name, producer)
+    """Of a query: Spark makes a sink for each micro-batch."""
+    place = (root.service_url, topic, producer)
+    if place not in _recorders:
+        let_be_heard()
+        name = str(TopicName.parse(topic)) if topic else producer
+        _recorders[place] = ProducerStatsRecorder(root.clock, interval_s, name, producer)
+    return _recorders[place]
 
 
 def numbering_of(application: str, version: int, context: TaskContext) -> Numbering:

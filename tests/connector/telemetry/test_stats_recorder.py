@@ -6,9 +6,12 @@ import logging
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructType
 
 from pulsar_spark import pulsar
+from pulsar_spark.connector.sink.stream_writer import MessageSink
 from pulsar_spark.connector.storage.clock import ManualClock
 from pulsar_spark.connector.telemetry.stats_recorder import (
     KEPT,
@@ -17,6 +20,8 @@ from pulsar_spark.connector.telemetry.stats_recorder import (
     ProducerStatsRecorder,
     Sample,
 )
+from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.options.options import Options
 from tests.connector.client.clients import all_of, shared
 from tests.connector.reading import Run
 from tests.connector.topics import numbers, send
@@ -114,6 +119,24 @@ def test_who_has_no_log_pays_nothing(client: pulsar.Client) -> None:
     assert not LOG.isEnabledFor(logging.INFO)
     assert client.create_producer("t")._engine._stats is None
     assert shared(client)._engine._stats is None
+
+
+def test_a_streaming_sink_logs_what_its_micro_batches_published(
+    url: str, client: pulsar.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOG.name)
+    given = {"serviceUrl": url, "topic": "t", "statsIntervalSeconds": "60"}
+    options = Options.parse(given)
+    for batch in range(2):  # Spark makes a sink for each
+        sink = MessageSink(options, Root.of(options), StructType().add("value", BinaryType()))
+        rows = pa.RecordBatch.from_pydict({"value": pa.array([b"12345678"] * 3)})
+        sink.commit([sink.write([rows])], ("query", batch), "run")
+    clock = client.root.clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(seconds=61)
+    (line,) = lines(caplog, "Publish")
+    said = numbers_in(line, PRODUCER)
+    assert said[:3] == ("persistent://public/default/t", "query", "0.10")
 
 
 def test_a_streaming_source_logs_what_its_micro_batches_had(
