@@ -335,8 +335,13 @@ def test_a_dispatch_that_was_made_anew_is_followed_from_its_beginning(tmp_path: 
 def test_every_page_of_a_root_that_a_schedule_of_kills_left_behind(seed: int) -> None:
     with prepared(seed) as make:
         world = make()
-        world.run(EVENTS)
-        seen = all_pages(browser_of(world.root))
+        early, late = browser_of(world.root), browser_of(world.root)
+        all_pages(early)
+        world.run(EVENTS)  # nobody looks meanwhile
+        seen = all_pages(late)
+        assert all_pages(early) == seen, f"seed {seed}"
+        for path in seen:
+            assert words(page(early, path)) == words(page(late, path)), f"seed {seed}: {path}"
     assert len(seen) > 2 + len(world.topics), f"seed {seed}"
 
 
