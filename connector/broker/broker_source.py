@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil, inf
@@ -36,6 +37,7 @@ from pulsar_spark.connector.system.lease import (
 )
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError, TopicDeletedError
@@ -77,6 +79,11 @@ class BrokerSource:
         self._seen: dict[str, int] = {}
         """The last commit of each topic at the last look."""
         self._missing: dict[str, float] = {}
+        self._news = NewsWatch(root.store, deletes=True)
+        self._busy: set[str] = set()
+        """The topics whose logs the last look asked."""
+        self._growing: set[str] = set()
+        """Topics with more partitions than were known at the last look."""
         self._leases: dict[str, Lease | None] = {}
         self._watch = LeaseWatch(self._clock)
         self._namespaces = NamespaceWatch(root.store)
@@ -107,16 +114,22 @@ class BrokerSource:
     @property
     def log_folders(self) -> list[str]:
         """Where news appears."""
-        return self._commands.log_folders + [each.log_folder for each in list(self._logs.values())]
+        busy = [self._logs[each].log_folder for each in list(self._busy) if each in self._logs]
+        return [*self._commands.log_folders, *self._news.folders, *busy]
 
     def has_news(self) -> bool:
         """Whether `look` may find that somebody spoke or published; cheap, and may err.
 
         For any thread.
         """
-        return self._commands.has_news(self._commands_read) or any(
-            ledger.is_behind(self._seen.get(topic, NO_COMMIT))
-            for topic, ledger in list(self._logs.items())
+        logs = ((each, self._logs.get(each)) for each in list(self._busy))
+        return (
+            self._commands.has_news(self._commands_read)
+            or self._news.has_changed()
+            or any(
+                log is not None and log.is_behind(self._seen.get(each, NO_COMMIT))
+                for each, log in logs
+            )
         )
 
     def input_of(self, begun: BrokerOffset, ended: BrokerOffset) -> BatchInput:
@@ -188,7 +201,7 @@ class BrokerSource:
         now_s = self._clock.monotonic_s()
         tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
         resting = base.aside.keys() - tried
-        logs, unreadable = self._logs_of({each.topic for each in hosted if each not in resting})
+        logs, unreadable = self._logs_of(self._to_look_at(hosted, seen, tried, resting))
         deleted = {each for each in logs if self._logs[each].state.is_deleted}
         for topic in deleted:  # its partitions are hosted no more
             del logs[topic], self._logs[topic], self._seen[topic]
@@ -209,7 +222,7 @@ class BrokerSource:
         if unread_ms is not None:
             now_ms = max(min(now_ms, unread_ms), start.now_ms)
         again -= aside.keys()
-        policies = self._policies(logs, base)
+        policies = self._policies(self._logs, base)
         due = {each for each, at in self._due.items() if at <= now_ms and each in hosted}
         lapsed = self._lapsed(aside) if unread_ms is None else ()
         snapshot = self._snapshot_is_due()
@@ -302,6 +315,21 @@ class BrokerSource:
             unread_ms = next(self._commands.read(stop, stop + 1)).publish_time_ms
         return stop, hosted, seen, unread_ms
 
+    def _to_look_at(
+        self,
+        hosted: Mapping[TopicPartition, int],
+        seen: Mapping[str, int],
+        tried: AbstractSet[TopicPartition],
+        resting: AbstractSet[TopicPartition],
+    ) -> set[str]:
+        """The topics whose logs may have news: a few, however many are hosted."""
+        topics = dict.fromkeys(each.topic for each in hosted if each not in resting)
+        unknown = topics.keys() - self._logs.keys()
+        waiting = self._growing | seen.keys() | {each.topic for each in tried}
+        undecided = {each for each, log in self._logs.items() if log.is_undecided}
+        self._busy = self._news.busy(topics) | unknown | ((waiting | undecided) & topics.keys())
+        return self._busy
+
     def _logs_of(self, topics: set[str]) -> tuple[dict[str, int], dict[str, str]]:
         """(the last commit of each topic that exists, the errors of those that can't be read)."""
         numbers: dict[str, int] = {}
@@ -354,6 +382,7 @@ class BrokerSource:
         subscription is known too: at the next look.
         """
         partitions, created = dict(base.partitions), dict[TopicPartition, tuple[str, ...]]()
+        self._growing = set()
         for topic in logs:
             first = TopicPartition(topic, 0)
             state = self._logs[topic].state
@@ -371,6 +400,8 @@ class BrokerSource:
                     hosted.update((each, NO_COMMIT) for each in new if each not in hosted)
                     created.update(dict.fromkeys(new, durable))
             partitions[topic] = min(there, seen.get(topic, there))
+            if partitions[topic] < state.partitions:
+                self._growing.add(topic)
         for topic in seen.keys() - logs.keys():  # it can't be read just now
             partitions[topic] = min(seen[topic], partitions.get(topic, seen[topic]))
         return partitions, created

@@ -25,7 +25,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.options.option_values import TIME, Kind
 from pulsar_spark.positions.message_id import MessageId
-from pulsar_spark.subscriptions.dead_letter import Reason
+from pulsar_spark.subscriptions.dead_letter import REDRIVE_SUBSCRIPTION, Reason
 from pulsar_spark.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ def register_redrive(noun: Noun) -> None:
         ),
         argument("--to", metavar="TOPIC", help="publish them there, not where they came from"),
         argument(
-            "--subscription", help="whose letters go back, and are then "
-            "acknowledged; it is made if it is missing (default: redrive)",
+            "--subscription", default=REDRIVE_SUBSCRIPTION,
+            help="whose letters go back, and are then acknowledged; it is made if it is missing "
+            "(default: %(default)s)",
         ),
         argument("--dry-run", action="store_true", help="print what it would do"),
         argument("--json", action="store_true", help="as one JSON document"),
@@ -70,10 +71,10 @@ def register_redrive(noun: Noun) -> None:
 
 
 def _redrive(root: Root, arguments: Namespace) -> Generator[Printed, None, int]:
-    from pulsar_spark.connector.housekeeping.redrive import SUBSCRIPTION, Redrive  # needs pyspark
+    from pulsar_spark.connector.housekeeping.redrive import Redrive  # it loads pyspark
 
-    topic, name = TopicName.parse(arguments.name), arguments.subscription or SUBSCRIPTION
-    run = Redrive(root, topic, _wanted(arguments), arguments.to, name)
+    topic = TopicName.parse(arguments.name)
+    run = Redrive(root, topic, _wanted(arguments), arguments.to, arguments.subscription)
     if arguments.dry_run:
         done = run.look()
     else:

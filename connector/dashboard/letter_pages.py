@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pulsar_spark.connector.broker.sign_of_life import shows_life
 from pulsar_spark.connector.dashboard.followed_queue import FollowedQueue
-from pulsar_spark.connector.housekeeping.redrive import SUBSCRIPTION, Redrive, Redriven, Wanted
+from pulsar_spark.connector.housekeeping.redrive import Redrive, Redriven, Wanted
 from pulsar_spark.connector.source.input_partition import MessageInputPartition, TopicRows
 from pulsar_spark.connector.source.message_reader import read_messages
 from pulsar_spark.connector.source.partition_view import rows_left
@@ -27,7 +27,7 @@ from pulsar_spark.errors import BrokerAbsentError
 from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
-from pulsar_spark.subscriptions.dead_letter import LETTER_PROPERTIES
+from pulsar_spark.subscriptions.dead_letter import LETTER_PROPERTIES, REDRIVE_SUBSCRIPTION
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LETTERS_A_PAGE: Final = 25
@@ -100,7 +100,7 @@ def _not_redriven(queue: FollowedQueue, log: ManagedLedger, partition: int) -> P
     hidden = log.state.partition(partition).hidden
     messages = messages.difference(hidden.of(each.ledger_id for each in there))
     state = queue.state(TopicPartition(log.topic, partition))
-    held = None if state is None else state.subscriptions.get(SUBSCRIPTION)
+    held = None if state is None else state.subscriptions.get(REDRIVE_SUBSCRIPTION)
     return messages if held is None else held.cursor.not_acknowledged(messages)
 
 

@@ -52,7 +52,11 @@ from pulsar_spark.positions.message_id import MessageId
 from pulsar_spark.positions.position import EARLIEST
 from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.protocol.commands import CreateSubscription, InitialPosition
-from pulsar_spark.subscriptions.dead_letter import LETTER_PROPERTIES, Reason
+from pulsar_spark.subscriptions.dead_letter import (
+    LETTER_PROPERTIES,
+    REDRIVE_SUBSCRIPTION,
+    Reason,
+)
 from pulsar_spark.topic_log.ledger_commit import Commit
 from pulsar_spark.topic_name import (
     TopicName,
@@ -61,8 +65,6 @@ from pulsar_spark.topic_name import (
     check_user_topic,
 )
 
-SUBSCRIPTION: Final = "redrive"
-"""The subscription whose letters go back where none is named."""
 LETTERS_AT_ONCE: Final = 10_000
 BYTES_AT_ONCE: Final = 64 << 20
 """At most so many letters, and about so many bytes, are one transaction."""
@@ -163,7 +165,7 @@ def redrive(
     until: datetime | None = None,
     message_ids: Iterable[MessageId | str] = (),
     to: str | None = None,
-    subscription: str = SUBSCRIPTION,
+    subscription: str = REDRIVE_SUBSCRIPTION,
     dry_run: bool = False,
     storage: Mapping[str, str] | None = None,
 ) -> Redriven:
@@ -196,7 +198,7 @@ class Redrive:
         topic: TopicName,
         wanted: Wanted,
         to: str | None = None,
-        subscription: str = SUBSCRIPTION,
+        subscription: str = REDRIVE_SUBSCRIPTION,
     ) -> None:
         """TopicNotFoundError if there is no such topic, nor one to send to."""
         check_subscription_name(subscription)

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.policies import KEPT, check_creation, receive_from
 from pulsar_spark.connector.topic_log.topics import Root
@@ -55,6 +56,9 @@ class SubscribedTopics:
         self._ledgers: dict[str, ManagedLedger] = {}
         self._seen: dict[str, int] = {}
         """The last commit of each topic at the last look."""
+        self._news = NewsWatch(root.store)
+        self._busy: set[str] = set()
+        """The topics whose logs the last look asked."""
         self._views: dict[TopicPartition, PartitionView] = {}
         self._ends_at: dict[TopicPartition, Position] | None = None
 
@@ -76,24 +80,26 @@ class SubscribedTopics:
         TopicDeletedError if it was deleted since it was opened. One that a pattern has found is
         left out then.
         """
-        before = len(self._ledgers)
-        news = [self._refreshed(name) for name in list(self._ledgers)]
+        undecided = {name for name, ledger in self._ledgers.items() if ledger.is_undecided}
+        self._busy = self._news.busy(self._ledgers) | undecided
+        seen = self._seen
+        for topic in sorted(self._busy):
+            self._refresh(topic)
         for name in self._names:
             self._open_named(name)
         self._discover()
         self._seen = {name: ledger.state.number for name, ledger in self._ledgers.items()}
-        return any(news) or len(self._ledgers) > before
+        return self._seen != seen
 
-    def _refreshed(self, topic: str) -> bool:
+    def _refresh(self, topic: str) -> None:
         try:
-            return self._ledgers[topic].refresh()
+            self._ledgers[topic].refresh()
         except TopicDeletedError as error:
             if topic in self._named:
                 raise
             _log.warning("Read no more: %s", error.message)
             del self._ledgers[topic]
             self._views = {a: each for a, each in self._views.items() if a.topic != topic}
-            return True
 
     @property
     def _named(self) -> set[str]:
@@ -118,11 +124,16 @@ class SubscribedTopics:
 
     @property
     def log_folders(self) -> list[str]:
-        return [ledger.log_folder for ledger in list(self._ledgers.values())]
+        busy = (self._ledgers.get(each) for each in list(self._busy))
+        return [*self._news.folders, *(each.log_folder for each in busy if each is not None)]
 
     def has_news(self) -> bool:
         """Whether a topic has a commit behind those of the last look; cheap, and may err."""
-        return any(self._ledgers[name].is_behind(seen) for name, seen in self._seen.items())
+        asked = ((self._ledgers.get(each), self._seen.get(each)) for each in list(self._busy))
+        return self._news.has_changed() or any(
+            ledger is not None and seen is not None and ledger.is_behind(seen)
+            for ledger, seen in asked
+        )
 
     def open_all(self, topics: Iterable[str]) -> None:
         """Open these topics, whether or not the options (still) name them.

@@ -33,6 +33,7 @@ from pulsar_spark.connector.topic_log.log_snapshot import (
     encode_snapshot,
     snapshot_file,
 )
+from pulsar_spark.connector.topic_log.news import Announcer
 from pulsar_spark.connector.topic_log.transaction_decisions import TransactionDecisions
 from pulsar_spark.errors import (
     CorruptFileError,
@@ -95,6 +96,7 @@ class ManagedLedger:
         self._is_bound = False
         """Whether it stands for the topic that `state` has, and for no later one of that name."""
         self._has_ended = False
+        self._announcer = Announcer(store, self.topic)
 
     @classmethod
     def open(cls, store: ObjectStore, folder: str, topic: str | None = None) -> ManagedLedger:
@@ -177,6 +179,11 @@ class ManagedLedger:
     def log_folder(self) -> str:
         """Where its commits appear."""
         return join(self.folder, LOG_FOLDER)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether an open transaction ends the log: its decision is no commit, and no news."""
+        return self._undecided is not None
 
     def is_behind(self, number: int) -> bool:
         """Whether there is a commit behind that number: one look at a local disk, no request."""
@@ -291,7 +298,9 @@ class ManagedLedger:
                 proposal = build(self.state, commit_id, self.clock())
                 if not isinstance(proposal, Commit):
                     return proposal
+                self._announcer.announce()
                 if self._try(proposal):
+                    self._announcer.announce()  # again, if that took long
                     if not self._has_ended:
                         self._snapshot_if_due()
                     return proposal

@@ -33,6 +33,8 @@ ORIGIN_MESSAGE_IDY_TIME: Final = "ORIGIN_MESSAGE_IDY_TIME"
 
 ERROR: Final = "ERROR"
 """What was said when the message was given back for the last time: an exception, for instance."""
+REDRIVE_SUBSCRIPTION: Final = "redrive"
+"""The subscription whose letters go back where none is named."""
 LONGEST_ERROR: Final = 2_000
 """Characters of an error that go into that property."""
 DEAD_LETTER_REASON: Final = "DEAD_LETTER_REASON"
