@@ -140,8 +140,12 @@ def _passed_by_all(state: BrokerState) -> Position | None:
     if not state.is_persistent:  # it waits for nobody
         return state.last_position
     durable = [each for each in state.subscriptions.values() if each.durable]
-    if not durable and state.policies.keep_without_subscription and not state.was_subscribed:
-        return None
+    if not durable and not state.was_subscribed:
+        policies = state.policies
+        unsaid = policies.retention_time_ms == 0 and policies.retention_size_bytes == 0
+        # One that was made again is here for those who had subscribed to its namesake.
+        if policies.keep_without_subscription or (state.incarnation and unsaid):
+            return None
     passed = state.last_position
     if state.compaction.horizon is not None:  # ledgers that are not compacted yet stay
         passed = min(passed, state.compaction.horizon)

@@ -375,3 +375,24 @@ def test_who_looks_at_all_topics_does_not_stumble_over_a_deleted_one(
         assert {*rows["topic"].to_pylist()} <= {*there, "persistent://public/default/other"}, view
     if made_anew:
         assert main(["topics", "stats", "t", *given]) == 0
+
+
+def test_what_is_published_to_the_new_topic_waits_for_its_first_subscription(
+    admin: Admin, root: Path
+) -> None:
+    with broker_of(root) as broker:
+        say(root, CreateSubscription("s"))
+        broker.until_quiet()
+        made_again(admin, root, "")
+        for value in "xyz":
+            send(root, "t", value)
+        broker.until_quiet()
+        say(root, CreateSubscription("s"))
+        broker.until_quiet()
+        assert [each.messages for each in ledger_of(root, "t").ledgers(0)] == [1, 1, 1]
+        say(
+            root,
+            Report("s", epoch=None, acknowledged=Cursor(ledger_of(root, "t").ledgers(0)[1].last)),
+        )
+        broker.until_quiet()
+        assert [each.messages for each in ledger_of(root, "t").ledgers(0)] == [1]
