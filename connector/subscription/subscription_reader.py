@@ -58,6 +58,7 @@ class SubscriptionStreamReader(StreamReader):
         if begun.is_symbolic:
             return self._ends_at(run.pinned())
         self._client = run.connected(begun)
+        self._suspected = self._suspects(start, begun)  # a refusal has it say its last at once
         self._count_done()
         if self._client.is_closed:
             return start

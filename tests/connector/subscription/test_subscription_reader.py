@@ -328,6 +328,29 @@ def test_a_consumer_that_is_refused_later_has_acknowledged_what_its_query_has_co
     assert values(turns(consume(**one), broker)) == []
 
 
+def test_a_consumer_that_is_refused_has_not_acknowledged_what_was_withheld(
+    consume: Consume, broker: PlainBroker, root: Path
+) -> None:
+    one = {"subscriptionType": "Exclusive"}
+    given = {**one, "topicsPattern": "t|u", "maxBatchAttempts": 1, "maxRedeliverCount": 5}
+    send(root, "u", ["u"])
+    assert values(turns(consume(topic="u", **one), broker)) == ["u"]
+    send(root, "t", ["a"])
+    first = consume(**{**given, "topicsPattern": "t"})
+    assert values(turns(first, broker)) == ["a"]
+    send(root, "t", ["b"])
+    batch = first.planned()
+    assert batch is not None
+    assert [each["value"] for each in first.read(batch)] == [b"b"]  # and it dies of that
+    again = consume(start=batch.start, **given)
+    assert again.read(batch) == [], "withheld"
+    again.offset = batch.end  # Spark says that it is committed when the next one is planned
+    broker.until_quiet()
+    with pytest.raises(ConsumerBusyError, match=r"on .*/u-partition-0"):
+        again.next()
+    assert values(turns(consume(topic="t", **one), broker)) == ["b"]
+
+
 @pytest.mark.parametrize("given", [{"subscriptionName": "other"}, {"consumerName": "other"}])
 def test_a_checkpoint_of_somebody_else_is_refused(
     consume: Consume, root: Path, given: dict[str, Any]
