@@ -68,7 +68,11 @@ def register_calls(noun: Noun, commands: tuple[AdminCommand, ...], about: Argume
 def _run(
     call: Callable[[Admin, Namespace], Answer], root: Root, arguments: Namespace
 ) -> Iterator[str]:
-    answer, said = call(Admin(root.service_url, storage=root.storage), arguments)
+    return printed(arguments, *call(Admin(root.service_url, storage=root.storage), arguments))
+
+
+def printed(arguments: Namespace, answer: Any, said: str | list[str]) -> Iterator[str]:
+    """The answer: to a person, or with `--json` as it is."""
     if arguments.json:
         yield json.dumps(answer)
     else:

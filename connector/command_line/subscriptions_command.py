@@ -6,11 +6,13 @@ Follows pulsar-admin's `CmdTopics` (subscriptions, create-subscription, reset-cu
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Final
 
 from pulsar_spark.connector.admin.subscriptions import ENDS, Subscriptions
+from pulsar_spark.connector.command_line.admin_commands import JSON, printed
 from pulsar_spark.connector.command_line.noun import (
     TOPIC,
     Noun,
@@ -42,10 +44,15 @@ _SEEKS_TO: Final = Kind(
 )
 
 
-@SUBSCRIPTIONS.command("list", "Show positions, backlogs and consumers. Pulsar: stats.", TOPIC)
+@SUBSCRIPTIONS.command(
+    "list", "Show positions, backlogs and consumers. Pulsar: stats.", TOPIC, JSON
+)
 def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     topic = opened(root, arguments, "subscribed to")
     known = subscriptions(root, topic.topic)
+    if arguments.json:
+        yield json.dumps([each.to_json_value() for each in known])
+        return
     rows = [
         [
             each.name, str(each.topic_partition.partition),
@@ -76,11 +83,12 @@ def _list(root: Root, arguments: Namespace) -> Iterator[str]:
     TOPIC,
     _SUBSCRIPTION,
     argument("--latest", action="store_true", help="at the end, not at the beginning"),
+    JSON,
 )
 def _create(root: Root, arguments: Namespace) -> Iterator[str]:
     where = "latest" if arguments.latest else "earliest"
     Subscriptions(root).create(arguments.name, arguments.subscription, where)
-    yield f"Created {_named(arguments)}, at the {where}."
+    return _done(arguments, f"Created {_named(arguments)}, at the {where}.")
 
 
 @SUBSCRIPTIONS.command(
@@ -92,6 +100,7 @@ def _create(root: Root, arguments: Namespace) -> Iterator[str]:
         argument("--to", metavar="ID", help="earliest, latest, or LEDGER:ENTRY:PARTITION"),
         argument("--to-time", metavar="TIME", help="the first that was published since"),
     ),
+    JSON,
 )
 def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
     time_ms = arguments.to_time and parsed("--to-time", arguments.to_time, TIME)
@@ -100,7 +109,8 @@ def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
     Subscriptions(root).reset_cursor(
         arguments.name, arguments.subscription, arguments.to, timestamp_ms=time_ms
     )
-    yield f"{_named(arguments)} goes on from {arguments.to or arguments.to_time}."
+    text = f"{_named(arguments)} goes on from {arguments.to or arguments.to_time}."
+    return _done(arguments, text)
 
 
 @SUBSCRIPTIONS.command(
@@ -108,10 +118,16 @@ def _seek(root: Root, arguments: Namespace) -> Iterator[str]:
     "Delete a subscription that nobody is connected to. Pulsar: unsubscribe.",
     TOPIC,
     _SUBSCRIPTION,
+    JSON,
 )
 def _delete(root: Root, arguments: Namespace) -> Iterator[str]:
     Subscriptions(root).delete(arguments.name, arguments.subscription)
-    yield f"Deleted {_named(arguments)}."
+    return _done(arguments, f"Deleted {_named(arguments)}.")
+
+
+def _done(arguments: Namespace, text: str) -> Iterator[str]:
+    topic = str(TopicName.parse(arguments.name))
+    return printed(arguments, {"topic": topic, "subscription": arguments.subscription}, text)
 
 
 def _named(arguments: Namespace) -> str:

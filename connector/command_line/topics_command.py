@@ -18,6 +18,7 @@ from pulsar_spark.connector.admin.messages import newest, oldest
 from pulsar_spark.connector.command_line.admin_commands import (
     ABOUT_TOPICS,
     JSON,
+    printed,
     register_calls,
     shown,
 )
@@ -107,11 +108,26 @@ register_calls(TOPICS, ABOUT_TOPICS, TOPIC)
     "List the schemas of a topic, by version. Pulsar: schemas get.",
     TOPIC,
     argument("--definition", action="store_true", help="print the definitions too"),
+    JSON,
 )
 def _schemas(root: Root, arguments: Namespace) -> Iterator[str]:
     topic = TopicName.parse(arguments.name)
     ledger = root.open(topic)
     policies = schema_policies(ledger, topic)
+    if arguments.json:
+        yield json.dumps(
+            {
+                "topic": ledger.topic,
+                "compatibility": policies.strategy.value,
+                "allow_auto_update": policies.allow_auto_update,
+                "enforced": enforces_schemas(ledger, topic),
+                "schemas": [
+                    {"version": version, "type": each.type.value, "definition": each.definition}
+                    for version, each in enumerate(ledger.state.schemas.schemas)
+                ],
+            }
+        )
+        return
     update = "" if policies.allow_auto_update else ", and no producer may add one"
     enforced = ", and none may go without" if enforces_schemas(ledger, topic) else ""
     yield f"{ledger.topic}: compatibility {policies.strategy.value}{update}{enforced}"
@@ -177,6 +193,7 @@ def _peek(root: Root, arguments: Namespace) -> Iterator[str]:
             "milliseconds since 1970",
         ),
     ),
+    JSON,
 )  # fmt: skip
 def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = opened(root, arguments, "trimmed")
@@ -186,13 +203,16 @@ def _trim(root: Root, arguments: Namespace) -> Iterator[str]:
         before = _before_id(ledger, arguments.before)
     ledgers = {partition: ledger.ledgers(partition) for partition in before}
     commit = LedgerStore(ledger).trim(before)
-    if commit is None:
-        yield f"Nothing of {ledger.topic} is that old."
-        return
-    gone = [ledgers[p].get(ledger_id) for p, ids in commit.trimmed.items() for ledger_id in ids]
+    trimmed = commit.trimmed if commit else {}
+    gone = [ledgers[p].get(ledger_id) for p, ids in trimmed.items() for ledger_id in ids]
     messages = sum(each.messages for each in gone if each)
-    yield f"Dropped {messages:,} messages of {ledger.topic}, in {len(gone):,} ledgers."
-    yield "`topics tidy` deletes their files in time."
+    said = [
+        f"Dropped {messages:,} messages of {ledger.topic}, in {len(gone):,} ledgers.",
+        "`topics tidy` deletes their files in time.",
+    ]
+    nothing = f"Nothing of {ledger.topic} is that old."
+    answer = {"topic": ledger.topic, "messages": messages, "ledgers": len(gone)}
+    yield from printed(arguments, answer, said if commit else nothing)
 
 
 def _before_id(ledger: ManagedLedger, text: str) -> dict[int, int]:
@@ -230,6 +250,7 @@ def _before_time(ledger: ManagedLedger, text: str) -> dict[int, int]:
         "--retain-null-key", action="store_true",
         help="keep messages without a key, which are dropped otherwise",
     ),
+    JSON,
 )  # fmt: skip
 def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
     from pulsar_spark.connector.housekeeping.compaction import compact  # needs parts of pyspark
@@ -238,13 +259,18 @@ def _compact(root: Root, arguments: Namespace) -> Iterator[str]:
     check_kept(ledger.topic)
     with progress_bar() as progress:
         done = compact(ledger, retain_null_key=arguments.retain_null_key, progress=progress)
-    for each in done:
-        yield (
-            f"partition {each.partition}: kept {each.kept:,} of {each.read:,} messages, up to "
-            f"{each.horizon}"
-        )
-    if not done:
-        yield f"Nothing was published to {ledger.topic} since it was compacted."
+    names = ("partition", "kept", "read")
+    answer = [
+        {**{name: getattr(each, name) for name in names}, "horizon": str(each.horizon)}
+        for each in done
+    ]
+    said = [
+        f"partition {each.partition}: kept {each.kept:,} of {each.read:,} messages, up to "
+        f"{each.horizon}"
+        for each in done
+    ]
+    nothing = f"Nothing was published to {ledger.topic} since it was compacted."
+    yield from printed(arguments, answer, said or nothing)
 
 
 @TOPICS.command(
@@ -344,6 +370,7 @@ def _verified_lines(each: VerifiedTopic, *, as_json: bool) -> Iterator[str]:
         help="how long an application (a query, or txnAppId) or a producer that publishes nothing "
         "is remembered (default: %(default)s)",
     ),
+    JSON,
 )  # fmt: skip
 def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     grace_ms = parsed("--grace", arguments.grace, DURATION)
@@ -352,22 +379,36 @@ def _tidy(root: Root, arguments: Namespace) -> Iterator[str]:
     ledger = opened(root, arguments)
     ledger.settle()
     store = LedgerStore(ledger, grace_ms=grace_ms)
+    answer: dict[str, int] = {}
+
+    def did(number: int, name: str, text: str, what: str) -> Iterator[str]:
+        answer[name] = number
+        if not arguments.json:
+            yield f"{text:10} {number:,} {what}"
+
     if not arguments.no_merge:
         before = len(ledger.state.files)
         with progress_bar() as progress:
             commits = store.merge_small_files(progress=progress)
         merged = before - len(ledger.state.files) + len(commits)
-        yield f"merged     {merged:,} small files into {len(commits):,}"
+        yield from did(merged, "merged", "merged", f"small files into {len(commits):,}")
     orphans = store.reclaim_orphans(older_than_ms=orphan_ms)
-    yield f"gave up    {len(orphans.reclaimed) if orphans else 0:,} files that no commit names"
-    deleted = store.sweep(temporary_age_ms=orphan_ms)
-    yield f"deleted    {len(deleted):,} files given up {arguments.grace} ago or earlier"
-    yield f"waiting    {len(ledger.state.tombstones):,} files, given up since"
+    given_up = len(orphans.reclaimed) if orphans else 0
+    yield from did(given_up, "given_up", "gave up", "files that no commit names")
+    deleted = len(store.sweep(temporary_age_ms=orphan_ms))
+    what = f"files given up {arguments.grace} ago or earlier"
+    yield from did(deleted, "deleted", "deleted", what)
+    waiting = len(ledger.state.tombstones)
+    yield from did(waiting, "waiting", "waiting", "files, given up since")
     delete_temporaries(root.store, LEASES, ledger.clock() - orphan_ms)
     inactive = store.forget_inactive(older_than_ms=inactive_ms)
     gone = inactive.inactive_applications + inactive.inactive_producers if inactive else ()
-    yield f"forgot     {len(gone):,} applications and producers that publish no more"
-    yield f"forgot     {forget_decisions(root):,} transactions that no topic's log refers to"
+    what = "applications and producers that publish no more"
+    yield from did(len(gone), "forgotten_producers", "forgot", what)
+    what = "transactions that no topic's log refers to"
+    yield from did(forget_decisions(root), "forgotten_transactions", "forgot", what)
+    if arguments.json:
+        yield json.dumps({"topic": ledger.topic, **answer})
 
 
 register_redrive(TOPICS)

@@ -90,6 +90,31 @@ class SubscriptionStats(Shown):
         trial = "a trial is out" if breaker.trial else f"next trial {next_trial}"
         return f"{phase.value} since {since}, {breaker.failed_trials} trials failed, {trial}"
 
+    def to_json_value(self) -> dict[str, Any]:
+        """What a program reads of it."""
+        return {
+            "subscription": self.name,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "type": self.type,
+            "durable": self.durable,
+            "mark_delete_position": self.mark_delete_position,
+            "individually_deleted_messages": self.individually_deleted_messages,
+            "backlog": self.backlog,
+            "waiting": self.waiting,
+            "delayed": self.delayed,
+            "breaker": self.breaker,
+            "consumers": [
+                {
+                    "name": each.name,
+                    "unacked_messages": each.unacked_messages,
+                    "permits": each.permits,
+                    "has_open_grant": each.has_open_grant,
+                }
+                for each in self.consumers
+            ],
+        }
+
     def unacknowledged(self, ledgers: LedgerList) -> PositionSet:
         """The messages of these ledgers that are not acknowledged."""
         return self._state.subscriptions[self.name].cursor.unread(ledgers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,11 @@ def test_a_subscription_is_made_looked_at_moved_and_deleted(
 ) -> None:
     assert "no subscription that a broker knows of" in said(capsys, "list", "t")
     assert "Created s on" in said(capsys, "create", "t", "s")
+    told = json.loads(said(capsys, "create", "t", "other", "--json"))
+    assert told == {"topic": ABOUT.topic, "subscription": "other"}
+    found = json.loads(said(capsys, "list", "t", "--json"))
+    assert [(each["subscription"], each["backlog"]) for each in found] == [("other", 3), ("s", 3)]
+    assert json.loads(said(capsys, "delete", "t", "other", "--json")) == told
     row = said(capsys, "list", "t").splitlines()[1].split()
     assert row[:5] == ["s", "0", "Exclusive", "0:-1", "3"]
     assert "goes on from 0:1:0" in said(capsys, "seek", "t", "s", "--to", "0:1:0")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -181,6 +183,26 @@ def test_trim_by_time_drops_what_is_wholly_older(
     assert "Nothing" in run(capsys, *before, "1970-01-01")[1][0]
     assert "Dropped 3 messages" in run(capsys, *before, "1970-01-02T12:00:00Z")[1][0]
     assert topics.open(TopicName.parse("orders")).state.partition(0).messages == 3
+
+
+def test_what_housekeeping_did_is_told_to_programs(
+    topics: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(command: str, *arguments: str) -> Any:
+        _, lines, _ = run(capsys, "topics", command, "orders", *arguments, "--json")
+        return json.loads("".join(lines))
+
+    topic = "persistent://public/default/orders"
+    assert told("compact", "--retain-null-key") == [
+        {"partition": 0, "kept": 6, "read": 6, "horizon": "1:1"}
+    ]
+    assert told("compact") == []
+    found = told("schemas")
+    assert (found["topic"], found["schemas"]) == (topic, [])
+    tidied = told("tidy")
+    assert (tidied["merged"], tidied["waiting"]) == (2, 2)
+    assert told("trim", "--before", "1") == {"topic": topic, "messages": 3, "ledgers": 1}
+    assert told("trim", "--before", "1") == {"topic": topic, "messages": 0, "ledgers": 0}
 
 
 def test_a_trim_leaves_the_chunks_of_a_message_that_stays(
