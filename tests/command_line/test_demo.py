@@ -43,7 +43,11 @@ def test_a_demo_that_is_killed_half_way_goes_on_and_counts_every_flight_once(
     assert f"Every one of the {JANUARY:,} flights was read exactly once" in text
     # PySpark's daemon may print the trace of a pipe that Spark has closed; ours are never seen.
     assert "pulsar_spark/" not in text
-    assert sorted(each.name for each in kept.parent.iterdir()) == ["kept.txt", "persistent"]
+    assert sorted(each.name for each in kept.parent.iterdir()) == [
+        "_news",
+        "kept.txt",
+        "persistent",
+    ]
     state = Root(str(kept.parent), {}).open(TopicName.parse("flights")).state
     assert sum(state.partition(partition).messages for partition in range(4)) == JANUARY
 

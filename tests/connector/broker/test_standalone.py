@@ -125,6 +125,7 @@ def test_brokers_on_standby_take_over_from_one_that_is_killed_stands_still_or_st
         os.kill(second.process.pid, signal.SIGCONT)
         second.eventually_says("stands by")
         assert third.ends_in_order()
+        second.eventually_says("runs (process", times=2)
         until(place, expected, second.is_alive)
         assert second.ends_in_order()
         assert "term 3" in third.said()
@@ -156,8 +157,8 @@ class _Standby:
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def eventually_says(self, text: str) -> None:
-        eventually(lambda: text in self.said(), 120, f"{text!r} is said")
+    def eventually_says(self, text: str, times: int = 1) -> None:
+        eventually(lambda: self.said().count(text) >= times, 120, f"{text!r} is said")
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):

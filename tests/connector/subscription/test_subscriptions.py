@@ -150,6 +150,9 @@ def test_the_progress_of_each_micro_batch_tells_the_backlog_of_each_topic(
         left[row.topic.split("/")[-1]] -= 1
     expected.append(left)
     full = "persistent://public/default/"
+    for _, value in told:
+        for topic in value["topics"].values():
+            assert topic["0"].pop("oldestBacklogMessageAgeSeconds") >= 0
     assert [value for _, value in told] == [
         {
             "subscription": "s", "version": 1,
@@ -244,7 +247,7 @@ def test_a_key_stays_in_one_task_and_in_order(
 ) -> None:
     keys = [f"key-{n % 50}" for n in range(30_000)]
     send(root, "t", numbers(0, 30_000), columns={"key": keys})
-    query = consume(subscriptionType="Key_Shared", minPartitions=3)
+    query = consume(subscriptionType="Key_Shared", minPartitions=3, maxMessagesPerTrigger=30_000)
     tasks: list[list[tuple[str, int]]] = []
 
     def keep(batch: Any, number: int) -> None:
