@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -66,10 +67,8 @@ def main() -> None:
     metrics.set_meter_provider(MeterProvider())
     payload = b"x" * given.bytes
     for name, share in (("process", 100), ("own", 1)):
-        show(
-            name,
-            measured(lambda how, n=share: processed(how, payload, given.messages, n), given.rounds),
-        )
+        turn = partial(processed, payload=payload, messages=given.messages, share=share)
+        show(name, measured(turn, given.rounds))
     show("sink", measured(lambda how: written(how, payload, given.messages * 10), given.rounds))
     with (
         tempfile.TemporaryDirectory() as root,

@@ -58,6 +58,10 @@ def traceparent(message: pulsar.Message) -> str:
     return message.properties()["traceparent"]
 
 
+def finished(spans: InMemorySpanExporter) -> list[Any]:
+    return [*spans.get_finished_spans()]
+
+
 def tracer() -> trace.Tracer:
     return trace.get_tracer("the program")
 
@@ -185,7 +189,7 @@ def test_messages_in_a_row_of_one_context_share_a_span(
         with suppress(ValueError):
             within(message)
     within.close()
-    shared_span, single = spans.get_finished_spans()
+    shared_span, single = finished(spans)
     assert seen == {0, shared_span.context.span_id, single.context.span_id}
     assert {f"{each.parent.span_id:016x}" for each in (shared_span, single)} == {GIVEN[36:52]}
     assert shared_span.attributes["messaging.batch.message_count"] == 3
@@ -204,7 +208,7 @@ def test_a_message_that_takes_long_has_a_span_of_its_own(
     for message in given(3):
         within(message)
     within.close()
-    told = [each.attributes["messaging.message.id"] for each in spans.get_finished_spans()]
+    told = [each.attributes["messaging.message.id"] for each in finished(spans)]
     assert told == ["0:-1:-1:-1", "1:-1:-1:-1", "2:-1:-1:-1"]
 
 
@@ -225,7 +229,7 @@ def test_a_sinks_task_has_a_span_that_its_rows_name(
     values = pa.array([b"a", b"b", b"c"])
     batches = [{"value": values, "properties": properties}, {"value": values}]
     sink.commit([sink.write(map(pa.RecordBatch.from_pydict, batches))], None, None)
-    (span,) = spans.get_finished_spans()
+    (span,) = finished(spans)
     assert (span.name, span.kind) == (f"send {TOPIC}", SpanKind.PRODUCER)
     assert span.attributes["messaging.batch.message_count"] == 6
     context = span.context
