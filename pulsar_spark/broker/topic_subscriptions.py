@@ -217,6 +217,10 @@ def _check(
             _check_alike(subscription, held, command)
     if held is not None:
         return
+    kind = command.subscription_type.value
+    if kind not in state.policies.subscription_types_enabled.split(","):
+        text = f"Topic[{state.topic}] doesn't support {kind} sub type!"
+        raise RefusedError(ServerError.NOT_ALLOWED_ERROR, text)
     limit = state.policies.max_consumers_per_topic
     if 0 < limit <= sum(len(each.consumers) for each in state.subscriptions.values()):
         raise RefusedError(ServerError.CONSUMER_BUSY, "Topic reached max consumers limit")
