@@ -50,7 +50,7 @@ def _missing(why: str, *names: str) -> tuple[StatsField, ...]:
     return tuple(StatsField(name, None, why) for name in names)
 
 
-_RATES: Final = "nobody counts it"
+_RATES: Final = "nobody counts it: count `messages` or `acknowledgements` by time"
 _WHOSE: Final = "a subscription has it; whose it was, only `acknowledgements` tells"
 _SUMS: Final = "nothing counts what was delivered, and what is gone can't be counted later"
 _TIMES: Final = "no such time is kept: `batches` and `acknowledgements` have times"
