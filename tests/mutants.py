@@ -33,7 +33,12 @@ from pulsar_spark.connector.broker import (
     embedded_broker,
 )
 from pulsar_spark.connector.functions import processing
-from pulsar_spark.connector.housekeeping import redrive
+from pulsar_spark.connector.housekeeping import (
+    housekeeper,
+    idle_subscriptions,
+    inactive_topics,
+    redrive,
+)
 from pulsar_spark.connector.ledger_files import content_digest, ledger_file
 from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
@@ -101,6 +106,10 @@ INVARIANTS = {
     "WhatDiffersIsFound": "Rows that are not those that were published are named.",
     "WhatIsRightIsNotAccused": "What others do while a topic is verified is no difference.",
     "WhatWasCanBeSeen": "A view as of a batch has what was so when that batch was done.",
+    "TheDeletedStaysDeleted": "What was meant for a deleted topic reaches no other of its name.",
+    "TheUsedIsKept": "What somebody uses is not deleted for being unused.",
+    "CompactedByItself": "A broker compacts what is above its threshold.",
+    "DeletedInTime": "A file goes a while after the commit that gave it up, and not before.",
     "EachHasAnOutcome": "Every message that was processed has exactly one outcome.",
 }
 """Of what no model has."""
@@ -422,6 +431,54 @@ def blames_the_neighbours_of_a_mismatch(patch: Any) -> None:
         return pa.nulls(len(column), column.type), dict.fromkeys(range(len(column)), "a neighbour")
 
     patch.setattr(typed_values.TypedValues, "_values", values)
+
+
+# -- housekeeping and admin --------------------------------------------------------------------
+
+
+@breaks(
+    "TheDeletedStaysDeleted",
+    "connector/admin/test_deleted_topics.py"
+    "::test_files_written_for_the_old_topic_are_not_published_in_the_new_one",
+)
+def asks_for_no_incarnation(patch: Any) -> None:
+    patch.setattr(managed_ledger.ManagedLedger, "check_incarnation", lambda *_: None)
+
+
+@breaks(
+    "TheUsedIsKept",
+    "connector/housekeeping/test_inactive_topics.py"
+    "::test_a_topic_goes_that_nobody_has_used_for_the_time_that_its_policy_says",
+)
+def takes_no_topic_for_used(patch: Any) -> None:
+    patch.setattr(inactive_topics.InactiveTopics, "_is_used", lambda *_: False)
+
+
+@breaks(
+    "TheUsedIsKept",
+    "connector/housekeeping/test_idle_subscriptions.py"
+    "::test_a_cursor_that_an_admin_moves_is_in_use",
+)
+def sees_no_visits(patch: Any) -> None:
+    patch.setattr(idle_subscriptions, "_seen", lambda _: ())
+
+
+@breaks(
+    "CompactedByItself",
+    "connector/housekeeping/test_housekeeper.py"
+    "::test_the_broker_compacts_by_itself_once_more_than_the_threshold_was_published",
+)
+def overlooks_what_is_to_compact(patch: Any) -> None:
+    patch.setattr(housekeeper, "backlog_bytes", lambda *_: 0)
+
+
+@breaks(
+    "DeletedInTime",
+    "connector/housekeeping/test_housekeeper.py"
+    "::test_files_of_ledgers_that_every_subscription_has_passed_are_deleted_after_an_hour",
+)
+def deletes_at_once(patch: Any) -> None:
+    patch.setattr(housekeeper, "FILE_GRACE_MS", 0)
 
 
 # -- subscriptions -----------------------------------------------------------------------------
