@@ -12,6 +12,7 @@ Follows Spark's `KafkaMicroBatchStream`. What Spark calls, and when: ARCHITECTUR
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -92,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._stats is None:
             return
         messages = size = 0
-        for about, offset in planned.items():
+        for about, offset in planned.changed_since(begun).items():
             view = self._topics.view(about)
             ledgers = view.ledgers
             found = offset.batch_since(begun.get(about), ledgers)
@@ -214,7 +215,8 @@ class PulsarliteReader(DataSourceReader):
             check_kept(about.topic)
             start = view.check_present(self._start.cursor(view))
             offsets[about] = PartitionOffset.beginning(start).planned(self._end.cursor(view))
-        end = StreamOffset(offsets, incarnations=self._topics.incarnations(offsets))
+        end = StreamOffset(offsets)
+        end = replace(end, incarnations=self._topics.incarnations(end))
         tasks = plan_tasks(self._topics, StreamOffset(), end)
         tasks = tasks or [MessageInputPartition(self._topics.root, ())]
         return list(map(InputPartition, tasks))
