@@ -31,9 +31,9 @@ class ReaderRun:
         self._admission = admission(options, self._clock.monotonic_s())
         self._connected: set[TopicPartition] = set()
         self._looked: StreamOffset | None = None
-        """The offset behind which it looked last, ..."""
-        self._waiting: set[TopicPartition] = set()
-        """... and where it found messages."""
+        """The offset behind which it looked last."""
+        self.waiting: set[TopicPartition] = set()
+        """The partitions in which it found something then, or something has happened since."""
 
     @property
     def last_planned_s(self) -> float:
@@ -72,7 +72,7 @@ class ReaderRun:
             assert place is not None, "it is there, or began now"
             cursor = place.cursor.acknowledge(passed).advance(waiting[about].ledgers)
             changes[about] = place.planned(cursor)
-        self._waiting = {*changes, *(about for about, each in waiting.items() if each.count(1))}
+        self.waiting = {*changes, *(about for about, each in waiting.items() if each.count(1))}
         self._looked = begun
         if not (changes or begun.is_symbolic):
             return None
@@ -82,9 +82,9 @@ class ReaderRun:
     def _to_look_at(self, begun: StreamOffset) -> list[TopicPartition]:
         """The partitions with something new since the last look, and where messages wait."""
         views = self.topics.partitions()
-        self._waiting |= self.topics.changed()
+        self.waiting |= self.topics.changed()
         moved = views if self._looked is None else begun.changed_since(self._looked)
-        return sorted(about for about in {*self._waiting, *moved} if about in views)
+        return sorted(about for about in {*self.waiting, *moved} if about in views)
 
     def _beginning(
         self,

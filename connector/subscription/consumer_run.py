@@ -72,6 +72,8 @@ class ConsumerRun:
         self._asked_s = 0.0
         self.heard: set[TopicPartition] = set()
         """The partitions of which the last `hear` told something new."""
+        self.behind: set[TopicPartition] = set()
+        """Those where the subscription has a backlog, or the broker has not heard of all."""
         self._to_plan: set[TopicPartition] = set()
         """The partitions in which something happened since the last plan, or waits, ..."""
         self._looked: StreamOffset | None = None
@@ -121,9 +123,20 @@ class ConsumerRun:
         self.heard = client.take_heard() | self.topics.changed()
         self._to_plan |= self.heard
         self._to_report |= self.heard
+        self.behind -= self.heard
+        self.behind |= {about for about in self.heard if self._is_behind(about)}
         if news:
             self.news_s = self._clock.monotonic_s()
         return news
+
+    def _is_behind(self, about: TopicPartition) -> bool:
+        client = self._connection
+        if not self.topics.is_open(about):
+            return False
+        if (step := client.stepped.get(about)) is None:
+            return True
+        unheard = self.topics.view(about).last_position > step.last_position
+        return unheard or bool(client.backlog(about))
 
     @property
     def log_folders(self) -> list[str]:

@@ -117,6 +117,9 @@ class SubscriptionStreamReader(StreamReader):
         first_ms = view.published_after(consumer.floor) if backlog else unheard.first_ms
         return Lag(backlog + unheard.messages, first_ms)
 
+    def _behind(self) -> set[TopicPartition]:
+        return self._run.behind
+
     def _check_all(self) -> None:
         super()._check_all()
         self._run.check()
