@@ -109,6 +109,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._epochs: dict[TopicPartition, int] = {}
         self._redelivers = 0
         self._requested: dict[TopicPartition, int] = {}
+        self._unconfirmed: set[TopicPartition] = set()
+        """The partitions of which something was said since a receipt was asked for."""
         self._unsubscribing: dict[TopicPartition, int] = {}
         self._stats: ConsumerStatsRecorder | None = None
         stats_interval_s = self.options["statsIntervalSeconds"]
@@ -274,10 +276,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             self._check_open()
             self._fold()
-            self._requested |= dict(
-                zip(self._client.consumers, self._client.requests, strict=False)
-            )
-            self._run.report(self._offset, self._offset, self._requested)
+            asked = dict(zip(sorted(self._unconfirmed), self._client.requests, strict=False))
+            self._run.report(self._offset, self._offset, asked)
+            self._requested |= asked
+            self._unconfirmed.clear()
             self._sent()
 
     def committed(self, messages: Iterable[ReceivedMessage]) -> None:
@@ -464,6 +466,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def _take_in(self, about: TopicPartition, found: Acknowledgments) -> None:
         self._run.to_report(about)
+        self._unconfirmed.add(about)
         self._said.setdefault(about, Acknowledgments()).join(found)
         held = self._unacknowledged.get(about, PositionSet())
         for messages in (*found.rejected.values(), *found.later.values()):

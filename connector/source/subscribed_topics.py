@@ -152,8 +152,8 @@ class SubscribedTopics:
 
     def changed(self) -> set[TopicPartition]:
         """The partitions of the topics that were opened or have changed since the last call."""
-        topics, self._changed = self._changed, set()
         every = self.partitions()
+        topics, self._changed = self._changed, set()
         return {
             about
             for topic in topics

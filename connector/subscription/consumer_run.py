@@ -214,7 +214,8 @@ class ConsumerRun:
         """The partitions with something new since the last plan, and where messages wait."""
         consumers = self._connection.consumers
         moved = consumers if self._looked is None else begun.changed_since(self._looked)
-        return sorted(about for about in {*self._to_plan, *moved} if about in consumers)
+        at = {*self._to_plan, *moved} & consumers.keys()
+        return sorted(filter(self.topics.is_open, at))
 
     def _keep_pace(self) -> None:
         if self._pace is None:
@@ -274,7 +275,7 @@ class ConsumerRun:
             committed, delivered = self._reported
             moved = {*begun.changed_since(committed), *planned.changed_since(delivered)}
         at = {*self._to_report, *moved, *(requests or ())} & consumers.keys()
-        reports = self._reports(sorted(at), begun, planned, requests)
+        reports = self._reports(sorted(filter(self.topics.is_open, at)), begun, planned, requests)
         news = self._news_of(reports)
         self._say(news)
         self._to_report = {about for about in reports if self._may_say_more(about, reports[about])}

@@ -180,10 +180,13 @@ def test_a_clients_consumer_of_many_topics_does_what_one_of_its_busy_topics_does
                 with counted() as calls:
                     taken = [consumer.take() for _ in range(BUSY) if consumer.fetch()]
                     consumer.acknowledge(*filter(None, taken))
+                    consumer.ask_for_receipt()
                 assert len(taken) == BUSY
+                assert not consumer.is_answered()
                 broker.until_quiet()
                 with counted() as idle:
                     assert not consumer.fetch()
+                assert consumer.is_answered()
         found.append((calls, idle))
     assert found[0] == found[1]
 
