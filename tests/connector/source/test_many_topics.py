@@ -32,7 +32,7 @@ from tests.connector.topics import send
 pytestmark = pytest.mark.usefixtures("impatient")
 
 BUSY = 10
-SIZES = (BUSY, 500)
+SIZES = (BUSY, 200)
 PATTERN: dict[str, Any] = {"topicsPattern": "t.*", "topicDiscoveryInterval": 10**9}
 EVERY: dict[str, Any] = {**PATTERN, "startingOffsets": "earliest"}
 COUNTED = (
