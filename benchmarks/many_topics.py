@@ -62,7 +62,7 @@ class Query:
         if end == self.offset:
             return 0
         tasks = source.partitions(json.loads(self.offset), json.loads(end))
-        rows = sum(each.num_rows for task in tasks for each in source.read(task))
+        rows: int = sum(each.num_rows for task in tasks for each in source.read(task))
         self.offset = end
         source.commit(json.loads(end))
         return rows

@@ -19,6 +19,7 @@ from pulsar_spark.connector.source.offset_store import OffsetStore
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.topic_log.news import BUSY_S
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.planning.partition_consumer import PartitionConsumer
 from pulsar_spark.planning.stream_offset import PartitionOffset, StreamOffset
 from pulsar_spark.positions.cursor import Cursor
@@ -174,6 +175,7 @@ def test_a_clients_consumer_of_many_topics_does_what_one_of_its_busy_topics_does
             clock.advance(int(BUSY_S * 1000))
             broker.until_quiet()
             consumer.poll()
+            calls = idle = Counter[str]()
             for number in range(3):
                 published(place, busy, str(number))
                 broker.until_quiet()
