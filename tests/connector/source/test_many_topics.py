@@ -268,9 +268,7 @@ def test_the_file_behind_a_change_is_named_where_it_is_gone(place: Root, state: 
     place.store.delete(path)
     if state == "damaged":
         place.store.create(path, data[:-1])
-    with pytest.raises(
-        offset_store.CorruptFileError, match=rf"{path}.* is {state}.*new checkpoint"
-    ):
+    with pytest.raises(CorruptFileError, match=rf"{path}.* is {state}.*new checkpoint"):
         Run(place.service_url, start=run.offset, **EVERY).next()
 
 
