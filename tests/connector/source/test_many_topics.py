@@ -175,7 +175,7 @@ def test_a_clients_consumer_of_many_topics_does_what_one_of_its_busy_topics_does
             clock.advance(int(BUSY_S * 1000))
             broker.until_quiet()
             consumer.poll()
-            calls = idle = Counter[str]()
+            seen: list[tuple[Counter[str], Counter[str]]] = []
             for number in range(3):
                 published(place, busy, str(number))
                 broker.until_quiet()
@@ -189,7 +189,8 @@ def test_a_clients_consumer_of_many_topics_does_what_one_of_its_busy_topics_does
                 with counted() as idle:
                     assert not consumer.fetch()
                 assert consumer.is_answered()
-        found.append((calls, idle))
+                seen.append((calls, idle))
+        found.append(seen[-1])
     assert found[0] == found[1]
 
 
