@@ -66,6 +66,7 @@ from pulsar_spark.options.options import Options
 from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.shown import Shown
 from pulsar_spark.state.broker_processor import BrokerProcessor
+from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +90,8 @@ LASTING: Final = (
     InvalidOptionError,
 )  # fmt: skip
 """Errors that end a broker: they can't pass by themselves."""
+NOT_INSTALLED: Final = "No module named 'pulsar_spark'"
+"""What Python says where Spark plans a stream, a place that nothing is shipped to."""
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -308,6 +311,14 @@ class Broker(AbstractContextManager["Broker"], Shown):
             if clock.monotonic_s() - begun_s > STEADY_S:
                 failures = 0
             while error is not None:
+                if NOT_INSTALLED in str(error):
+                    return SparkNotReadyError(
+                        "Python has no Pulsarlite where Spark's driver runs, and no session can "
+                        "ship it there: a broker, and each query that reads a topic as a stream, "
+                        "needs it. Install it there (for Spark Connect: where its server was "
+                        "started, in the Python that PYSPARK_PYTHON names), of this version: "
+                        f"{__version__}."
+                    )
                 if not self._may_pass(error):
                     return error
                 wait_s = min(self._first_restart_s * 2 ** min(failures, 10), LONGEST_RESTART_S)
@@ -386,8 +397,8 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
             "Spark's transformWithState needs the package protobuf, and it is not installed: "
             "pip install protobuf"
         )
-    context = getattr(spark, "_sc", None)
-    if context is not None and runs_here(spark):
+    if runs_here(spark):
+        context = spark.sparkContext
         workers = shutil.which(context.pythonExec) or context.pythonExec
         mine = {sys.executable, os.path.realpath(sys.executable)}
         if mine.isdisjoint({workers, os.path.realpath(workers)}):
@@ -396,7 +407,7 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
                 f"set PYSPARK_PYTHON={sys.executable} before the session is made, or make it with "
                 "pulsar_spark.session()."
             )
-    if "://" not in checkpoint:
+    if "://" not in checkpoint and getattr(spark, "_sc", None) is not None:
         try:
             Path(checkpoint).mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=checkpoint):
@@ -409,7 +420,9 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
 
 
 def runs_here(spark: SparkSession) -> bool:
-    """Whether its workers are processes of the machine on which its driver is."""
+    """Whether driver and workers are processes of this machine; a remote session's may be not."""
+    if getattr(spark, "_sc", None) is None:
+        return False
     return str(spark.conf.get("spark.master", "local")).startswith("local")
 
 

@@ -15,7 +15,12 @@ from pulsar_spark.connector.broker.broker_query import Broker, standalone
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.command_line.standalone_command import watch
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import PulsarliteError, StaleCheckpointError, StorageError
+from pulsar_spark.errors import (
+    PulsarliteError,
+    SparkNotReadyError,
+    StaleCheckpointError,
+    StorageError,
+)
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.waiting import eventually
@@ -102,6 +107,15 @@ def test_what_can_t_pass_ends_it_for_all_who_wait(root: Path) -> None:
         assert not (root / "_broker" / "alive.json").exists(), "another may begin at once"
         with pytest.raises(PulsarliteError, match=r"The broker ended: .*STALE_CHECKPOINT"):
             watch(broker, threading.Event(), every_s=0.01)
+
+
+def test_a_driver_that_lacks_the_package_ends_it_and_says_what_to_install(root: Path) -> None:
+    queries = Queries()
+    with served(root, queries) as broker:
+        queries.begun[0].fail(RuntimeError("ModuleNotFoundError: No module named 'pulsar_spark'"))
+        with pytest.raises(SparkNotReadyError, match="Install it there"):
+            broker.await_termination(10)
+        assert broker.status()["restarts"] == 0
 
 
 def test_a_broker_is_stopped_while_it_waits_to_begin_again(root: Path) -> None:
