@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import marshal
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ import pulsar_spark
 from pulsar_spark.connector.data_source import register
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 ARCHIVE: Final = "pulsarlite.zip"
@@ -39,8 +41,11 @@ def ship(spark: SparkSession) -> None:
     held = _imported_from()
     if context is None:
         spark.addArtifacts(str(_archive_from(held)), pyfile=True)
-    elif held is None or held.name not in context._python_includes:  # noqa: SLF001 - of --py-files
-        context.addPyFile(str(_archive_from(held)))
+    else:
+        if held is None or held.name not in context._python_includes:  # noqa: SLF001 - --py-files
+            held = _archive_from(held)
+            context.addPyFile(str(held))
+        _let_plan(context, held)
     register(spark)  # anew: a format has the files that were added before it was registered
 
 
@@ -69,6 +74,12 @@ def _archive_from(held: Path | None) -> Path:
     else:
         shutil.copyfile(held, archive)
     return archive
+
+
+def _let_plan(context: SparkContext, archive: Path) -> None:
+    """Where Spark plans a stream, on the driver, its Python is told of no added file."""
+    paths = [str(archive.resolve()), context.environment.get("PYTHONPATH")]
+    context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def _modules() -> Iterator[tuple[str, Path]]:

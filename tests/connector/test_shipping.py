@@ -56,7 +56,10 @@ from pulsar_spark.connector import shipping
 shipping.register = lambda _: None
 added = []
 context = SimpleNamespace(_python_includes={[name] * is_added!r}, addPyFile=added.append)
+context.environment = {{"PYTHONPATH": "/of/the/user"}}
 shipping.ship(SimpleNamespace(_sc=context))
+where = added[0] if added else {str(archive.resolve())!r}
+assert context.environment == {{"PYTHONPATH": where + ":/of/the/user"}}, "streams are planned here"
 assert [Path(each).name for each in added] == {["pulsarlite.zip"] * (not is_added)!r}, added
 for each in added:
     assert Path(each).read_bytes() == Path({str(archive)!r}).read_bytes()
@@ -83,7 +86,7 @@ def test_a_session_has_it_before_the_format_is_registered(
         done.append("added")
 
     monkeypatch.setattr(shipping, "register", lambda _: done.append("registered"))
-    context = SimpleNamespace(addPyFile=add, _python_includes=[])
+    context = SimpleNamespace(addPyFile=add, _python_includes=[], environment={})
     spark: Any = SimpleNamespace(addArtifacts=add, _sc=context)
     if is_remote:
         del spark._sc
