@@ -313,10 +313,10 @@ class Broker(AbstractContextManager["Broker"], Shown):
             while error is not None:
                 if NOT_INSTALLED in str(error):
                     return SparkNotReadyError(
-                        "Python has no Pulsarlite where Spark's driver runs, and no session can "
-                        "ship it there: a broker, and each query that reads a topic as a stream, "
-                        "needs it. Install it there (for Spark Connect: where its server was "
-                        "started, in the Python that PYSPARK_PYTHON names), of this version: "
+                        "The Python in which Spark's driver plans streams has no Pulsarlite. Call "
+                        "pulsar_spark.ship(spark) first. Spark Connect ships nothing there: "
+                        "install it where its server runs, in the Python that PYSPARK_PYTHON "
+                        "names there, of this version: "
                         f"{__version__}."
                     )
                 if not self._may_pass(error):

@@ -113,7 +113,7 @@ def test_a_driver_that_lacks_the_package_ends_it_and_says_what_to_install(root: 
     queries = Queries()
     with served(root, queries) as broker:
         queries.begun[0].fail(RuntimeError("ModuleNotFoundError: No module named 'pulsar_spark'"))
-        with pytest.raises(SparkNotReadyError, match="Install it there"):
+        with pytest.raises(SparkNotReadyError, match="install it where its server runs"):
             broker.await_termination(10)
         assert broker.status()["restarts"] == 0
 
