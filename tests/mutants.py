@@ -47,7 +47,7 @@ from pulsar_spark.connector.source import (
 )
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.subscription import consumer_run, subscription_client, withheld
-from pulsar_spark.connector.system import broker_offset
+from pulsar_spark.connector.system import hosted_topics
 from pulsar_spark.connector.topic_log import backlog_quota, ledger_store, managed_ledger
 from pulsar_spark.connector.verification import file_check
 from pulsar_spark.connector.views import dispatch_history
@@ -324,7 +324,7 @@ def looks_at_no_log_twice(patch: Any) -> None:
     "connector/views/test_time_travel.py::test_as_of_a_batch_everything_is_as_it_was_seen_then",
 )
 def shows_the_newest_state_for_an_older(patch: Any) -> None:
-    original = broker_offset.last_shards
+    original = hosted_topics.last_shards
     patch.setattr(dispatch_history, "last_shards", lambda log, _: original(log, log.refresh()))
 
 

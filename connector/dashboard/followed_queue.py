@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsar_spark.connector.system.broker_offset import OFFSET_RECORD, SHARD_PREFIX, BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import HostedTopics
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
@@ -59,7 +60,7 @@ class FollowedQueue:
     def _begin(self) -> None:
         self._dispatch = SystemTopic(self.root, DISPATCH)
         self._place = 0
-        self._offset = BrokerOffset()
+        self._hosted = HostedTopics()
         self._shards: dict[TopicPartition, dict[str, bytes]] = {}
         self._states: dict[TopicPartition, BrokerState] = {}
         self._past: deque[Step] = deque()
@@ -106,7 +107,7 @@ class FollowedQueue:
 
     def set_aside(self, topic: str) -> dict[TopicPartition, str]:
         """The partitions whose broker could not step, and why."""
-        aside = self._offset.aside
+        aside = self._hosted.aside
         return {about: each.error for about, each in aside.items() if about.topic == topic}
 
     def dead_letter_topics(self) -> set[str]:
@@ -143,7 +144,7 @@ class FollowedQueue:
             about, name = stored.record.about, stored.record.subscription
             data = stored.record.data
             if name == OFFSET_RECORD:
-                self._offset = BrokerOffset.from_json(data)
+                self._hosted.apply(BrokerOffset.from_json(data), stored.ledger_id)
                 continue
             shards = self._shards.setdefault(about, {})
             if step is None or (step.about, ledger_id) != (about, stored.ledger_id):

@@ -2,23 +2,19 @@
 
 Invariants: a state is the fold of all shards up to the end of one batch, so it is the one that
 every topic partition had when that batch was done; a batch can be had only if all that the fold
-needs is still there: from the topic's first ledger on, or from a batch that wrote all shards anew.
+needs is still there: from the topic's first ledger on, or from the one that its offset names.
 A batch's number is the ledger of `__dispatch` that has its offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from pulsar_spark.connector.system.broker_offset import (
-    OFFSET_RECORD,
-    SHARD_PREFIX,
-    BrokerOffset,
-    last_shards,
-)
+from pulsar_spark.connector.system.broker_offset import SHARD_PREFIX, BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards, read_offsets
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -40,6 +36,8 @@ class Batch:
     stop: int
     written_ms: int
     offset: BrokerOffset
+    topic_partitions: int = 0
+    set_aside: int = 0
 
 
 class DispatchHistory:
@@ -60,8 +58,12 @@ class DispatchHistory:
         found = [*self._read_batches()]
         if self._is_whole:
             return found
-        snapshots = (place for place, each in enumerate(found) if each.offset.snapshot)
-        return found[next(snapshots, len(found)) :]
+        first = self._dispatch.first_ledger()
+        whole = (
+            place for place, each in enumerate(found)
+            if each.offset.since is not None and each.offset.since[0] >= first
+        )  # fmt: skip
+        return found[next(whole, len(found)) :]
 
     def batch(self, as_of: AsOf | None) -> Batch | None:
         """The batch that is asked for; the newest, or None if there never was one.
@@ -104,8 +106,8 @@ class DispatchHistory:
         """The states with which `steps` begins."""
         return {} if self._is_whole else self.states(self.batches[0], wanted)
 
-    def steps(self, up_to: Batch, wanted: Wanted) -> Iterator[tuple[Batch, Batch, States]]:
-        """(the batch before, a batch, the states that it changed) as far back as they are known."""
+    def steps(self, up_to: Batch, wanted: Wanted) -> Iterator[tuple[Batch, States]]:
+        """(a batch, the states that it changed) as far back as they are known."""
         batches = [each for each in self.batches if each.number <= up_to.number]
         if self._is_whole:
             batches.insert(0, Batch(-1, 0, 0, BrokerOffset()))
@@ -128,24 +130,25 @@ class DispatchHistory:
                 for about in sorted(changed)
                 if brokers[about]
             }
-            yield before, batch, states
+            yield batch, states
 
     def _newest(self) -> Batch | None:
         first = self._dispatch.first_ledger() if self._stop else 0
         for ledger_id in range(self._stop - 1, first - 1, -1):
-            for number, written_ms, offset in self._offsets(ledger_id):
-                return Batch(number, self._stop, written_ms, offset)
+            for each in read_offsets(self._dispatch, ledger_id, ledger_id + 1):
+                offset = BrokerOffset.from_json(each.record.data)
+                return Batch(ledger_id, self._stop, each.publish_time_ms, offset)
         return None
 
-    def _offsets(self, first: int) -> Iterator[tuple[int, int, BrokerOffset]]:
-        """(ledger, when it was written, the offset) of each batch that ends there or later."""
-        for each in self._dispatch.read(first, self._stop, keep=lambda _, to: to == OFFSET_RECORD):
-            yield each.ledger_id, each.publish_time_ms, BrokerOffset.from_json(each.record.data)
-
     def _read_batches(self) -> Iterator[Batch]:
-        offsets = [*self._offsets(0)]
-        for place, (number, written_ms, offset) in enumerate(offsets):
-            stop: int | None = self._stop
-            if place + 1 < len(offsets):  # what the next one was planned behind
-                stop = offsets[place + 1][2].dispatched
-            yield Batch(number, number + 1 if stop is None else stop, written_ms, offset)
+        topics, last = HostedTopics(), None
+        for each in read_offsets(self._dispatch, 0, self._stop):
+            offset = BrokerOffset.from_json(each.record.data)
+            if last is not None:  # it ends where the next one was planned
+                yield last if offset.dispatched is None else replace(last, stop=offset.dispatched)
+            topics.apply(offset, each.ledger_id)
+            counts = len(topics.commits), len(topics.aside)
+            number = each.ledger_id
+            last = Batch(number, number + 1, each.publish_time_ms, topics.batch, *counts)
+        if last is not None:
+            yield replace(last, stop=self._stop)
