@@ -336,8 +336,8 @@ def shows_the_newest_state_for_an_older(patch: Any) -> None:
 def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
     original = broker_sink._looked_back_to
 
-    def looked_back_to(dispatch: Any, ended: Any) -> Any:
-        return original(dispatch, ended)._replace(ledger_id=ended.dispatched)
+    def looked_back_to(dispatch: Any, known: Any) -> Any:
+        return original(dispatch, known)._replace(ledger_id=known[-1].ledger_id)
 
     patch.setattr(broker_sink, "_looked_back_to", looked_back_to)
 
