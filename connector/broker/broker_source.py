@@ -533,9 +533,9 @@ class _Batch:
 
     def set_aside(self, about: TopicPartition, number: int, held: Aside) -> None:
         """Keep what it has not taken in: all behind that commit, and what `held` says."""
-        if about not in self._known.commits:
-            self.new.setdefault(about.topic, {})[about] = None
-            self._renewed.add(about)  # what is left of it may be old
+        if about not in self._known.commits and about not in self._moved:
+            self.host(about)
+            self._renewed.add(about)  # its topic is deleted, but what is left of it may be old
         self.aside[about] = held
         self._moved[about] = number, number
 
