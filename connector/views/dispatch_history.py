@@ -8,14 +8,15 @@ A batch's number is the ledger of `__dispatch` that has its offset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from pulsar_spark.connector.system.broker_offset import SHARD_PREFIX, BrokerOffset
 from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards, read_offsets
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.hosting.broker_format import from_shards
@@ -40,6 +41,50 @@ class Batch:
     set_aside: int = 0
 
 
+@dataclass(slots=True)
+class Step:
+    """A topic partition's shards after one ledger of `__dispatch`."""
+
+    about: TopicPartition
+    ledger_id: int
+    written_ms: int
+    shards: Mapping[str, bytes]
+    new_bytes: int
+    """Of the shards that it wrote."""
+    backlogs: Mapping[str, int] | None = None
+    """By subscription, for who has counted them."""
+
+
+def steps_of(
+    records: Iterable[StoredRecord], brokers: dict[TopicPartition, dict[str, bytes]]
+) -> Iterator[Step]:
+    """What the records make of the brokers' shards, step by step; `brokers` has all of it then."""
+    for (ledger_id, about), written in groupby(
+        records, lambda each: (each.ledger_id, each.record.about)
+    ):
+        shards, new_bytes, written_ms = brokers.setdefault(about, {}), 0, 0
+        for stored in written:
+            written_ms, data = stored.publish_time_ms, stored.record.data
+            new_bytes += len(data)
+            key = stored.record.subscription.removeprefix(SHARD_PREFIX)
+            if data:
+                shards[key] = data
+            else:
+                shards.pop(key, None)
+        yield Step(about, ledger_id, written_ms, dict(shards), new_bytes)
+
+
+def is_whole_from(offset: BrokerOffset, first_ledger: int) -> bool:
+    """Whether `__dispatch` has all states after that batch, if it begins with that ledger."""
+    return offset.since is not None and offset.since[0] >= first_ledger
+
+
+def whole_steps(steps: list[Step], whole_from: int) -> list[Step]:
+    """Those, of one topic partition, of which all shards are known, if all states are then."""
+    before = bisect_right([each.ledger_id for each in steps], whole_from)
+    return steps[max(before - 1, 0) :]
+
+
 class DispatchHistory:
     """What `__dispatch` said when it was made: later batches change nothing here."""
 
@@ -59,10 +104,7 @@ class DispatchHistory:
         if self._is_whole:
             return found
         first = self._dispatch.first_ledger()
-        whole = (
-            place for place, each in enumerate(found)
-            if each.offset.since is not None and each.offset.since[0] >= first
-        )  # fmt: skip
+        whole = (place for place, each in enumerate(found) if is_whole_from(each.offset, first))
         return found[next(whole, len(found)) :]
 
     def batch(self, as_of: AsOf | None) -> Batch | None:
@@ -101,6 +143,23 @@ class DispatchHistory:
         brokers = last_shards(self._dispatch, batch.stop)[1]
         chosen = ((about, held) for about, held in sorted(brokers.items()) if wanted(about))
         return {about: from_shards(held, columns=False) for about, held in chosen if held}
+
+    def steps_up_to(self, batch: Batch | None, wanted: Wanted) -> dict[TopicPartition, list[Step]]:
+        """Each topic partition's steps up to that batch, as far back as they are known."""
+        found: dict[TopicPartition, list[Step]] = {}
+        if batch is None:
+            return found
+        records = self._dispatch.read(
+            0, batch.stop, keep=lambda about, name: name.startswith(SHARD_PREFIX) and wanted(about)
+        )
+        for step in steps_of(records, {}):
+            found.setdefault(step.about, []).append(step)
+        whole_from = 0 if self._is_whole or not self.batches else self.batches[0].number
+        return {
+            about: whole_steps(steps, whole_from)
+            for about, steps in found.items()
+            if steps[-1].shards
+        }
 
     def base(self, wanted: Wanted) -> States:
         """The states with which `steps` begins."""
