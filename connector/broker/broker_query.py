@@ -68,6 +68,7 @@ from pulsar_spark.hosting.broker_rows import OUTPUT_DDL, OutputRow
 from pulsar_spark.options.options import Options
 from pulsar_spark.shown import Shown
 from pulsar_spark.state.broker_processor import BrokerProcessor
+from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +92,8 @@ LASTING: Final = (
     InvalidOptionError,
 )  # fmt: skip
 """Errors that end a broker: they can't pass by themselves."""
+NOT_INSTALLED: Final = "No module named 'pulsar_spark'"
+"""What Python says where Spark plans a stream, a place that nothing is shipped to."""
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -320,6 +323,8 @@ class Broker(AbstractContextManager["Broker"], Shown):
                     self._discard = None
                     error = self._begin_again()
                     continue
+                if NOT_INSTALLED in str(error):
+                    return _lacks_the_package()
                 if not self._may_pass(error):
                     return error
                 wait_s = min(self._first_restart_s * 2 ** min(failures, 10), LONGEST_RESTART_S)
@@ -356,6 +361,15 @@ class Broker(AbstractContextManager["Broker"], Shown):
 def _names(error: Exception, kind: type[PulsarliteError]) -> bool:
     """Whether it is such an error, perhaps told by Spark."""
     return f"[{kind.condition}]" in str(error)
+
+
+def _lacks_the_package() -> SparkNotReadyError:
+    return SparkNotReadyError(
+        "The Python in which Spark's driver plans streams has no Pulsarlite. Call "
+        "pulsar_spark.ship(spark) first. Spark Connect ships nothing there: install it where its "
+        "server runs, in the Python that PYSPARK_PYTHON names there, of this version: "
+        f"{__version__}."
+    )
 
 
 def standalone(
@@ -405,8 +419,8 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
             "Spark's transformWithState needs the package protobuf, and it is not installed: "
             "pip install protobuf"
         )
-    context = getattr(spark, "_sc", None)
-    if context is not None and runs_here(spark):
+    if runs_here(spark):
+        context = spark.sparkContext
         workers = shutil.which(context.pythonExec) or context.pythonExec
         mine = {sys.executable, os.path.realpath(sys.executable)}
         if mine.isdisjoint({workers, os.path.realpath(workers)}):
@@ -415,7 +429,7 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
                 f"set PYSPARK_PYTHON={sys.executable} before the session is made, or make it with "
                 "pulsar_spark.session()."
             )
-    if "://" not in checkpoint:
+    if "://" not in checkpoint and getattr(spark, "_sc", None) is not None:
         try:
             Path(checkpoint).mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=checkpoint):
@@ -428,7 +442,9 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
 
 
 def runs_here(spark: SparkSession) -> bool:
-    """Whether its workers are processes of the machine on which its driver is."""
+    """Whether driver and workers are processes of this machine; a remote session's may be not."""
+    if getattr(spark, "_sc", None) is None:
+        return False
     return str(spark.conf.get("spark.master", "local")).startswith("local")
 
 

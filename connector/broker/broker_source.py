@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from math import ceil, inf
 from typing import Any
 
@@ -330,17 +331,23 @@ class BrokerSource:
         there = self._commands.refresh()
         stop = min(there, first + COMMANDS_AT_ONCE)
         if stop > first:
-            for stored in self._commands.read(first, stop):
-                about, ledger_id = stored.record.about, stored.ledger_id
-                if about.partition >= seen.get(about.topic, inf) and ledger_id > first:
+            read = self._commands.read(first, stop)
+            for ledger_id, together in groupby(read, key=lambda stored: stored.ledger_id):
+                records = [each.record for each in together]
+                is_new = (
+                    each.about.partition >= seen.get(each.about.topic, inf) for each in records
+                )
+                if ledger_id > first and any(is_new):
                     stop = ledger_id  # what is new on partition 0 is made there first
                     break
-                batch.host(about)
-                batch.spoken_of.add(about)
-                self._missing.pop(about.topic, None)  # who speaks of it has seen it
-                count = _partitions_seen(stored.record) if about.partition == 0 else None
-                if count is not None:
-                    seen[about.topic] = min(count, seen.get(about.topic, count))
+                for record in records:
+                    about = record.about
+                    batch.host(about)
+                    batch.spoken_of.add(about)
+                    self._missing.pop(about.topic, None)  # who speaks of it has seen it
+                    count = _partitions_seen(record) if about.partition == 0 else None
+                    if count is not None:
+                        seen[about.topic] = min(count, seen.get(about.topic, count))
         self._commands_read = stop
         unread_ms = None
         if stop < there:

@@ -23,6 +23,7 @@ from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import (
     BrokerFencedError,
     PulsarliteError,
+    SparkNotReadyError,
     StaleCheckpointError,
     StorageError,
 )
@@ -127,6 +128,15 @@ def test_what_can_t_pass_ends_it_for_all_who_wait(root: Path) -> None:
         assert not (root / "_broker" / "alive.json").exists(), "another may begin at once"
         with pytest.raises(PulsarliteError, match=r"The broker ended: .*STALE_CHECKPOINT"):
             watch(broker, threading.Event(), every_s=0.01)
+
+
+def test_a_driver_that_lacks_the_package_ends_it_and_says_what_to_install(root: Path) -> None:
+    queries = Queries()
+    with served(root, queries) as broker:
+        queries.begun[0].fail(RuntimeError("ModuleNotFoundError: No module named 'pulsar_spark'"))
+        with pytest.raises(SparkNotReadyError, match="install it where its server runs"):
+            broker.await_termination(10)
+        assert broker.status()["restarts"] == 0
 
 
 def test_an_old_checkpoint_is_deleted_by_who_has_the_sign_and_the_term(
