@@ -39,6 +39,7 @@ from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
     chunk_reading,
     message_reader,
+    offset_store,
     partition_view,
     reader_run,
     start_positions,
@@ -76,6 +77,7 @@ INVARIANTS = {
     "LossIsTold": "A message that was trimmed before it was read is an error.",
     "NobodyTakesItAll": "Who shares a subscription leaves work to those who come later.",
     "NewIsReadFromItsBeginning": "No message of a new partition or topic is left out.",
+    "WhatWaitsIsRead": "What waits is read, whether or not something new happens there.",
     "NothingIsKept": "A non-persistent topic keeps nothing for those who were away.",
     "DamageIsNamed": "Damaged bytes are an error that names the file, never rows.",
     "OneMismatchOneMessage": "A value that does not fit its schema changes no other message.",
@@ -351,6 +353,36 @@ def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
 def begins_new_partitions_at_their_end(patch: Any) -> None:
     original = start_positions.StartPosition
     patch.setattr(reader_run, "StartPosition", lambda _: original("latest"))
+
+
+@breaks(
+    "WhatWaitsIsRead",
+    "connector/source/test_many_topics.py"
+    "::test_messages_that_wait_in_topics_without_news_are_read_all_the_same",
+)
+def looks_only_where_something_happened(patch: Any) -> None:
+    original = reader_run.ReaderRun.plan
+
+    def plan(self: Any, begun: Any) -> Any:
+        planned = original(self, begun)
+        self.waiting = {*planned.changed_since(begun)} if planned else set()
+        return planned
+
+    patch.setattr(reader_run.ReaderRun, "plan", plan)
+
+
+@breaks(
+    "RepeatsTheSame",
+    "connector/source/test_many_topics.py"
+    "::test_a_restart_goes_on_from_any_offset_and_repeats_any_batch",
+)
+def takes_an_offset_for_its_file(patch: Any) -> None:
+    original = offset_store.OffsetStore._read_spilled
+    patch.setattr(
+        offset_store.OffsetStore,
+        "_read_spilled",
+        lambda self, value: original(self, {"spilled": value["spilled"], "version": 1}),
+    )
 
 
 @breaks(
