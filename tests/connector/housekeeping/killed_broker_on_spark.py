@@ -14,8 +14,7 @@ from typing import Any
 
 from pulsar_spark.connector.command_line.command_line import main
 from pulsar_spark.connector.housekeeping import housekeeper
-
-_compact = housekeeper.compact
+from pulsar_spark.connector.housekeeping.compaction import compact
 
 
 def compact_and_die(*given: Any, **named: Any) -> Any:
@@ -30,7 +29,7 @@ def compact_and_die(*given: Any, **named: Any) -> Any:
 
         return advance
 
-    return _compact(*given, **{**named, "progress": progress})
+    return compact(*given, **{**named, "progress": progress})
 
 
 if __name__ == "__main__":
