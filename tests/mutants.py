@@ -1,7 +1,7 @@
 """Pulsarlite broken on purpose, each time in one place: `python -m tests.mutants [NAME ...]`.
 
 Each mutant names the invariant that it breaks and the tests that hold it, every one of which has
-to fail. `docs/reliability.md` names all three. The brokers of the simulation are broken in
+to fail. `docs/reliability.md` names all three, and `tests/invariants.py` says each. The brokers of the simulation are broken in
 `tests/simulation/mutants.py`, their hosts in `tests/simulation/cluster_mutants.py`, the protocols
 in `docs/models`.
 """
@@ -67,54 +67,6 @@ from pulsar_spark.topic_log import last_seen
 from pulsar_spark.topic_log import publication as publications
 
 TESTS = Path(__file__).resolve().parent
-INVARIANTS = {
-    "ForgottenInTime": "Who publishes no more is forgotten after its time, and not before.",
-    "NoDuplicateIsSeen": "Of messages with one producer name and sequence id, readers get one.",
-    "FencedNeverLands": "No commit of a producer that was fenced out is ever seen.",
-    "QuotaIsObeyed": "A backlog quota that is exceeded keeps out what is new, and nothing else.",
-    "TheNearerWordCounts": "A topic's policy comes before its namespace's.",
-    "AllOrNothing": "Of what belongs together a reader sees all, or nothing.",
-    "KeysKeepTheirOrder": "Messages of one task with one key are read in their order.",
-    "ConfirmedIsDurable": "What was confirmed is on the disk before, file and folder.",
-    "StoredIsReadable": "A record that nobody could read again is not stored.",
-    "LatestIsPinned": "Where «latest» was is decided once.",
-    "OrderOfAPartition": "A task reads the messages of a partition by their ids.",
-    "LossIsTold": "A message that was trimmed before it was read is an error.",
-    "NobodyTakesItAll": "Who shares a subscription leaves work to those who come later.",
-    "NewIsReadFromItsBeginning": "No message of a new partition or topic is left out.",
-    "WhatWaitsIsRead": "What waits is read, whether or not something new happens there.",
-    "NothingIsKept": "A non-persistent topic keeps nothing for those who were away.",
-    "DamageIsNamed": "Damaged bytes are an error that names the file, never rows.",
-    "OneMismatchOneMessage": "A value that does not fit its schema changes no other message.",
-    "NothingIsLost": "Every message is acknowledged in the end, or was delivered.",
-    "AcknowledgedStays": "What the broker took in as acknowledged it has for ever.",
-    "SeekTakesAll": "What is said of a delivery before a seek counts for nothing after it.",
-    "GoesOnWhereItWas": "A consumer that is not durable goes on where its checkpoint says.",
-    "TheLivingStay": "Who lives is not given up for a clock that was set, or for a pause.",
-    "NeverEarly": "Nothing comes before its delay, backoff or timeout is over.",
-    "LettersFirst": "A letter is published before its original is seen as acknowledged.",
-    "FailuresArePardoned": "While most messages fail, no failure counts as an attempt.",
-    "OneTrialAtATime": "Of a subscription whose breaker is open, only a trial goes out.",
-    "RedrivenOnce": "A dead letter goes back once, whoever redrives and is killed.",
-    "OneConsumerAKey": "Two consumers never have messages of one key at a time.",
-    "GrantsOutliveTheBroker": "What was granted is read while no broker runs.",
-    "TheBrokerComesBack": "A broker whose query failed serves again, unless that can't pass.",
-    "TroubleStaysApart": "A topic that can't be served ends no other topic's broker.",
-    "KeptIsDelivered": "Every message that compaction has kept is delivered once.",
-    "OneBroker": "A broker whose term is over writes nothing.",
-    "PoisonIsSetApart": "A micro-batch that ends its query every time is withheld in the end.",
-    "AcknowledgingIsAUnion": "What is said late or twice changes nothing that was said since.",
-    "OnlyWhatIsThere": "An acknowledgement of what never was fails, and stores nothing.",
-    "WhatDiffersIsFound": "Rows that are not those that were published are named.",
-    "WhatIsRightIsNotAccused": "What others do while a topic is verified is no difference.",
-    "WhatWasCanBeSeen": "A view as of a batch has what was so when that batch was done.",
-    "TheDeletedStaysDeleted": "What was meant for a deleted topic reaches no other of its name.",
-    "TheUsedIsKept": "What somebody uses is not deleted for being unused.",
-    "CompactedByItself": "A broker compacts what is above its threshold.",
-    "DeletedInTime": "A file goes a while after the commit that gave it up, and not before.",
-    "EachHasAnOutcome": "Every message that was processed has exactly one outcome.",
-}
-"""Of what no model has."""
 
 
 @dataclass(frozen=True)
