@@ -48,7 +48,7 @@ from pulsar_spark.connector.source import (
 )
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.subscription import consumer_run, subscription_client, withheld
-from pulsar_spark.connector.system import broker_offset
+from pulsar_spark.connector.system import hosted_topics
 from pulsar_spark.connector.topic_log import backlog_quota, ledger_store, managed_ledger
 from pulsar_spark.connector.verification import file_check
 from pulsar_spark.connector.views import dispatch_history
@@ -326,7 +326,7 @@ def looks_at_no_log_twice(patch: Any) -> None:
     "connector/views/test_time_travel.py::test_as_of_a_batch_everything_is_as_it_was_seen_then",
 )
 def shows_the_newest_state_for_an_older(patch: Any) -> None:
-    original = broker_offset.last_shards
+    original = hosted_topics.last_shards
     patch.setattr(dispatch_history, "last_shards", lambda log, _: original(log, log.refresh()))
 
 
@@ -338,8 +338,8 @@ def shows_the_newest_state_for_an_older(patch: Any) -> None:
 def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
     original = broker_sink._looked_back_to
 
-    def looked_back_to(dispatch: Any, ended: Any) -> Any:
-        return original(dispatch, ended)._replace(ledger_id=ended.dispatched)
+    def looked_back_to(dispatch: Any, known: Any) -> Any:
+        return original(dispatch, known)._replace(ledger_id=known[-1].ledger_id)
 
     patch.setattr(broker_sink, "_looked_back_to", looked_back_to)
 

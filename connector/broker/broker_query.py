@@ -52,6 +52,7 @@ from pulsar_spark.connector.spark.worker_process import (
     spare_the_garbage_collector,
 )
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import FollowedTopics
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
@@ -65,7 +66,6 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.hosting.broker_rows import OUTPUT_DDL, OutputRow
 from pulsar_spark.options.options import Options
-from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.shown import Shown
 from pulsar_spark.state.broker_processor import BrokerProcessor
 from pulsar_spark.version import __version__
@@ -223,6 +223,8 @@ class Broker(AbstractContextManager["Broker"], Shown):
         """... and the error of the last that failed."""
         self._error: Exception | None = None
         self._progress: Mapping[str, Any] | None = None
+        self._hosted = FollowedTopics(root)
+        self._looking = threading.Lock()
         self._stopped, self._ended = threading.Event(), threading.Event()
         self._beginning = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="broker", daemon=True)
@@ -264,10 +266,10 @@ class Broker(AbstractContextManager["Broker"], Shown):
         gives the reason for each topic partition that it can't serve for now.
         """
         progress = self._progress = self.query.lastProgress or self._progress
-        sources = progress["sources"] if progress else []
-        held = sources[0]["endOffset"] if sources else None
-        value = parse_json(held) if isinstance(held, str) else held
-        offset = BrokerOffset.from_json_value(value) if value else BrokerOffset()
+        with self._looking:
+            self._hosted.follow()
+            now_ms, topics = self._hosted.batch.now_ms, sorted(self._hosted.topics)
+            aside = sorted(self._hosted.aside.items())
         batch_id = progress["batchId"] if progress else -1
         if progress and not progress["numInputRows"]:
             batch_id -= 1  # of an idle query Spark reports under the next one's number
@@ -276,9 +278,9 @@ class Broker(AbstractContextManager["Broker"], Shown):
             "service_url": self.root.service_url,
             "term": self.term,
             "batch_id": batch_id,
-            "now_ms": offset.now_ms,
-            "topics": sorted({about.topic for about in offset.hosted}),
-            "set_aside": {str(about): each.error for about, each in sorted(offset.aside.items())},
+            "now_ms": now_ms,
+            "topics": topics,
+            "set_aside": {str(about): each.error for about, each in aside},
             "restarts": self.restarts,
             "restart_error": self.restart_error,
             "error": None if self._error is None else str(self._error),

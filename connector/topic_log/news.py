@@ -10,8 +10,9 @@ over all topics finds. Followers of one log need none of this.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator
 from hashlib import sha256
+from itertools import islice
 from math import inf
 from typing import Final
 from urllib.parse import quote, unquote
@@ -22,10 +23,14 @@ NEWS: Final = "_news"
 ANNOUNCED_S: Final = 20.0
 """How long an announcement holds for the commits that follow."""
 BUSY_S: Final = 3 * ANNOUNCED_S
+KEPT_S: Final = 2 * BUSY_S
+"""How long an announcement stays at least: who looks once a minute sees it too."""
 FEW: Final = 8
 """So many topics are asked one by one: on an object store a listing costs as much."""
 ROUND_S: Final = 60.0
-"""How long a round over all topics takes, on a local disk, ..."""
+"""How long a round over all topics takes, on a local disk, unless they are more than MOST_A_SECOND
+has time for, ..."""
+MOST_A_SECOND: Final = 20.0
 REMOTE_ROUND_S: Final = 3600.0
 """... and over a network."""
 LONGEST_NAME: Final = 150
@@ -60,7 +65,9 @@ class Announcer:
 class NewsWatch:
     """Who is busy, as one watcher sees it."""
 
-    def __init__(self, store: ObjectStore, *, deletes: bool = False) -> None:
+    def __init__(
+        self, store: ObjectStore, *, deletes: bool = False, round_s: float | None = None
+    ) -> None:
         """One of the watchers of a root `deletes` what has been quiet for long."""
         self._store, self._clock, self._deletes = store, store.clock, deletes
         self.folders: list[str] = []
@@ -70,8 +77,10 @@ class NewsWatch:
         self._seen: dict[str, tuple[int | None, float]] = {}
         """The same, None once it was deleted, and when that was seen."""
         self._topics: dict[str, str] = {}
-        self._round: list[str] = []
-        """Who is still to come in the slow round, ..."""
+        self._round: Iterator[str] = iter(())
+        """Who is still to come in the slow round, how many they are, ..."""
+        self._left = 0
+        self._least_round_s = round_s or (REMOTE_ROUND_S if store.remote else ROUND_S)
         self._share = 0.0
         """... and how many of them come in a second."""
         self._round_s = self._clock.monotonic_s()
@@ -83,8 +92,11 @@ class NewsWatch:
         """
         return bool(self.folders) and not self._store.remote and self._listing() != self._listed
 
-    def busy(self, topics: Collection[str]) -> set[str]:
-        """Those of the topics to look at now: in which something happens, or whose turn it is."""
+    def busy(self, topics: Collection[str], unfinished: Collection[str] = ()) -> set[str]:
+        """Those of the topics to look at now: in which something happens, or whose turn it is.
+
+        What was announced of the `unfinished` stays: who begins anew is to look at them too.
+        """
         self.folders = [] if len(topics) <= FEW else [NEWS]
         if not self.folders:
             return set(topics)
@@ -100,11 +112,13 @@ class NewsWatch:
             elif path not in self._listed:
                 del self._seen[path]
                 self._topics.pop(path, None)
+            elif now_s - since_s < KEPT_S or self._topic(path) in unfinished:
+                continue
             elif self._deletes and known_ms is not None:
                 self._store.delete(path)  # with an announcement of just now, perhaps
                 self._seen[path] = None, now_s
                 warm.add(self._topic(path))
-        return {each for each in warm if each in topics} | self._turn(topics, now_s)
+        return {each for each in warm | self._turn(topics, now_s) if each in topics}
 
     def _listing(self) -> dict[str, int]:
         return {each.path: each.modified_ms for each in self._store.files(NEWS)}
@@ -117,14 +131,14 @@ class NewsWatch:
         self._topics[path] = topic
         return topic
 
-    def _turn(self, topics: Iterable[str], now_s: float) -> set[str]:
+    def _turn(self, topics: Collection[str], now_s: float) -> set[str]:
         """The next ones of the slow round, as many as the time since the last turn makes."""
-        if not self._round:
-            self._round = sorted(topics)
-            self._share = len(self._round) / (REMOTE_ROUND_S if self._store.remote else ROUND_S)
-        count = int((now_s - self._round_s) * self._share)
+        if not self._left:
+            self._round, self._left = iter(sorted(topics)), len(topics)
+            self._share = min(self._left / self._least_round_s, MOST_A_SECOND)
+        count = min(int((now_s - self._round_s) * self._share), self._left)
         if not count:
             return set()
-        self._round_s = now_s
-        turn, self._round = self._round[:count], self._round[count:]
-        return set(turn)
+        self._left -= count
+        self._round_s = self._round_s + count / self._share if self._left else now_s
+        return {*islice(self._round, count)}
