@@ -23,6 +23,8 @@ NEWS: Final = "_news"
 ANNOUNCED_S: Final = 20.0
 """How long an announcement holds for the commits that follow."""
 BUSY_S: Final = 3 * ANNOUNCED_S
+KEPT_S: Final = 2 * BUSY_S
+"""How long an announcement stays at least: who looks once a minute sees it too."""
 FEW: Final = 8
 """So many topics are asked one by one: on an object store a listing costs as much."""
 ROUND_S: Final = 60.0
@@ -63,7 +65,9 @@ class Announcer:
 class NewsWatch:
     """Who is busy, as one watcher sees it."""
 
-    def __init__(self, store: ObjectStore, *, deletes: bool = False) -> None:
+    def __init__(
+        self, store: ObjectStore, *, deletes: bool = False, round_s: float | None = None
+    ) -> None:
         """One of the watchers of a root `deletes` what has been quiet for long."""
         self._store, self._clock, self._deletes = store, store.clock, deletes
         self.folders: list[str] = []
@@ -76,6 +80,7 @@ class NewsWatch:
         self._round: Iterator[str] = iter(())
         """Who is still to come in the slow round, how many they are, ..."""
         self._left = 0
+        self._least_round_s = round_s or (REMOTE_ROUND_S if store.remote else ROUND_S)
         self._share = 0.0
         """... and how many of them come in a second."""
         self._round_s = self._clock.monotonic_s()
@@ -107,7 +112,7 @@ class NewsWatch:
             elif path not in self._listed:
                 del self._seen[path]
                 self._topics.pop(path, None)
-            elif self._topic(path) in unfinished:
+            elif now_s - since_s < KEPT_S or self._topic(path) in unfinished:
                 continue
             elif self._deletes and known_ms is not None:
                 self._store.delete(path)  # with an announcement of just now, perhaps
@@ -130,11 +135,10 @@ class NewsWatch:
         """The next ones of the slow round, as many as the time since the last turn makes."""
         if not self._left:
             self._round, self._left = iter(sorted(topics)), len(topics)
-            round_s = REMOTE_ROUND_S if self._store.remote else ROUND_S
-            self._share = min(self._left / round_s, MOST_A_SECOND)
+            self._share = min(self._left / self._least_round_s, MOST_A_SECOND)
         count = min(int((now_s - self._round_s) * self._share), self._left)
         if not count:
             return set()
-        self._round_s = now_s
         self._left -= count
+        self._round_s = self._round_s + count / self._share if self._left else now_s
         return {*islice(self._round, count)}
