@@ -212,7 +212,8 @@ def _publish_letters(
         letters.setdefault(written.topic, []).extend(written.ledgers)
     for topic, ledgers in sorted(letters.items()):
         try:
-            log = root.open(TopicName.parse(topic))
+            name = TopicName.parse(topic)
+            log = root.known(name) or root.open(name)
             log.append(ledgers, application=application, is_brokers=True)
         except (CorruptFileError, FutureVersionError) as error:  # noqa: PERF203 - one of them
             raise StorageError(
@@ -231,7 +232,8 @@ def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
     """
     before = max(ledger_ids, default=-1) + 1
     try:
-        topic = root.open(TopicName.parse(about.topic))
+        name = TopicName.parse(about.topic)
+        topic = root.known(name) or root.open(name)
         LedgerStore(topic, waits=False).trim({about.partition: before})
     except PulsarliteError as error:  # the next trim takes these along
         _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import ceil, inf
 from typing import Any
 
@@ -30,13 +31,14 @@ from pulsar_spark.connector.system.broker_offset import (
 )
 from pulsar_spark.connector.system.lease import (
     DEFAULT_LEASE_MS,
+    RENEWALS,
     Lease,
     LeaseWatch,
     leases,
     read_lease,
 )
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
-from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger, looked_ahead
 from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
@@ -48,7 +50,7 @@ from pulsar_spark.protocol.ready import Stepped
 from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LEASES_EVERY_S = 1.0
-"""How often the leases are looked at."""
+"""How often the leases are looked at; over a network as often as the shortest is renewed."""
 FIRST_RETRY_S = 1.0
 """The first pause before a partition that is set aside is tried again; doubled each time, ..."""
 LONGEST_RETRY_S = 300.0
@@ -85,6 +87,8 @@ class BrokerSource:
         self._growing: set[str] = set()
         """Topics with more partitions than were known at the last look."""
         self._leases: dict[str, Lease | None] = {}
+        self._written: dict[str, int] = {}
+        """When they were written, as of the last look."""
         self._watch = LeaseWatch(self._clock)
         self._namespaces = NamespaceWatch(root.store)
         self._look_at_leases_s = self._clock.monotonic_s()
@@ -107,9 +111,20 @@ class BrokerSource:
                 self._root.store.delete(each.path if isinstance(each, Lease) else each)
             self._committed = begun
         self._begun = True
-        if (end := end or self._look(begun)) is not None:
+        with looked_ahead(self._root.store, self._asked_first()):
+            end = end or self._look(begun)
+        if end is not None:
             self._news_s = self._clock.monotonic_s()
+            lease_s = DEFAULT_LEASE_MS / 1000 / RENEWALS  # who rested wakes now
+            self._look_at_leases_s = min(self._look_at_leases_s, self._news_s + lease_s)
         return end
+
+    def _asked_first(self) -> list[Any]:
+        """What a look asks for in any case: over a network at once."""
+        if self._news.is_quiet:
+            return [self._news]
+        busy = [self._logs[each] for each in self._busy if each in self._logs]
+        return [self._news, self._commands, self._dispatch, *busy]
 
     @property
     def log_folders(self) -> list[str]:
@@ -198,6 +213,9 @@ class BrokerSource:
         base = self._as_stepped(start)
         now_ms = max(self._clock.wall_ms(), start.now_ms)
         commands, hosted, seen, unread_ms = self._new_commands(base)
+        if commands > start.commands:  # whoever subscribes now has seen what is there by now
+            for each in self._busy & self._logs.keys():
+                self._logs[each].forget()
         now_s = self._clock.monotonic_s()
         tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
         resting = base.aside.keys() - tried
@@ -267,7 +285,7 @@ class BrokerSource:
 
     def _hear(self) -> dict[TopicPartition, str]:
         """Take in what the last steps reported; the errors of those that failed."""
-        stop = self._dispatch.refresh()
+        stop = self._dispatch.refresh(looks=not self._news.is_quiet)
         failed: dict[TopicPartition, str] = {}
         if stop <= self._dispatch_read:
             return failed
@@ -283,7 +301,10 @@ class BrokerSource:
                 if item.next_due_ms is not None:
                     self._due[about] = item.next_due_ms
                 self._durable[about] = item.durable
-                self._consumers[about] = tuple(Lease(*each) for each in item.consumers)
+                consumers = tuple(Lease(*each) for each in item.consumers)
+                if consumers != self._consumers.get(about, ()):
+                    self._look_at_leases_s = 0.0
+                self._consumers[about] = consumers
                 self._tries.pop(about, None)
         self._dispatch_read = stop
         return failed
@@ -296,7 +317,10 @@ class BrokerSource:
         Seen are the fewest partitions of each topic that a new subscriber saw.
         """
         hosted, seen = dict(start.hosted), dict[str, int]()
-        there = self._commands.refresh()
+        is_quiet = self._news.is_quiet
+        there = self._commands.refresh(looks=not is_quiet)
+        if not is_quiet:
+            self._news.system_seen()
         stop = min(there, start.commands + COMMANDS_AT_ONCE)
         if stop > start.commands:
             for stored in self._commands.read(start.commands, stop):
@@ -334,13 +358,17 @@ class BrokerSource:
         """(the last commit of each topic that exists, the errors of those that can't be read)."""
         numbers: dict[str, int] = {}
         errors: dict[str, str] = {}
-        for topic in sorted(topics):
+
+        def look(topic: str) -> None:
             try:
                 ledger = self._log_of(topic)
                 if ledger is not None:
                     numbers[topic] = self._seen[topic] = ledger.state.number
-            except Exception as error:  # noqa: BLE001, PERF203 - the other topics go on
+            except Exception as error:  # noqa: BLE001 - the other topics go on
                 errors[topic] = described(error)
+
+        for _ in self._root.store.answers(look, sorted(topics)):
+            pass
         return numbers, errors
 
     def _policies(self, topics: Iterable[str], base: BrokerOffset) -> dict[str, Mapping[str, Any]]:
@@ -421,7 +449,6 @@ class BrokerSource:
         """
         if self._clock.monotonic_s() < self._look_at_leases_s:
             return ()
-        self._look_at_leases_s = self._clock.monotonic_s() + LEASES_EVERY_S
         known: dict[str, Lease] = {}
         for about, consumers in sorted(self._consumers.items()):
             for each in consumers if about not in aside else ():
@@ -429,13 +456,32 @@ class BrokerSource:
                 known[each.path] = replace(held, partitions=(*held.partitions, about))
         store = self._root.store
         written = leases(store)
-        self._leases = {path: self._leases.get(path) or read_lease(store, path) for path in written}
+        self._read_leases(written)
         signs = {**dict.fromkeys(known), **written}
         over = self._watch.lapsed(signs, self._lease_ms)
+        now_s = self._clock.monotonic_s()
+        self._look_at_leases_s = now_s + LEASES_EVERY_S
+        if store.remote:
+            look_s = self._watch.look_by_s(signs, self._lease_ms) if signs else inf
+            self._look_at_leases_s = max(self._look_at_leases_s, look_s)
         for path in over:
             if path not in known and self._leases[path] is not None:
                 store.delete(path)
         return tuple(known[path] for path in over if path in known)
+
+    def _read_leases(self, written: Mapping[str, int]) -> None:
+        """Read the files that are new; over a network a consumer may have made its lease longer."""
+        store = self._root.store
+        same = {
+            path for path, held in self._leases.items()
+            if held is not None and (not store.remote or self._written.get(path) == written.get(path))
+        }  # fmt: skip
+        new = [path for path in written if path not in same]
+        found = dict(zip(new, store.answers(partial(read_lease, store), new), strict=True))
+        self._leases = {
+            path: found[path] if path in found else self._leases[path] for path in written
+        }
+        self._written = dict(written)
 
     def _lease_ms(self, path: str) -> int:
         lease = self._leases.get(path)
@@ -451,9 +497,9 @@ class BrokerSource:
 
     def pause_s(self) -> float:
         """The pause before the next look: it ends when a broker is due, at the latest."""
-        remote = self._root.store.remote
-        pause = pause_s(self._clock.monotonic_s() - self._news_s, remote=remote)
-        if remote or not self._due:
+        news_s = max(self._news_s, self._news.newest_s)
+        pause = pause_s(self._clock.monotonic_s() - news_s, remote=self._root.store.remote)
+        if not self._due:
             return pause
         return max(0.001, min(pause, (min(self._due.values()) - self._clock.wall_ms()) / 1000))
 

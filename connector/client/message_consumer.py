@@ -127,6 +127,11 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         return self._client.is_closed
 
     @property
+    def news_s(self) -> float:
+        """When there was news last."""
+        return self._run.news_s
+
+    @property
     def has_received(self) -> bool:
         """Whether messages wait in its queue."""
         return bool(self._queue)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -58,6 +58,8 @@ WAITING_BYTES = 2 * ROW_GROUP_BYTES
 """The bytes given to a writer at which it writes them, however few rows they are."""
 BATCH_ROWS = 8_192
 """The most rows of a record batch that reading yields; a quarter of a full row group."""
+SMALL_BYTES = 1 << 20
+"""Over a network a file of no more is read whole: one request, where a part would take two."""
 SAMPLE_ROWS = 1_024
 SAMPLE_BYTES = 65_536
 WORTH_COMPRESSING = 0.9
@@ -258,6 +260,17 @@ class LedgerFileReader:
         self._store, self._folder, self.topic = store, folder, topic
         self._keep_open = keep_open
         self._files: OrderedDict[tuple[str, FileSeal | None], RowGroups] = OrderedDict()
+        self._fetched: dict[str, bytes] = {}
+        """Small files that were asked for together."""
+
+    def fetch(self, ledgers: Iterable[LedgerInfo]) -> None:
+        """Ask for the small files of these at once, where each costs a request; for `read`."""
+        held = {*self._fetched, *(file for file, _ in self._files)}
+        new = {each.file for each in ledgers if self._is_small(each) and each.file not in held}
+        if len(new) > 1:
+            paths = (join(self._folder, file) for file in new)
+            answers = zip(new, self._store.answers(self._store.get, paths), strict=True)
+            self._fetched |= {file: data for file, data in answers if data is not None}
 
     def read(
         self,
@@ -314,7 +327,7 @@ class LedgerFileReader:
         if key in self._files:
             self._files.move_to_end(key)
             return self._files[key]
-        source = self._store.open_input(join(self._folder, ledger.file))
+        source = self._source(ledger)
         try:
             checked = CheckedInput(source, ledger.seal)
             footer = self._footer(checked, ledger)
@@ -325,6 +338,19 @@ class LedgerFileReader:
         while len(self._files) > self._keep_open:
             self._files.popitem(last=False)[1].close()
         return file
+
+    def _is_small(self, ledger: LedgerInfo) -> bool:
+        seal = ledger.seal
+        return self._store.remote and seal is not None and seal.size_bytes <= SMALL_BYTES
+
+    def _source(self, ledger: LedgerInfo) -> pa.NativeFile:
+        path = join(self._folder, ledger.file)
+        if not self._is_small(ledger):
+            return self._store.open_input(path)
+        data = self._fetched.pop(ledger.file, None) or self._store.get(path)
+        if data is None:
+            raise ObjectNotFoundError(f"File {path} is not there (any more).")
+        return pa.BufferReader(data)
 
     def _footer(self, checked: CheckedInput, ledger: LedgerInfo) -> pq.FileMetaData:
         """The file's footer. Blocks are verified by its checksums from then on."""

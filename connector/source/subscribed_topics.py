@@ -56,7 +56,8 @@ class SubscribedTopics:
         self._ledgers: dict[str, ManagedLedger] = {}
         self._seen: dict[str, int] = {}
         """The last commit of each topic at the last look."""
-        self._news = NewsWatch(root.store)
+        self.news = NewsWatch(root.store)
+        """Who has announced that something happens."""
         self._busy: set[str] = set()
         """The topics whose logs the last look asked."""
         self._views: dict[TopicPartition, PartitionView] = {}
@@ -73,6 +74,18 @@ class SubscribedTopics:
             )
         return [TopicName.parse(text) for text in texts]
 
+    def ask(self) -> None:
+        """Look for announcements, and for commits where some were lately, for `refresh`."""
+        store, there = self.root.store, self._ledgers
+        busy = [there[each] for each in self._busy if each in there]
+        for _ in store.answers(lambda each: each.ask(), [self.news, *busy]):
+            pass
+
+    def forget(self) -> None:
+        """No `refresh` has followed."""
+        for each in (self.news, *self._ledgers.values()):
+            each.forget()
+
     def refresh(self) -> bool:
         """Take in new commits, new partitions and new topics; False if there were none.
 
@@ -81,10 +94,10 @@ class SubscribedTopics:
         left out then.
         """
         undecided = {name for name, ledger in self._ledgers.items() if ledger.is_undecided}
-        self._busy = self._news.busy(self._ledgers) | undecided
+        self._busy = self.news.busy(self._ledgers) | undecided
         seen = self._seen
-        for topic in sorted(self._busy):
-            self._refresh(topic)
+        for _ in self.root.store.answers(self._refresh, sorted(self._busy)):
+            pass
         for name in self._names:
             self._open_named(name)
         self._discover()
@@ -125,12 +138,12 @@ class SubscribedTopics:
     @property
     def log_folders(self) -> list[str]:
         busy = (self._ledgers.get(each) for each in list(self._busy))
-        return [*self._news.folders, *(each.log_folder for each in busy if each is not None)]
+        return [*self.news.folders, *(each.log_folder for each in busy if each is not None)]
 
     def has_news(self) -> bool:
         """Whether a topic has a commit behind those of the last look; cheap, and may err."""
         asked = ((self._ledgers.get(each), self._seen.get(each)) for each in list(self._busy))
-        return self._news.has_changed() or any(
+        return self.news.has_changed() or any(
             ledger is not None and seen is not None and ledger.is_behind(seen)
             for ledger, seen in asked
         )

@@ -178,6 +178,11 @@ class ObjectStore(ABC):
     def size(self, path: str) -> int | None:
         """Length in bytes, or None if there is no such file."""
 
+    def info(self, path: str) -> ObjectInfo | None:
+        """Its length, and when it was last written; None if there is no such file."""
+        folder, _, _ = path.rpartition("/")
+        return next((each for each in self.files(folder) if each.path == path), None)
+
     def exists(self, path: str) -> bool:
         return self.size(path) is not None
 

@@ -17,6 +17,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
+from pulsar_spark.connector.topic_log.managed_ledger import looked_ahead
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
@@ -101,13 +102,22 @@ class ConsumerRun:
         The logs are looked at again after the broker, which may have granted newer messages.
         """
         client = self._connection
-        news = self.topics.refresh()
-        client.subscribe()
-        if client.hear():
-            news = True
-            self.topics.refresh()
+        announced = self.topics.news
+        first = [self.topics] if announced.is_quiet else [self.topics, client]
+        with looked_ahead(self._root.store, first):
+            news = self.topics.refresh()
+            client.subscribe()
+            if not announced.is_quiet:
+                announced.system_seen()
+                if client.hear():
+                    news = True
+                    self.topics.refresh()
         if news:
             self.news_s = self._clock.monotonic_s()
+            client.wake()
+        else:
+            self.news_s = max(self.news_s, announced.newest_s)
+            client.rest(self._clock.monotonic_s() - self.news_s)
         return news
 
     @property

@@ -33,6 +33,8 @@ COMMANDS: Final = TopicName.parse("persistent://pulsar/system/__commands")
 DISPATCH: Final = TopicName.parse("persistent://pulsar/system/__dispatch")
 
 RECORDS_AN_ENTRY: Final = 1000
+AT_ONCE: Final = 16
+"""Ledgers whose files are asked for together, over a network."""
 APART_BYTES: Final = 64 << 10
 """From this size on, data are not read for the sake of a few records beside them."""
 _NAMES: Final = ("key", "ordering_key")
@@ -79,24 +81,37 @@ class SystemTopic:
     def open(self) -> ManagedLedger:
         """The topic's log, made if it does not exist; not refreshed."""
         if self._ledger is None:
-            self._ledger = self.root.open_or_create(self.name, 1)
+            self._ledger = self.root.known(self.name) or self.root.open_or_create(self.name, 1)
         return self._ledger
 
     def exists(self) -> bool:
         if self._ledger is None:
-            self._ledger = self.root.open_found(self.name)
+            self._ledger = self.root.known(self.name) or self.root.open_found(self.name)
         return self._ledger is not None
 
-    def refresh(self) -> int:
+    def refresh(self, *, looks: bool = True) -> int:
         """Look for news; the id of the next ledger, 0 if there is no such topic.
+
+        Not if it `looks` nowhere, as there can be none.
 
         A transaction that only lacks its decision is finished: nobody stops here for another.
         """
         if not self.exists():
             return 0
         ledger = self.open()
-        ledger.settle()
+        if looks:
+            ledger.settle()
         return ledger.state.next_ledger_id
+
+    def ask(self) -> None:
+        """Look for the next commit, for the `refresh` that follows."""
+        if self.exists():
+            self.open().ask()
+
+    def forget(self) -> None:
+        """No `refresh` has followed."""
+        if self._ledger is not None:
+            self._ledger.forget()
 
     @property
     def log_folders(self) -> list[str]:
@@ -166,7 +181,10 @@ class SystemTopic:
         ledger = self.open()
         last = ledger.state.next_ledger_id if stop_ledger is None else stop_ledger
         with ledger.reader() as reader:
-            for each in ledger.ledgers(0).between(first_ledger, last - 1):
+            there = list(ledger.ledgers(0).between(first_ledger, last - 1))
+            for number, each in enumerate(there):
+                if number % AT_ONCE == 0:
+                    reader.fetch(there[number : number + AT_ONCE])
                 yield from _records(reader, each, keep)
 
     def first_ledger(self) -> int:
