@@ -57,6 +57,9 @@ INPUT_SCHEMA: Final = pa.schema(
         ("publish_times_ms", pa.binary()),
     ]
 )  # fmt: skip
+FETCHED: Final = 16
+"""Of a commit's ledgers, those whose files are asked for together over a network."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -123,7 +126,7 @@ class BatchInput:
         if first >= end.commands:
             return
         commands = SystemTopic(self._root, COMMANDS)
-        commands.refresh()
+        commands.refresh(looks=not commands.knows(end.commands))
         new = commands.read(first, end.commands, keep=lambda about, _: about not in end.aside)
         deleted = {*start.hosted} if end.restored is None else set()
         for stored in new:
@@ -191,7 +194,9 @@ def _rows_said(
     root: Root, about: TopicPartition, before: int, last: int, said: Mapping[str, Any], *,
     is_said: bool,
 ) -> Iterator[InputRow]:  # fmt: skip
-    ledger = root.open(TopicName.parse(about.topic))
+    name = TopicName.parse(about.topic)
+    known = root.known(name)
+    ledger = known if known is not None and known.state.number >= last else root.open(name)
     made = ledger.state.incarnation
     if before < made <= last:  # nothing that it heard is of this topic
         yield _command(about, Phase.LOG, 0, 0, TopicMade(made))
@@ -200,6 +205,7 @@ def _rows_said(
     if commits is None:  # some are gone, or none was ever heard
         commits = [_whole_state(ledger, about.partition, last, heard=before >= 0)]
     with ledger.reader() as reader:
+        reader.fetch(each for commit in commits for each in commit.ledgers[:FETCHED])
         for each in commits:
             yield from _commit_rows(ledger, about, each, said, reader)
     if is_said and last >= 0:

@@ -61,6 +61,8 @@ LEDGERS_KEPT = 500
 """Ledgers of `__dispatch` that stay at least, for consumers that lag."""
 COMMANDS_KEPT = 2_000
 """Ledgers of `__commands` that stay: at least a batch's, as the batch may set a partition aside."""
+REMOTE_TRIM_LEDGERS, REMOTE_TRIM_BYTES = 64, 64 << 20
+"""So many ledgers, or bytes, are trimmed over a network, where a trim is two requests."""
 SNAPSHOTS: Final = "snapshots"
 """Setting of `__dispatch`: the snapshots that it begins with, and those since, as `_Snapshot`."""
 
@@ -234,9 +236,17 @@ def _trim(root: Root, about: TopicPartition, ledger_ids: Iterable[int]) -> None:
     try:
         name = TopicName.parse(about.topic)
         topic = root.known(name) or root.open(name)
-        LedgerStore(topic, waits=False).trim({about.partition: before})
+        if not root.store.remote or _is_much(topic, about.partition, before):
+            LedgerStore(topic, waits=False).trim({about.partition: before})
     except PulsarliteError as error:  # the next trim takes these along
         _log.warning("Ledgers %s of %s were not trimmed: %s", ledger_ids, about, error)
+
+
+def _is_much(topic: ManagedLedger, partition: int, before: int) -> bool:
+    """Whether trimming is worth its requests; else a later trim takes these ledgers along."""
+    old = [each for each in topic.ledgers(partition) if each.ledger_id < before]
+    size = sum(each.size_bytes for each in old)
+    return len(old) >= REMOTE_TRIM_LEDGERS or size >= REMOTE_TRIM_BYTES
 
 
 def _mark(root: Root, topic: str, marks: Mapping[int, Mark | None]) -> None:

@@ -20,7 +20,7 @@ from math import ceil, inf
 from typing import Any
 
 from pulsar_spark.connector.broker.broker_input import ASIDE_RECORD, BatchInput
-from pulsar_spark.connector.spark.polling import pause_s
+from pulsar_spark.connector.spark.polling import REMOTE_MOST_PAUSE_S, pause_s
 from pulsar_spark.connector.system.broker_offset import (
     NO_COMMIT,
     Aside,
@@ -51,6 +51,10 @@ from pulsar_spark.topic_name import TopicName, TopicPartition
 
 LEASES_EVERY_S = 1.0
 """How often the leases are looked at; over a network as often as the shortest is renewed."""
+CALL_MS = 2_000 * int(REMOTE_MOST_PAUSE_S)
+"""How long after its lease who rested may take to hear of news, and to show life."""
+LEASES_LATE_S = 5.0
+"""How long that may be put off over a network, where a batch would wait for the answer."""
 FIRST_RETRY_S = 1.0
 """The first pause before a partition that is set aside is tried again; doubled each time, ..."""
 LONGEST_RETRY_S = 300.0
@@ -87,6 +91,10 @@ class BrokerSource:
         self._growing: set[str] = set()
         """Topics with more partitions than were known at the last look."""
         self._leases: dict[str, Lease | None] = {}
+        self._called: dict[str, int] = {}
+        """Of consumers that rest and have news now: the time in which they are to show life."""
+        self._moved: set[TopicPartition] = set()
+        """Topic partitions with news since the last look at the leases."""
         self._written: dict[str, int] = {}
         """When they were written, as of the last look."""
         self._watch = LeaseWatch(self._clock)
@@ -213,9 +221,6 @@ class BrokerSource:
         base = self._as_stepped(start)
         now_ms = max(self._clock.wall_ms(), start.now_ms)
         commands, hosted, seen, unread_ms = self._new_commands(base)
-        if commands > start.commands:  # whoever subscribes now has seen what is there by now
-            for each in self._busy & self._logs.keys():
-                self._logs[each].forget()
         now_s = self._clock.monotonic_s()
         tried = {each for each in start.aside if self._tries.get(each, (0, now_s))[1] <= now_s}
         resting = base.aside.keys() - tried
@@ -242,13 +247,19 @@ class BrokerSource:
         again -= aside.keys()
         policies = self._policies(self._logs, base)
         due = {each for each, at in self._due.items() if at <= now_ms and each in hosted}
-        lapsed = self._lapsed(aside) if unread_ms is None else ()
         snapshot = self._snapshot_is_due()
         self._failed = {}
         news = (commands, moved, aside, partitions, policies)
         before = (start.commands, start.hosted, start.aside, start.partitions, start.policies)
-        if news == before and not (due or lapsed or snapshot):
+        is_new = news != before or bool(due) or snapshot
+        late_s = LEASES_LATE_S if is_new and self._root.store.remote else 0.0
+        lapsed = self._lapsed(aside, late_s) if unread_ms is None else ()
+        if not (is_new or lapsed):
             return None
+        if self._root.store.remote:
+            self._moved |= {
+                each for each in moved if moved[each] > start.hosted.get(each, NO_COMMIT)
+            }
         for each in moved if snapshot else due:
             self._due.pop(each, None)
         self._before = base
@@ -323,6 +334,11 @@ class BrokerSource:
             self._news.system_seen()
         stop = min(there, start.commands + COMMANDS_AT_ONCE)
         if stop > start.commands:
+            # Whoever subscribes has seen what is there by now: logs are asked behind the commands.
+            busy = [self._logs[each] for each in self._busy if each in self._logs]
+            self._root.store.at_once([
+                partial(self._commands.fetch, start.commands, stop), *(each.ask for each in busy)
+            ])  # fmt: skip
             for stored in self._commands.read(start.commands, stop):
                 about, ledger_id = stored.record.about, stored.ledger_id
                 if about.partition >= seen.get(about.topic, inf) and ledger_id > start.commands:
@@ -442,12 +458,12 @@ class BrokerSource:
             return tuple(each.name for each in held if each.durable)
         return ()
 
-    def _lapsed(self, aside: Mapping[TopicPartition, Aside]) -> tuple[Lease, ...]:
+    def _lapsed(self, aside: Mapping[TopicPartition, Aside], late_s: float) -> tuple[Lease, ...]:
         """The consumers whose leases are over, and where: but not where a broker is set aside.
 
         A lease of which no broker knows the consumer is forgotten: if it comes, it writes again.
         """
-        if self._clock.monotonic_s() < self._look_at_leases_s:
+        if self._clock.monotonic_s() < self._look_at_leases_s + late_s:
             return ()
         known: dict[str, Lease] = {}
         for about, consumers in sorted(self._consumers.items()):
@@ -457,6 +473,7 @@ class BrokerSource:
         store = self._root.store
         written = leases(store)
         self._read_leases(written)
+        self._call(known)
         signs = {**dict.fromkeys(known), **written}
         over = self._watch.lapsed(signs, self._lease_ms)
         now_s = self._clock.monotonic_s()
@@ -471,21 +488,34 @@ class BrokerSource:
 
     def _read_leases(self, written: Mapping[str, int]) -> None:
         """Read the files that are new; over a network a consumer may have made its lease longer."""
-        store = self._root.store
+        store, before = self._root.store, self._written
         same = {
             path for path, held in self._leases.items()
-            if held is not None and (not store.remote or self._written.get(path) == written.get(path))
+            if held is not None and (not store.remote or before.get(path) == written.get(path))
         }  # fmt: skip
         new = [path for path in written if path not in same]
         found = dict(zip(new, store.answers(partial(read_lease, store), new), strict=True))
         self._leases = {
             path: found[path] if path in found else self._leases[path] for path in written
         }
+        for path in new:  # who was called has answered
+            self._called.pop(path, None)
         self._written = dict(written)
+
+    def _call(self, known: Mapping[str, Lease]) -> None:
+        """Expect those to show life that rest, and whose topics have news: else they are gone."""
+        for path, each in known.items():
+            held = self._leases.get(path)
+            rests = held is not None and held.lease_ms > each.lease_ms
+            if rests and path not in self._called and not self._moved.isdisjoint(each.partitions):
+                quiet_ms = ceil(self._watch.quiet_s(path) * 1000)
+                self._called[path] = quiet_ms + each.lease_ms + CALL_MS
+        self._moved.clear()
 
     def _lease_ms(self, path: str) -> int:
         lease = self._leases.get(path)
-        return DEFAULT_LEASE_MS if lease is None else lease.lease_ms
+        lease_ms = DEFAULT_LEASE_MS if lease is None else lease.lease_ms
+        return min(lease_ms, self._called.get(path, lease_ms))
 
     def _snapshot_is_due(self) -> bool:
         if self._snapshot_at is None:

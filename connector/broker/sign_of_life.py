@@ -33,8 +33,8 @@ SIGN_OF_LIFE: Final = f"{SIGNS}/alive.json"
 SIGN_FORMAT: Final = StoredFormat("A broker's sign of life", version=1, checked_since=1)
 DEAD_AFTER_MS: Final = 10_000
 """A broker that was not seen to sign for so long may be taken over, on a local disk, ..."""
-REMOTE_DEAD_AFTER_MS: Final = 4 * 60_000
-"""... and on an object store, where a sign each 80 s costs half a cent a day."""
+REMOTE_DEAD_AFTER_MS: Final = 5 * 60_000
+"""... and on an object store, where a sign each 100 s costs half a cent a day."""
 LOOK_EVERY_S: Final = 0.25
 """How often a sign that may have been left behind is looked at, on a local disk, ..."""
 REMOTE_LOOK_EVERY_S: Final = 4.0
@@ -101,14 +101,13 @@ class SignOfLife:
                 if self._store.compare_and_swap(SIGN_OF_LIFE, token, self._content):
                     break
                 written_ms = None  # it is another one's by now
-            elif first_ms is not None and written_ms != first_ms:
-                if not waits():
-                    who = f"process {other.process} on {other.host}" if other else "a newer version"
-                    raise BrokerBusyError(
-                        f"A broker serves {self._service_url} already: {who}. Stop that one, or "
-                        "use it: consumers and sinks need no handle. Another can stand by "
-                        "(standby=True, --standby): it serves once that one is gone."
-                    )
+            elif first_ms is not None and written_ms != first_ms and not waits():
+                who = f"process {other.process} on {other.host}" if other else "a newer version"
+                raise BrokerBusyError(
+                    f"A broker serves {self._service_url} already: {who}. Stop that one, or "
+                    "use it: consumers and sinks need no handle. Another can stand by "
+                    "(standby=True, --standby): it serves once that one is gone."
+                )
             first_ms = written_ms
             self._store.clock.sleep(self._look_every_s)
         self._shown_s = self._store.clock.monotonic_s()

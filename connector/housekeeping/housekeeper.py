@@ -9,7 +9,7 @@ others go on. Time is the root's clock. Follows Pulsar's compaction monitor and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -30,6 +30,7 @@ from pulsar_spark.connector.topic_log.ledger_store import (
     sweep_deleted,
 )
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
+from pulsar_spark.connector.topic_log.news import NewsWatch
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import PulsarliteError
@@ -52,6 +53,8 @@ SYSTEM_GRACE_MS: Final = 10 * 60 * 1000
 """How long trimmed files of the system topics stay."""
 SYSTEM_MERGED_BYTES: Final = 8 << 20
 """How much of their small files becomes one: they are trimmed again within hours."""
+REMOTE_RARELY_S: Final = 6 * RARELY_S
+"""The same over a network, where each look is a request."""
 NOBODY: Final = "nobody"
 PLACES: Final = (LEASES, "_broker")
 """Folders, beside those of topics, in which a killed process leaves temporary files."""
@@ -82,7 +85,11 @@ class Housekeeper:
         self._seen: dict[str, _Seen] = {}
         self._told: dict[str, tuple[int, int]] = {}
         """By folder, the topics that a broker was told to serve: (incarnation, partitions)."""
-        self._rarely_s = -inf
+        self._rarely_s = self._found_s = -inf
+        self._rarely_every_s = REMOTE_RARELY_S if root.store.remote else RARELY_S
+        self._found: dict[str, TopicName] = {}
+        """The topics that were there lately."""
+        self._news = NewsWatch(root.store)
         self._is_over = False
         self._end: Callable[[], None] | None = None
 
@@ -98,7 +105,7 @@ class Housekeeper:
     def turn(self) -> None:
         """Look at each topic once, and do what it is time for."""
         try:
-            for topic in self._root.find():
+            for topic in self._topics():
                 self._go_on()
                 self._attempt(partial(self._look_after, topic), str(topic))
             if self._is_time(self._rarely_s):
@@ -108,6 +115,15 @@ class Housekeeper:
             pass
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _topics(self) -> Iterable[TopicName]:
+        """All topics; over a network those in which something happens, and some others in turn."""
+        if not self._root.store.remote:
+            return self._root.find()
+        if self._is_time(self._found_s):
+            self._found_s = self._clock.monotonic_s()
+            self._found = {str(each): each for each in self._root.find()}
+        return [self._found[name] for name in sorted(self._news.busy(self._found))]
 
     def _go_on(self, *_: object) -> Callable[[int], object]:
         """Also what long work is to tell its progress, so that it ends with the housekeeper."""
@@ -194,4 +210,4 @@ class Housekeeper:
         forget_decisions(self._root)
 
     def _is_time(self, last_s: float) -> bool:
-        return self._clock.monotonic_s() - last_s >= RARELY_S
+        return self._clock.monotonic_s() - last_s >= self._rarely_every_s

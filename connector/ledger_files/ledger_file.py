@@ -60,6 +60,8 @@ BATCH_ROWS = 8_192
 """The most rows of a record batch that reading yields; a quarter of a full row group."""
 SMALL_BYTES = 1 << 20
 """Over a network a file of no more is read whole: one request, where a part would take two."""
+MOST_SMALL_FILES = 48
+"""How many of these a process holds: they are read again by who plans and by who steps."""
 SAMPLE_ROWS = 1_024
 SAMPLE_BYTES = 65_536
 WORTH_COMPRESSING = 0.9
@@ -107,6 +109,10 @@ _ENCODINGS = {
     **dict.fromkeys(("key", "value"), "DELTA_LENGTH_BYTE_ARRAY"),
     **dict.fromkeys(_WITH_STATISTICS, "DELTA_BINARY_PACKED"),
 }
+
+
+_small_files: dict[tuple[ObjectStore, str], bytes] = {}
+"""Of remote stores, the last that were read."""
 
 
 class LedgerFileWriter:
@@ -256,21 +262,22 @@ class LedgerFileReader:
     Not for several threads at once.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, topic: str, *, keep_open: int = 4) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: str, topic: str, *,
+        keep_open: int = 4, holds_small: bool = False,
+    ) -> None:  # fmt: skip
+        """`holds_small`: files of a remote store that others of this process read again soon."""
         self._store, self._folder, self.topic = store, folder, topic
         self._keep_open = keep_open
+        self._small = _small_files if holds_small else {}
         self._files: OrderedDict[tuple[str, FileSeal | None], RowGroups] = OrderedDict()
-        self._fetched: dict[str, bytes] = {}
-        """Small files that were asked for together."""
 
     def fetch(self, ledgers: Iterable[LedgerInfo]) -> None:
         """Ask for the small files of these at once, where each costs a request; for `read`."""
-        held = {*self._fetched, *(file for file, _ in self._files)}
-        new = {each.file for each in ledgers if self._is_small(each) and each.file not in held}
-        if len(new) > 1:
-            paths = (join(self._folder, file) for file in new)
-            answers = zip(new, self._store.answers(self._store.get, paths), strict=True)
-            self._fetched |= {file: data for file, data in answers if data is not None}
+        paths = {join(self._folder, each.file) for each in ledgers if self._is_small(each)}
+        new = [path for path in paths if (self._store, path) not in self._small]
+        for path, data in zip(new, self._store.answers(self._store.get, new), strict=True):
+            self._keep(path, data)
 
     def read(
         self,
@@ -347,10 +354,20 @@ class LedgerFileReader:
         path = join(self._folder, ledger.file)
         if not self._is_small(ledger):
             return self._store.open_input(path)
-        data = self._fetched.pop(ledger.file, None) or self._store.get(path)
+        data = self._small.get((self._store, path))
+        if data is None:
+            data = self._keep(path, self._store.get(path))
         if data is None:
             raise ObjectNotFoundError(f"File {path} is not there (any more).")
         return pa.BufferReader(data)
+
+    def _keep(self, path: str, data: bytes | None) -> bytes | None:
+        """Hold a small file for who reads it next: it never changes."""
+        if data is not None:
+            self._small[self._store, path] = data
+            for oldest in list(self._small)[:-MOST_SMALL_FILES]:
+                self._small.pop(oldest, None)
+        return data
 
     def _footer(self, checked: CheckedInput, ledger: LedgerInfo) -> pq.FileMetaData:
         """The file's footer. Blocks are verified by its checksums from then on."""

@@ -76,14 +76,13 @@ class SubscribedTopics:
 
     def ask(self) -> None:
         """Look for announcements, and for commits where some were lately, for `refresh`."""
-        store, there = self.root.store, self._ledgers
-        busy = [there[each] for each in self._busy if each in there]
-        for _ in store.answers(lambda each: each.ask(), [self.news, *busy]):
-            pass
+        busy = [self._ledgers[each] for each in self._busy if each in self._ledgers]
+        self.root.store.at_once([self.news.ask, *(each.ask for each in busy)])
 
     def forget(self) -> None:
         """No `refresh` has followed."""
-        for each in (self.news, *self._ledgers.values()):
+        self.news.forget()
+        for each in self._ledgers.values():
             each.forget()
 
     def refresh(self) -> bool:

@@ -47,6 +47,7 @@ _BUCKET_PROBE = "~bucket"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """The codes of S3, Google and those like them, and of Azure, for a missing bucket."""
 
+_Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
 _used_in: set[int] = set()
@@ -100,7 +101,9 @@ class RemoteStore(ObjectStore):
     def get(self, path: str) -> bytes | None:
         return self.get_versioned(path)[0]
 
-    def answers(self, request: Callable[[str], _Answer], paths: Iterable[str]) -> Iterator[_Answer]:
+    def answers(
+        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+    ) -> Iterator[_Answer]:
         asked = list(paths)
         if len(asked) < 2:
             return map(request, asked)

@@ -17,7 +17,7 @@ from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.source.subscribed_topics import Absent, SubscribedTopics
 from pulsar_spark.connector.subscription.subscription_client import SubscriptionClient
 from pulsar_spark.connector.topic_log.ledger_columns import delivery_times_of
-from pulsar_spark.connector.topic_log.managed_ledger import looked_ahead
+from pulsar_spark.connector.topic_log.managed_ledger import Asker, looked_ahead
 from pulsar_spark.connector.topic_log.policies import NamespaceWatch
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerAbsentError
@@ -103,15 +103,16 @@ class ConsumerRun:
         """
         client = self._connection
         announced = self.topics.news
-        first = [self.topics] if announced.is_quiet else [self.topics, client]
-        with looked_ahead(self._root.store, first):
+        asked: list[Asker] = [self.topics] if announced.is_quiet else [self.topics, client]
+        with looked_ahead(self._root.store, asked):
             news = self.topics.refresh()
             client.subscribe()
             if not announced.is_quiet:
                 announced.system_seen()
                 if client.hear():
                     news = True
-                    self.topics.refresh()
+                    with looked_ahead(self._root.store, [self.topics]):
+                        self.topics.refresh()
         if news:
             self.news_s = self._clock.monotonic_s()
             client.wake()

@@ -28,7 +28,7 @@ LEASES: Final = "_leases"
 LEASE_FORMAT: Final = StoredFormat("Lease", version=2, checked_since=2)
 DEFAULT_LEASE_MS: Final = 30_000
 """The lease of a consumer whose file was never seen."""
-RESTING_LEASE_MS: Final = 20 * 60_000
+RESTING_LEASE_MS: Final = 30 * 60_000
 """The lease of a consumer that rests: on an object store each renewal is a request."""
 REST_AFTER_S: Final = 120.0
 """How long nothing has happened when a consumer rests that has nothing to acknowledge, ..."""

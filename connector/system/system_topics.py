@@ -9,6 +9,7 @@ Takes the place of Pulsar's connections between client and broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -117,6 +118,11 @@ class SystemTopic:
     def log_folders(self) -> list[str]:
         return [] if self._ledger is None else [self._ledger.log_folder]
 
+    def knows(self, stop_ledger: int) -> bool:
+        """Whether it has seen all up to before that ledger, where a look costs a request."""
+        log = self.root.known(self.name)
+        return log is not None and log.state.next_ledger_id >= stop_ledger
+
     def has_news(self, next_ledger: int) -> bool:
         """Whether there may be a ledger of that id, or of a later one: cheap on a local disk."""
         if self._ledger is None:
@@ -180,18 +186,30 @@ class SystemTopic:
         """
         ledger = self.open()
         last = ledger.state.next_ledger_id if stop_ledger is None else stop_ledger
-        with ledger.reader() as reader:
+        with _reader(ledger) as reader:
             there = list(ledger.ledgers(0).between(first_ledger, last - 1))
             for number, each in enumerate(there):
                 if number % AT_ONCE == 0:
                     reader.fetch(there[number : number + AT_ONCE])
                 yield from _records(reader, each, keep)
 
+    def fetch(self, first_ledger: int, stop_ledger: int) -> None:
+        """Ask for the first files of these ledgers, for `read`: beside other requests."""
+        ledger = self.open()
+        with _reader(ledger) as reader:
+            reader.fetch(list(ledger.ledgers(0).between(first_ledger, stop_ledger - 1))[:AT_ONCE])
+
     def first_ledger(self) -> int:
         """The id of the oldest ledger that still exists; the next one's if none does."""
         ledger = self.open()
         ledgers = ledger.ledgers(0)
         return int(ledgers[0].ledger_id) if len(ledgers) else ledger.state.next_ledger_id
+
+
+def _reader(ledger: ManagedLedger) -> closing[LedgerFileReader]:
+    """Of files that a broker reads when it plans, and again when it steps."""
+    held = LedgerFileReader(ledger.store, ledger.folder, ledger.topic, holds_small=True)
+    return closing(held)
 
 
 def _table(records: Sequence[Record], now_ms: int) -> pa.Table:

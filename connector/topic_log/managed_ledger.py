@@ -637,7 +637,7 @@ class ManagedLedger:
         return join(self.folder, log_file(number))
 
 
-class _Asker(Protocol):
+class Asker(Protocol):
     """What looks for news by one request, or by several beside each other."""
 
     def ask(self) -> None:
@@ -648,11 +648,16 @@ class _Asker(Protocol):
 
 
 @contextmanager
-def looked_ahead(store: ObjectStore, askers: Iterable[_Asker]) -> Iterator[None]:
-    """A context in which these know what they ask for first: over a network, asked all at once."""
+def looked_ahead(
+    store: ObjectStore, askers: Iterable[Asker], *beside: Callable[[], object]
+) -> Iterator[None]:
+    """A context in which these know what they ask for first: over a network, asked all at once.
+
+    What is to be done `beside` it is done in any case.
+    """
     asking = list(askers) if store.remote else []
     try:
-        for _ in store.answers(lambda each: each.ask(), asking):
+        for _ in store.answers(lambda do: do(), [*beside, *(each.ask for each in asking)]):
             pass
         yield
     finally:

@@ -11,10 +11,10 @@ over all topics finds. Followers of one log need none of this.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from hashlib import sha256
 from math import inf
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
@@ -36,7 +36,7 @@ REMOTE_ROUND_S: Final = 24 * 3600.0
 """... and over a network, where it is a request a topic, ..."""
 LIST_EVERY_S: Final = 10.0
 """How often at most announcements are listed over a network; the newest names its topic."""
-TURN_S: Final = 300.0
+TURN_S: Final = 600.0
 """... but of few topics one has its turn each so often, as have the broker's own."""
 LONGEST_NAME: Final = 150
 """Characters of a file's name; what is longer is cut, and has its hash behind CUT."""
@@ -137,8 +137,11 @@ class NewsWatch:
         if not self.folders and not is_remote:
             return set(topics)
         now_s = self._clock.monotonic_s()
-        if not is_remote or self._must_list(now_s):
+        if not is_remote:
             self._listed = self._listing()
+        elif not self._is_asked:
+            self.ask()
+        self._is_asked = False
         for path, written_ms in self._listed.items():
             if path not in self._seen or self._seen[path][0] != written_ms:
                 self._seen[path] = written_ms, now_s
@@ -157,10 +160,18 @@ class NewsWatch:
 
     def ask(self) -> None:
         """Look at NEWEST, for the `busy` that follows: beside other requests."""
-        newest = self._store.get(NEWEST) if self._store.remote else None
+        if not self._store.remote:
+            return
         now_s = self._clock.monotonic_s()
+        asked: list[Callable[[], Any]] = [lambda: self._store.get(NEWEST)]
+        if now_s >= min(self._list_s, self._relist_s):
+            asked.append(self._listing)
+            self._listed_s, self._list_s = now_s, inf
+            self._relist_s = self._relist_s if now_s < self._relist_s else inf
+        newest, *listed = self._store.answers(lambda each: each(), asked)
+        self._listed = listed[0] if listed else self._listed
         self._is_asked = True
-        if self._store.remote and newest != self._newest:
+        if newest != self._newest:
             self._newest, self.newest_s = newest, now_s
             if newest is not None:
                 self._seen[news_file(newest.decode().rpartition(" ")[0])] = -1, now_s
@@ -184,17 +195,6 @@ class NewsWatch:
     def system_seen(self) -> None:
         """The logs of the system topics are looked at now."""
         self._system_s = self._clock.monotonic_s()
-
-    def _must_list(self, now_s: float) -> bool:
-        """Whether announcements are to be listed, on a remote store."""
-        if not self._is_asked:
-            self.ask()
-        self._is_asked = False
-        if now_s < min(self._list_s, self._relist_s):
-            return False
-        self._listed_s, self._list_s = now_s, inf
-        self._relist_s = self._relist_s if now_s < self._relist_s else inf
-        return True
 
     def _listing(self) -> dict[str, int]:
         return {each.path: each.modified_ms for each in self._store.files(NEWS)}

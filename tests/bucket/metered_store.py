@@ -24,6 +24,7 @@ PRICES: Final = {PUT: 0.005 / 1000, LIST: 0.005 / 1000, GET: 0.0004 / 1000, DELE
 """Dollars a request. A HEAD is a GET; a part of an upload, its beginning and its end are PUTs."""
 DELAY_S: Final = 0.2
 
+_Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
 
@@ -61,7 +62,9 @@ class MeteredStore(ObjectStore):
     def get(self, path: str) -> bytes | None:
         return self.ask(GET, path, lambda: self._disk.get(path))
 
-    def answers(self, request: Callable[[Any], _Answer], paths: Iterable[Any]) -> Iterator[_Answer]:
+    def answers(
+        self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
+    ) -> Iterator[_Answer]:
         return iter(self._sim.at_once(request, paths))
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:

@@ -43,7 +43,7 @@ class Bucket:
         if process not in self.stores:
             store = self.stores[process] = MeteredStore(self._disk, self.clock)
             key = (os.getpid(), self._url, (("user_agent", process),))
-            self._patch.setitem(service_url._opened, key, store)  # type: ignore[misc]
+            self._patch.setitem(service_url._opened, key, store)
         if delay_s is not None:
             self.stores[process].delay_s = delay_s
         return Root(self._url, {"user_agent": process})

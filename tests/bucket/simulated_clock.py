@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from math import inf
 from typing import Any, Final
@@ -91,7 +92,7 @@ class SimulatedClock(Clock):
             except Exception as error:  # noqa: BLE001 - who asked raises it
                 errors[number] = error
 
-        joins = [self.spawn(lambda number=number: ask(number)) for number in range(len(asked))]
+        joins = [self.spawn(partial(ask, number)) for number in range(len(asked))]
         for join in joins:
             join()
         for number in sorted(errors):
