@@ -52,12 +52,14 @@ from pulsar_spark.connector.spark.worker_process import (
     spare_the_garbage_collector,
 )
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
     BrokerFencedError,
     CorruptFileError,
     FutureVersionError,
     InvalidOptionError,
+    PulsarliteError,
     SparkNotReadyError,
     StaleCheckpointError,
 )
@@ -195,7 +197,8 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 class Broker(AbstractContextManager["Broker"], Shown):
     """A running broker. Also a context manager, which stops it at its end.
 
-    A failed query is started again, each time later, unless its error can't pass.
+    A failed query is started again, each time later, unless its error can't pass. With `discard`,
+    which deletes a checkpoint that turns out to be an old one, it begins from `__dispatch` then.
     """
 
     def __init__(
@@ -206,11 +209,13 @@ class Broker(AbstractContextManager["Broker"], Shown):
         sign: SignOfLife,
         begin: Callable[[], StreamingQuery],
         *,
+        discard: Callable[[], None] | None = None,
         check_s: float = CHECK_S,
         first_restart_s: float = FIRST_RESTART_S,
     ) -> None:
         self.root, self.term = root, term
         self._spark, self._sign, self._begin = spark, sign, begin
+        self._discard = discard
         self._housekeeper = Housekeeper(root)
         self._check_s, self._first_restart_s = check_s, first_restart_s
         self.query = begin()
@@ -314,6 +319,11 @@ class Broker(AbstractContextManager["Broker"], Shown):
             if clock.monotonic_s() - begun_s > STEADY_S:
                 failures = 0
             while error is not None:
+                if self._discard is not None and _names(error, StaleCheckpointError):
+                    self._discard()
+                    self._discard = None
+                    error = self._begin_again()
+                    continue
                 if not self._may_pass(error):
                     return error
                 wait_s = min(self._first_restart_s * 2 ** min(failures, 10), LONGEST_RESTART_S)
@@ -340,11 +350,16 @@ class Broker(AbstractContextManager["Broker"], Shown):
 
     def _may_pass(self, error: Exception) -> bool:
         """Not if the application is over, which of a session without a context the server says."""
-        if any(f"[{each.condition}]" in str(error) for each in LASTING):
+        if any(_names(error, each) for each in LASTING):
             return False
         context = getattr(self._spark, "_sc", None)
         gateway = getattr(context, "_jsc", None)
         return context is None or (gateway is not None and not gateway.sc().isStopped())
+
+
+def _names(error: Exception, kind: type[PulsarliteError]) -> bool:
+    """Whether it is such an error, perhaps told by Spark."""
+    return f"[{kind.condition}]" in str(error)
 
 
 def standalone(
@@ -362,8 +377,9 @@ def standalone(
     one below a local root, else one in the home folder. `options` are `storage.*` options of an
     object store. BrokerBusyError if a broker serves that root and lives, unless this one is on
     `standby`: then it waits until that one is gone, or has not shown life for ten seconds; where
-    that is a function, as long as it says so. SparkNotReadyError if Spark lacks something, with
-    what to set.
+    that is a function, as long as it says so. Who was on standby deletes a local checkpoint of its
+    own from which others did not go on, once it serves. SparkNotReadyError if Spark lacks
+    something, with what to set.
     """
     given = {name: str(value) for name, value in options.items()}
     if service_url is not None:
@@ -379,7 +395,8 @@ def standalone(
     try:
         term = claim_term(root)
         begin = partial(_start, spark, root, term, folder, state_partitions)
-        return Broker(spark, root, term, sign, begin)
+        discard = partial(_discard, root, term, folder) if standby and "://" not in folder else None
+        return Broker(spark, root, term, sign, begin, discard=discard)
     except BaseException:
         sign.remove()
         raise
@@ -431,6 +448,25 @@ def default_checkpoint(root: Root, spark: SparkSession) -> str:
         )
     name = hashlib.sha256(root.service_url.encode()).hexdigest()[:16]
     return str(Path.home() / ".pulsarlite" / "broker" / name)
+
+
+def _discard(root: Root, term: int, checkpoint: str) -> None:
+    """Delete a checkpoint folder from which others did not go on. BrokerFencedError if one serves.
+
+    Whoever has the term may: another that begins with this folder first takes the term.
+    """
+    log = SystemTopic(root, DISPATCH).open()
+    log.refresh()
+    if log.state.term != term:
+        raise BrokerFencedError(
+            f"Another broker has taken over {root.service_url}: this one stops, and leaves the "
+            f"checkpoint folder {checkpoint} as it is."
+        )
+    _log.warning(
+        "Another has served since from another checkpoint: %s is deleted, and made anew from what "
+        "the last broker said.", checkpoint,
+    )  # fmt: skip
+    shutil.rmtree(checkpoint)
 
 
 def _start(

@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from math import ceil, inf
 from typing import Any
 
@@ -77,6 +78,8 @@ class BrokerSource:
         self._commands = SystemTopic(root, COMMANDS)
         self._dispatch = SystemTopic(root, DISPATCH)
         self._dispatch_read = 0
+        self._awaits_steps = True
+        """Whether a batch was planned whose steps were not heard of."""
         self._due: dict[TopicPartition, int] = {}
         self._durable: dict[TopicPartition, tuple[str, ...]] = {}
         self._consumers: dict[TopicPartition, tuple[Lease, ...]] = {}
@@ -123,6 +126,7 @@ class BrokerSource:
             end = end or self._look(begun)
         if end is not None:
             self._news_s = self._clock.monotonic_s()
+            self._awaits_steps = True
             lease_s = DEFAULT_LEASE_MS / 1000 / RENEWALS  # who rested wakes now
             self._look_at_leases_s = min(self._look_at_leases_s, self._news_s + lease_s)
         return end
@@ -132,7 +136,8 @@ class BrokerSource:
         if self._news.is_quiet:
             return [self._news]
         busy = [self._logs[each] for each in self._busy if each in self._logs]
-        return [self._news, self._commands, self._dispatch, *busy]
+        own = [self._dispatch] if self._awaits_steps else []
+        return [self._news, self._commands, *own, *busy]
 
     @property
     def log_folders(self) -> list[str]:
@@ -296,10 +301,12 @@ class BrokerSource:
 
     def _hear(self) -> dict[TopicPartition, str]:
         """Take in what the last steps reported; the errors of those that failed."""
-        stop = self._dispatch.refresh(looks=not self._news.is_quiet)
+        looks = not self._root.store.remote or self._awaits_steps or not self._dispatch_read
+        stop = self._dispatch.refresh(looks=looks)
         failed: dict[TopicPartition, str] = {}
         if stop <= self._dispatch_read:
             return failed
+        self._awaits_steps = False
         told = self._dispatch.read(
             self._dispatch_read, stop, keep=lambda _, to: to in ("", ASIDE_RECORD)
         )
@@ -339,16 +346,22 @@ class BrokerSource:
             self._root.store.at_once([
                 partial(self._commands.fetch, start.commands, stop), *(each.ask for each in busy)
             ])  # fmt: skip
-            for stored in self._commands.read(start.commands, stop):
-                about, ledger_id = stored.record.about, stored.ledger_id
-                if about.partition >= seen.get(about.topic, inf) and ledger_id > start.commands:
+            read = self._commands.read(start.commands, stop)
+            for ledger_id, together in groupby(read, key=lambda stored: stored.ledger_id):
+                records = [each.record for each in together]
+                is_new = (
+                    each.about.partition >= seen.get(each.about.topic, inf) for each in records
+                )
+                if ledger_id > start.commands and any(is_new):
                     stop = ledger_id  # what is new on partition 0 is made there first
                     break
-                hosted.setdefault(about, NO_COMMIT)
-                self._missing.pop(about.topic, None)  # who speaks of it has seen it
-                count = _partitions_seen(stored.record) if about.partition == 0 else None
-                if count is not None:
-                    seen[about.topic] = min(count, seen.get(about.topic, count))
+                for record in records:
+                    about = record.about
+                    hosted.setdefault(about, NO_COMMIT)
+                    self._missing.pop(about.topic, None)  # who speaks of it has seen it
+                    count = _partitions_seen(record) if about.partition == 0 else None
+                    if count is not None:
+                        seen[about.topic] = min(count, seen.get(about.topic, count))
         self._commands_read = stop
         unread_ms = None
         if stop < there:

@@ -11,13 +11,13 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from pulsar_spark.connector.system.broker_offset import OFFSET_RECORD, SHARD_PREFIX, BrokerOffset
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.connector.views.dispatch_history import Step, steps_of
 from pulsar_spark.connector.views.message_sets import unread
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.subscriptions.broker_state import BrokerState
@@ -33,18 +33,6 @@ DECODED: Final = 400
 
 Point = tuple[int, Mapping[str, int]]
 """(milliseconds since 1970, backlog by subscription)."""
-
-
-@dataclass(slots=True)
-class Step:
-    """A topic partition's shards after one ledger of `__dispatch`."""
-
-    about: TopicPartition
-    written_ms: int
-    shards: Mapping[str, bytes]
-    size_bytes: int
-    backlogs: Mapping[str, int] | None = None
-    """By subscription, once they were counted."""
 
 
 class FollowedQueue:
@@ -137,38 +125,20 @@ class FollowedQueue:
         ]
 
     def _read_up_to(self, stop: int) -> None:
-        step: Step | None = None
-        ledger_id = -1
-        for stored in self._dispatch.read(self._place, stop, keep=_is_state):
-            about, name = stored.record.about, stored.record.subscription
-            data = stored.record.data
-            if name == OFFSET_RECORD:
-                self._offset = BrokerOffset.from_json(data)
-                continue
-            shards = self._shards.setdefault(about, {})
-            if step is None or (step.about, ledger_id) != (about, stored.ledger_id):
-                self._keep(step)
-                step = Step(about, stored.publish_time_ms, {}, STEP_BYTES)
-                ledger_id = stored.ledger_id
-            step.size_bytes += len(data)
-            key = name.removeprefix(SHARD_PREFIX)
-            if data:
-                shards[key] = data
-            else:
-                shards.pop(key, None)
-            step.shards = shards
-            self._states.pop(about, None)
-        self._keep(step)
+        for step in steps_of(self._shards_up_to(stop), self._shards):
+            self._states.pop(step.about, None)
+            self._past.append(step)
+            self._past_bytes += step.new_bytes + STEP_BYTES
+            while self._past_bytes > PAST_BYTES and len(self._past) > 1:
+                self._past_bytes -= self._past.popleft().new_bytes + STEP_BYTES
         self._place = stop
 
-    def _keep(self, step: Step | None) -> None:
-        if step is None:
-            return
-        step.shards = dict(step.shards)
-        self._past.append(step)
-        self._past_bytes += step.size_bytes
-        while self._past_bytes > PAST_BYTES and len(self._past) > 1:
-            self._past_bytes -= self._past.popleft().size_bytes
+    def _shards_up_to(self, stop: int) -> Iterator[StoredRecord]:
+        for stored in self._dispatch.read(self._place, stop, keep=_is_state):
+            if stored.record.subscription == OFFSET_RECORD:
+                self._offset = BrokerOffset.from_json(stored.record.data)
+            else:
+                yield stored
 
 
 def thin(times: list[int], most: int) -> list[int]:

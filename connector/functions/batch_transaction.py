@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Folded
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink, records_of
+from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
+from pulsar_spark.connector.ack_sink.acknowledgment_writer import records_of
 from pulsar_spark.connector.functions.acknowledging import (
     details_of_later,
     details_of_negative,

@@ -16,6 +16,7 @@ from math import inf
 from typing import Final
 
 from pulsar_spark.connector.housekeeping.compaction import backlog_bytes, compact
+from pulsar_spark.connector.housekeeping.idle_subscriptions import IdleSubscriptions
 from pulsar_spark.connector.housekeeping.inactive_topics import InactiveTopics
 from pulsar_spark.connector.housekeeping.transaction_cleanup import forget_decisions
 from pulsar_spark.connector.storage.object_store import join
@@ -82,6 +83,7 @@ class Housekeeper:
         self._root, self._clock = root, root.clock
         self._namespaces = NamespaceWatch(root.store)
         self._inactive = InactiveTopics(root)
+        self._idle = IdleSubscriptions(root)
         self._seen: dict[str, _Seen] = {}
         self._told: dict[str, tuple[int, int]] = {}
         """By folder, the topics that a broker was told to serve: (incarnation, partitions)."""
@@ -151,6 +153,7 @@ class Housekeeper:
             policies = topic_policies.applied(ledger.state.settings, said)
             if self._inactive.delete(ledger, policies):
                 return
+            self._idle.delete(ledger, policies["subscription_expiration_time_ms"].value)
             self._compact(ledger, policies["compaction_threshold_bytes"].value)
             if policies["retention_time_ms"].source != "default":
                 self._have_served(ledger)

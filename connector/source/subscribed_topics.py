@@ -17,7 +17,7 @@ from functools import cached_property
 
 from pulsar_spark.connector.source.partition_view import PartitionView
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
-from pulsar_spark.connector.topic_log.news import NewsWatch
+from pulsar_spark.connector.topic_log.news import REMOTE_BUSY_S, NewsWatch
 from pulsar_spark.connector.topic_log.non_persistent import check_reading
 from pulsar_spark.connector.topic_log.policies import KEPT, check_creation, receive_from
 from pulsar_spark.connector.topic_log.topics import Root
@@ -272,6 +272,8 @@ class SubscribedTopics:
         now_s = self.root.clock.monotonic_s()
         if self._pattern is None or now_s - self._looked_s < self._interval_s:
             return
+        if self.root.store.remote and self._looked_s > self.news.newest_s + REMOTE_BUSY_S:
+            return  # who makes a topic announces that too
         self._looked_s = now_s
         for topic in self.root.matching(self._pattern):
             name = str(topic)

@@ -2,7 +2,7 @@
 
 Invariants: what comes after a quiet time is found at most a tenth of that time later, and never
 more than MOST_PAUSE_S, or REMOTE_MOST_PAUSE_S on an object store; who has nothing to do looks four
-times a second, or there each 25 s. Whoever waits, for news, for an answer or for a
+times a second, or there each 30 s. Whoever waits, for news, for an answer or for a
 topic, looks as often as this says.
 """
 
@@ -15,7 +15,7 @@ LEAST_PAUSE_S: Final = 0.01
 MOST_PAUSE_S: Final = 0.25
 REMOTE_LEAST_PAUSE_S: Final = 0.05
 """The same on an object store, where each look is a request that takes longer, ..."""
-REMOTE_MOST_PAUSE_S: Final = 25.0
+REMOTE_MOST_PAUSE_S: Final = 30.0
 """... and costs money: a broker and three consumers that look so often cost half a cent a day."""
 
 

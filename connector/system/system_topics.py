@@ -24,6 +24,7 @@ from pulsar_spark.connector.ledger_files.ledger_file import (
 )
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import CorruptFileError
 from pulsar_spark.positions.ledger_info import BatchSizes, LedgerInfo
 from pulsar_spark.protocol import wire_format
 from pulsar_spark.topic_log.ledger_commit import Commit
@@ -228,18 +229,11 @@ def _records(
 ) -> Iterator[StoredRecord]:
     apart = keep is not None and ledger.size_bytes >= APART_BYTES
     table = reader.read_table(ledger, _NAMES if apart else (*_NAMES, *_DATA))
-    names: Sequence[str] = table["key"].to_pylist()
-    subscriptions: Sequence[bytes] = table["ordering_key"].to_pylist()
-    topics = {name: TopicName.parse(name) for name in set(names)}
-    partitions = {
-        name: TopicPartition(each.partitioned_topic_name, each.partition_index)
-        for name, each in topics.items()
-    }
-    kept: list[tuple[int, TopicPartition, str]] = []
-    for row, name in enumerate(names):
-        about, subscription = partitions[name], subscriptions[row].decode()
-        if keep is None or keep(about, subscription):
-            kept.append((row, about, subscription))
+    kept = [
+        (row, *place)
+        for row, place in enumerate(_places(table, ledger))
+        if keep is None or keep(*place)
+    ]
     if not kept:
         return
     first = 0
@@ -251,3 +245,25 @@ def _records(
     for row, about, subscription in kept:
         record = Record(about, subscription, values[row - first].as_py())
         yield StoredRecord(record, ledger.ledger_id, row, times[row - first] // 1000)
+
+
+def _places(table: pa.Table, ledger: LedgerInfo) -> list[tuple[TopicPartition, str]]:
+    """What each record is about. CorruptFileError if its keys are none that were written here."""
+    names: Sequence[str] = table["key"].to_pylist()
+    subscriptions: Sequence[bytes] = table["ordering_key"].to_pylist()
+    try:
+        topics = {name: TopicName.parse(name) for name in set(names)}
+        partitions = {
+            name: TopicPartition(each.partitioned_topic_name, each.partition_index)
+            for name, each in topics.items()
+        }
+        return [
+            (partitions[name], each.decode())
+            for name, each in zip(names, subscriptions, strict=True)
+        ]
+    except (TypeError, AttributeError, ValueError) as error:
+        raise CorruptFileError(
+            f"Data file {ledger.file} of a system topic has right checksums, and keys that name no "
+            f"topic partition or subscription ({error}): another program wrote it. Restore the "
+            "file from a copy."
+        ) from error

@@ -154,6 +154,7 @@ class NewsWatch:
                 self._topics.pop(path, None)
             elif self._deletes and known_ms is not None:
                 self._store.delete(path)  # with an announcement of just now, perhaps
+                self._listed = {each: at for each, at in self._listed.items() if each != path}
                 self._seen[path] = None, now_s
                 warm.add(self._topic(path))
         return {each for each in warm if each in topics} | self._turn(topics, now_s)

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_spark.connector.storage.object_store import ObjectStore, join
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root, options_of
-from pulsar_spark.errors import InvalidOptionError, PulsarliteError
+from pulsar_spark.errors import InvalidOptionError, PulsarliteError, TooManyTopicsError
 from pulsar_spark.options import topic_policies
 from pulsar_spark.options.options import Options
 from pulsar_spark.options.topic_policies import (
@@ -27,13 +28,20 @@ from pulsar_spark.options.topic_policies import (
     NAMESPACES_ONLY,
     NESTED,
     NON_PARTITIONED,
+    PROPERTIES,
     Applied,
     hosted_policies,
 )
 from pulsar_spark.protocol.policies import TopicPolicies
 from pulsar_spark.records.stored_record import StoredFormat, readable
 from pulsar_spark.schema.schema_registry import DEFAULT_STRATEGY, SchemaCompatibilityStrategy
-from pulsar_spark.topic_name import PERSISTENT, NamespaceName, TopicName, check_user_topic
+from pulsar_spark.topic_name import (
+    NON_PERSISTENT,
+    PERSISTENT,
+    NamespaceName,
+    TopicName,
+    check_user_topic,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -46,7 +54,7 @@ POLICIES_FORMAT: Final = StoredFormat(
     "File",
     version=3,
     checked_since=2,
-    fields=APART | {NESTED},
+    fields=APART | {NESTED, PROPERTIES},
     remedy="Restore it from a copy, or delete it to be without policies.",
 )
 KEPT: Final = {NESTED: {"keep_without_subscription": True}}
@@ -170,13 +178,20 @@ def policies_of(data: bytes | None, name: str) -> Settings:
 
 def change_policies(store: ObjectStore, namespace: NamespaceName, **changes: Any) -> Settings:
     """Have the file say these by stored name, or (None) say nothing of them; all that it says."""
+    return change_settings(store, namespace, lambda known: topic_policies.changed(known, changes))
+
+
+def change_settings(
+    store: ObjectStore, namespace: NamespaceName, changed: Callable[[Settings], Settings]
+) -> Settings:
+    """Have the file say what is made of what it says; all that it says then."""
     path = policies_path(namespace)
     wanted: Settings = {}
 
     def change(data: bytes | None) -> bytes | None:
         nonlocal wanted
         known = policies_of(data, path)
-        wanted = topic_policies.changed(known, changes)
+        wanted = changed(known)
         if wanted == known:
             return None
         return readable(lambda: POLICIES_FORMAT.encode(wanted), policies_of, path)
@@ -241,7 +256,10 @@ def receive_from(root: Root, topic: TopicName, options: Options | None) -> Manag
 
 
 def check_creation(root: Root, topic: TopicName, options: Options | None) -> int:
-    """How many partitions the topic would get that is made now; TopicNotFoundError if it is not."""
+    """How many partitions the topic would get that is made now.
+
+    TopicNotFoundError if it is not made; TooManyTopicsError if its namespace is full.
+    """
     if topic.is_system:
         raise root.absent(topic, "only Pulsarlite itself makes such a topic")
     if options is not None and not options["allowAutoTopicCreation"]:
@@ -249,11 +267,36 @@ def check_creation(root: Root, topic: TopicName, options: Options | None) -> int
     counts = topic_policies.applied({}, read_policies(root.store, topic.namespace))
     if not counts["auto_topic_creation"].value:
         raise root.absent(topic, f"namespace {topic.namespace} has auto_topic_creation off")
+    partitions = int(counts["auto_topic_partitions"].value)
     if options is not None and options.has("numPartitions"):
-        return int(options["numPartitions"])
-    if counts["auto_topic_type"].value == NON_PARTITIONED:
-        return 1
-    return int(counts["auto_topic_partitions"].value)
+        partitions = int(options["numPartitions"])
+    elif counts["auto_topic_type"].value == NON_PARTITIONED:
+        partitions = 1
+    check_room(root, topic, partitions)
+    return partitions
+
+
+def check_room(root: Root, topic: TopicName, more: int) -> None:
+    """TooManyTopicsError if the namespace has no room for so many more topics.
+
+    As in Pulsar each partition counts as a topic, system topics do not, and two that come at once
+    may both find the last place.
+    """
+    said = read_policies(root.store, topic.namespace)
+    most = topic_policies.applied({}, said)["max_topics_per_namespace"].value
+    if not most or topic.is_system:
+        return
+    tenant, local = topic.namespace.tenant, topic.namespace.local_name
+    found = chain(*(root.find(tenant, local, domain) for domain in (PERSISTENT, NON_PERSISTENT)))
+    ledgers = (root.open_found(each) for each in found if not each.is_system)
+    there = sum(each.state.partitions for each in ledgers if each is not None)
+    if there + more > most:
+        raise TooManyTopicsError(
+            f"Namespace {topic.namespace} may have {most} topics and has {there}, each partition "
+            f"counted: there is no room for {more} of {topic.partitioned_topic_name}. Delete some, "
+            f"or allow more: pulsarlite namespaces set-max-topics-per-namespace {topic.namespace} "
+            f"-t {there + more}"
+        )
 
 
 # -- what counts for a topic -----------------------------------------------------------------------

@@ -8,10 +8,10 @@ A batch's number is the ledger of `__dispatch` that has its offset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from pulsar_spark.connector.system.broker_offset import (
     OFFSET_RECORD,
@@ -19,7 +19,7 @@ from pulsar_spark.connector.system.broker_offset import (
     BrokerOffset,
     last_shards,
 )
-from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
+from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
 from pulsar_spark.hosting.broker_format import from_shards
@@ -40,6 +40,36 @@ class Batch:
     stop: int
     written_ms: int
     offset: BrokerOffset
+
+
+@dataclass(slots=True)
+class Step:
+    """A topic partition's shards after one ledger of `__dispatch`."""
+
+    about: TopicPartition
+    written_ms: int
+    shards: Mapping[str, bytes]
+    new_bytes: int
+    """Of the shards that it wrote."""
+    backlogs: Mapping[str, int] | None = None
+    """By subscription, for who has counted them."""
+
+
+def steps_of(
+    records: Iterable[StoredRecord], brokers: dict[TopicPartition, dict[str, bytes]]
+) -> Iterator[Step]:
+    """What the records make of the brokers' shards, step by step; `brokers` has all of it then."""
+    for (_, about), written in groupby(records, lambda each: (each.ledger_id, each.record.about)):
+        shards, new_bytes, written_ms = brokers.setdefault(about, {}), 0, 0
+        for stored in written:
+            written_ms, data = stored.publish_time_ms, stored.record.data
+            new_bytes += len(data)
+            key = stored.record.subscription.removeprefix(SHARD_PREFIX)
+            if data:
+                shards[key] = data
+            else:
+                shards.pop(key, None)
+        yield Step(about, written_ms, dict(shards), new_bytes)
 
 
 class DispatchHistory:
@@ -99,6 +129,18 @@ class DispatchHistory:
         brokers = last_shards(self._dispatch, batch.stop)[1]
         chosen = ((about, held) for about, held in sorted(brokers.items()) if wanted(about))
         return {about: from_shards(held, columns=False) for about, held in chosen if held}
+
+    def steps_up_to(self, batch: Batch | None, wanted: Wanted) -> dict[TopicPartition, list[Step]]:
+        """Each topic partition's steps up to that batch, as far back as they are known."""
+        found: dict[TopicPartition, list[Step]] = {}
+        if batch is None:
+            return found
+        records = self._dispatch.read(
+            0, batch.stop, keep=lambda about, name: name.startswith(SHARD_PREFIX) and wanted(about)
+        )
+        for step in steps_of(records, {}):
+            found.setdefault(step.about, []).append(step)
+        return {about: steps for about, steps in found.items() if steps[-1].shards}
 
     def base(self, wanted: Wanted) -> States:
         """The states with which `steps` begins."""

@@ -16,7 +16,11 @@ import pyarrow as pa
 
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.storage.object_store import ObjectInfo, ObjectStore, Output
-from pulsar_spark.connector.storage.remote_store import PART_BYTES, READ_BUFFER_BYTES
+from pulsar_spark.connector.storage.remote_store import (
+    PART_BYTES,
+    READ_BUFFER_BYTES,
+    REQUESTS_AT_ONCE,
+)
 from tests.bucket.simulated_clock import SimulatedClock
 
 PUT, LIST, GET, DELETE = "PUT", "LIST", "GET", "DELETE"
@@ -65,7 +69,11 @@ class MeteredStore(ObjectStore):
     def answers(
         self, request: Callable[[_Asked], _Answer], paths: Iterable[_Asked]
     ) -> Iterator[_Answer]:
-        return iter(self._sim.at_once(request, paths))
+        asked = list(paths)
+        answers: list[_Answer] = []
+        for first in range(0, len(asked), REQUESTS_AT_ONCE):
+            answers += self._sim.at_once(request, asked[first : first + REQUESTS_AT_ONCE])
+        return iter(answers)
 
     def get_versioned(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         return self.ask(GET, path, lambda: self._disk.get_versioned(path))

@@ -6,6 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from pulsar_spark.connector.storage import service_url
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.topic_log import managed_ledger
 from pulsar_spark.connector.topic_log.topics import Root
+from pulsar_spark.errors import ConsumerNotConnectedError
 from tests.bucket.metered_store import Meter, MeteredStore
 from tests.bucket.simulated_clock import SimulatedClock, SimulatedLock
 
@@ -88,14 +90,16 @@ class Bucket:
         )  # fmt: skip
 
         def run() -> None:
-            while True:
-                while consumer.fetch():
-                    taken = []
-                    while (message := consumer.take()) is not None:
-                        taken.append(message)
-                        heard(message.value)
-                    consumer.acknowledge(*taken)
-                self.clock.sleep(pause_s(self.clock.monotonic_s() - consumer.news_s, remote=True))
+            with suppress(ConsumerNotConnectedError):  # it was abandoned
+                while True:
+                    while consumer.fetch():
+                        taken = []
+                        while (message := consumer.take()) is not None:
+                            taken.append(message)
+                            heard(message.value)
+                        consumer.acknowledge(*taken)
+                    quiet_s = self.clock.monotonic_s() - consumer.news_s
+                    self.clock.sleep(pause_s(quiet_s, remote=True))
 
         self.clock.spawn(run)
         return consumer

@@ -37,6 +37,7 @@ class SimulatedClock(Clock):
         self._numbers = count()
         self._mine = threading.local()
         self._over = False
+        self._moves = 0
         self._failed: BaseException | None = None
 
     def wall_ms(self) -> int:
@@ -146,6 +147,7 @@ class SimulatedClock(Clock):
         if self._over:
             raise OverError
         self._now_s, _, gate = heapq.heappop(self._asleep)
+        self._moves += 1
         if gate is mine:
             return
         gate.release()
@@ -153,7 +155,10 @@ class SimulatedClock(Clock):
             self._await(mine)
 
     def _await(self, gate: threading.Semaphore) -> None:
-        assert gate.acquire(timeout=STUCK_S), "somebody holds a lock in his sleep"
+        moves = -1
+        while not gate.acquire(timeout=STUCK_S):
+            assert moves != self._moves, "somebody holds a lock in his sleep"
+            moves = self._moves
         if self._over:
             raise OverError
         if self._failed is not None and threading.current_thread() is threading.main_thread():

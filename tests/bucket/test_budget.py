@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from pulsar_spark.connector.sink.message_writer import write_messages
 from pulsar_spark.connector.sink.publishing import publish
+from pulsar_spark.connector.spark.polling import REMOTE_MOST_PAUSE_S
 from pulsar_spark.connector.system.lease import RESTING_LEASE_MS, read_lease
 from pulsar_spark.options.options import Options, Scope
 from pulsar_spark.topic_name import TopicName
@@ -59,8 +61,6 @@ def test_a_producer_publishes_in_three_round_trips(bucket: Bucket) -> None:
 
 
 def test_a_sinks_commit_publishes_in_three_round_trips(bucket: Bucket) -> None:
-    import pyarrow as pa
-
     make_topics(bucket, 1)
     task, driver = bucket.root("worker"), bucket.root("driver")
     options = Options.parse({**driver.options, "topic": "t0"}, Scope.STREAM_WRITE)
@@ -102,10 +102,9 @@ def test_silence_costs_two_cents_a_day_and_twenty_requests_a_minute(
     make_topics(bucket, count)
     for store in bucket.stores.values():
         store.delay_s = 0.0
-    for number in range(3):
-        bucket.consume(f"consumer-{number}", lambda _: None, topic="t0")
-    if count > 1:
-        bucket.consume("all", lambda _: None, topicsPattern="t.*", subscriptionName="all")
+    bucket.consume("consumer-0", lambda _: None, topic="t0")
+    bucket.consume("consumer-1", lambda _: None, topic="t0")
+    bucket.consume("all", lambda _: None, topicsPattern="t.*", subscriptionName="all")
     bucket.serve()
     producer = bucket.producer("publisher", "t0")
     producer.send(b"somebody was here")
@@ -118,7 +117,7 @@ def test_silence_costs_two_cents_a_day_and_twenty_requests_a_minute(
 
 
 def test_a_megabyte_a_second_costs_a_cent_a_gigabyte(bucket: Bucket) -> None:
-    """Published each ten seconds, as by a query with such a trigger."""
+    """Published each half minute, as by a query with such a trigger."""
     came: list[bytes | None] = []
     producer = bucket.producer("publisher", "t0")
     bucket.serve()
@@ -127,15 +126,15 @@ def test_a_megabyte_a_second_costs_a_cent_a_gigabyte(bucket: Bucket) -> None:
     bucket.meter()
     draw = random.Random(1)
     begun_s = bucket.clock.monotonic_s()
-    instants = [begun_s + 10 * number for number in range(1, 13)]
+    instants = [begun_s + 15 + 30 * number for number in range(6)]
     for _ in ticks(bucket.clock, instants):
-        for _ in range(10):
+        for _ in range(30):
             producer.enqueue(producer.row(draw.randbytes(1_000_000)), None, at_once=True)
         producer.flush()
-    bucket.clock.sleep(begun_s + 130 - bucket.clock.monotonic_s())
+    bucket.clock.sleep(begun_s + 180 - bucket.clock.monotonic_s())
     spent = bucket.meter()
-    assert len(came) == 120
-    assert spent.dollars / 0.120 <= 0.01, spent.table()
+    assert len(came) == 180
+    assert spent.dollars / 0.180 <= 0.01, spent.table()
 
 
 def test_a_consumer_that_rests_shows_life_when_there_is_news(bucket: Bucket) -> None:
@@ -168,7 +167,7 @@ def test_who_died_at_rest_is_given_up_soon_after_the_first_news(bucket: Bucket) 
     bucket.consume("heir", came.append, topic="t0")
     bucket.clock.sleep(60)
     producer.send(b"for whoever lives")
-    bucket.clock.sleep(30 + 2 * 25 + 60)
+    bucket.clock.sleep(30 + 2 * REMOTE_MOST_PAUSE_S + 60)
     assert came == [b"for whoever lives"]
 
 
@@ -180,4 +179,4 @@ def test_a_look_of_a_quiet_reader_is_one_request(bucket: Bucket) -> None:
     hour = quiet_hour(bucket)
     asked = [path for _, path, _ in hour.requests]
     assert asked.count("_newest") > len(asked) / 2, hour.table()
-    assert hour.counts[PUT] + hour.counts[LIST] < 80, hour.table()
+    assert hour.counts[PUT] + hour.counts[LIST] < 60, hour.table()

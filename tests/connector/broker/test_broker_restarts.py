@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.connector.broker.broker_query import Broker, standalone
+from pulsar_spark.connector.broker.broker_query import Broker, _discard, standalone
+from pulsar_spark.connector.broker.broker_sink import claim_term
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
 from pulsar_spark.connector.command_line.standalone_command import watch
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.errors import PulsarliteError, StaleCheckpointError, StorageError
+from pulsar_spark.errors import (
+    BrokerFencedError,
+    PulsarliteError,
+    StaleCheckpointError,
+    StorageError,
+)
 from tests.connector.reading import Run
 from tests.connector.topics import send
 from tests.waiting import eventually
@@ -59,13 +67,19 @@ class Queries:
         return self.begun[-1]
 
 
-def served(root: Path, queries: Queries, first_restart_s: float = 0.001) -> Broker:
+def served(
+    root: Path,
+    queries: Queries,
+    first_restart_s: float = 0.001,
+    discard: Callable[[], None] | None = None,
+) -> Broker:
     place = Root(str(root), {})
     sign = SignOfLife(place)
     sign.begin()
     sign.keep()
     spark: Any = object()
-    return Broker(spark, place, 1, sign, queries, check_s=0.01, first_restart_s=first_restart_s)
+    pauses = {"check_s": 0.01, "first_restart_s": first_restart_s}
+    return Broker(spark, place, 1, sign, queries, discard=discard, **pauses)
 
 
 def test_a_query_that_fails_is_begun_again_and_counted(root: Path) -> None:
@@ -102,6 +116,43 @@ def test_what_can_t_pass_ends_it_for_all_who_wait(root: Path) -> None:
         assert not (root / "_broker" / "alive.json").exists(), "another may begin at once"
         with pytest.raises(PulsarliteError, match=r"The broker ended: .*STALE_CHECKPOINT"):
             watch(broker, threading.Event(), every_s=0.01)
+
+
+def test_an_old_checkpoint_is_deleted_by_who_has_the_sign_and_the_term(
+    root: Path, tmp_path: Path
+) -> None:
+    place, folder, queries = Root(str(root), {}), tmp_path / "checkpoint", Queries()
+    folder.mkdir()
+    term, signs = claim_term(place), list[bool]()
+
+    def discard() -> None:
+        signs.append((root / "_broker" / "alive.json").exists())
+        _discard(place, term, str(folder))
+
+    with served(root, queries, discard=discard) as broker:
+        queries.begun[0].fail(StaleCheckpointError("another has served since"))
+        eventually(lambda: len(queries.begun) == 2)
+        assert broker.status()["is_active"]
+        assert signs == [True]
+        assert not folder.exists()
+        queries.begun[1].fail(StaleCheckpointError("and that, of the new one"))
+        with pytest.raises(StaleCheckpointError):
+            broker.await_termination()
+
+
+def test_an_old_checkpoint_stays_once_another_has_the_term(root: Path, tmp_path: Path) -> None:
+    place, folder, queries = Root(str(root), {}), tmp_path / "checkpoint", Queries()
+    folder.mkdir()
+    discard = partial(_discard, place, claim_term(place), str(folder))
+    with served(root, queries, discard=discard) as broker:
+        claim_term(place)
+        queries.begun[0].fail(StaleCheckpointError("another has served since"))
+        with pytest.raises(BrokerFencedError, match="leaves the checkpoint folder"):
+            broker.await_termination()
+        with pytest.raises(BrokerFencedError):  # so one on standby waits again
+            watch(broker, threading.Event(), every_s=0.01)
+    assert folder.exists()
+    assert len(queries.begun) == 1
 
 
 def test_a_broker_is_stopped_while_it_waits_to_begin_again(root: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulsar_spark.connector.ack_sink.acknowledgment_writer import AcknowledgmentSink
+from pulsar_spark.connector.ack_sink.acknowledgment_sink import AcknowledgmentSink
 from pulsar_spark.connector.broker.broker_input import BatchInput
 from pulsar_spark.connector.housekeeping.compaction import compact
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
