@@ -32,7 +32,7 @@ from pulsar_spark.connector.system.broker_offset import (
 )
 from pulsar_spark.connector.system.lease import (
     DEFAULT_LEASE_MS,
-    RENEWALS,
+    RARELY,
     Lease,
     LeaseWatch,
     leases,
@@ -127,7 +127,7 @@ class BrokerSource:
         if end is not None:
             self._news_s = self._clock.monotonic_s()
             self._awaits_steps = True
-            lease_s = DEFAULT_LEASE_MS / 1000 / RENEWALS  # who rested wakes now
+            lease_s = DEFAULT_LEASE_MS / 1000 / RARELY  # who rested wakes now
             self._look_at_leases_s = min(self._look_at_leases_s, self._news_s + lease_s)
         return end
 

@@ -184,15 +184,6 @@ class ManagedLedger:
         """No `refresh` has followed."""
         self._asked = None
 
-    @property
-    def must_announce(self) -> bool:
-        """Whether a commit would have to say first that it comes."""
-        return self._announcer.is_due
-
-    def announce(self) -> None:
-        """Say that a commit follows."""
-        self._announcer.announce()
-
     def refresh(self) -> bool:
         """Apply the commits since the last look; False if there were none."""
         with self._lock:

@@ -34,7 +34,7 @@ ROUND_S: Final = 60.0
 """How long a round over all topics takes, on a local disk, ..."""
 REMOTE_ROUND_S: Final = 24 * 3600.0
 """... and over a network, where it is a request a topic, ..."""
-LIST_EVERY_S: Final = 10.0
+LIST_EVERY_S: Final = 20.0
 """How often at most announcements are listed over a network; the newest names its topic."""
 TURN_S: Final = 600.0
 """... but of few topics one has its turn each so often, as have the broker's own."""
