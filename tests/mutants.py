@@ -39,6 +39,7 @@ from pulsar_spark.connector.sink import message_routing, publishing
 from pulsar_spark.connector.source import (
     chunk_reading,
     message_reader,
+    offset_store,
     partition_view,
     reader_run,
     start_positions,
@@ -47,7 +48,7 @@ from pulsar_spark.connector.source import (
 )
 from pulsar_spark.connector.storage import local_store
 from pulsar_spark.connector.subscription import consumer_run, subscription_client, withheld
-from pulsar_spark.connector.system import broker_offset
+from pulsar_spark.connector.system import hosted_topics
 from pulsar_spark.connector.topic_log import backlog_quota, ledger_store, managed_ledger
 from pulsar_spark.connector.verification import file_check
 from pulsar_spark.connector.views import dispatch_history
@@ -76,6 +77,7 @@ INVARIANTS = {
     "LossIsTold": "A message that was trimmed before it was read is an error.",
     "NobodyTakesItAll": "Who shares a subscription leaves work to those who come later.",
     "NewIsReadFromItsBeginning": "No message of a new partition or topic is left out.",
+    "WhatWaitsIsRead": "What waits is read, whether or not something new happens there.",
     "NothingIsKept": "A non-persistent topic keeps nothing for those who were away.",
     "DamageIsNamed": "Damaged bytes are an error that names the file, never rows.",
     "OneMismatchOneMessage": "A value that does not fit its schema changes no other message.",
@@ -324,7 +326,7 @@ def looks_at_no_log_twice(patch: Any) -> None:
     "connector/views/test_time_travel.py::test_as_of_a_batch_everything_is_as_it_was_seen_then",
 )
 def shows_the_newest_state_for_an_older(patch: Any) -> None:
-    original = broker_offset.last_shards
+    original = hosted_topics.last_shards
     patch.setattr(dispatch_history, "last_shards", lambda log, _: original(log, log.refresh()))
 
 
@@ -336,8 +338,8 @@ def shows_the_newest_state_for_an_older(patch: Any) -> None:
 def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
     original = broker_sink._looked_back_to
 
-    def looked_back_to(dispatch: Any, ended: Any) -> Any:
-        return original(dispatch, ended)._replace(ledger_id=ended.dispatched)
+    def looked_back_to(dispatch: Any, known: Any) -> Any:
+        return original(dispatch, known)._replace(ledger_id=known[-1].ledger_id)
 
     patch.setattr(broker_sink, "_looked_back_to", looked_back_to)
 
@@ -351,6 +353,36 @@ def looks_back_to_the_last_snapshot_only(patch: Any) -> None:
 def begins_new_partitions_at_their_end(patch: Any) -> None:
     original = start_positions.StartPosition
     patch.setattr(reader_run, "StartPosition", lambda _: original("latest"))
+
+
+@breaks(
+    "WhatWaitsIsRead",
+    "connector/source/test_many_topics.py"
+    "::test_messages_that_wait_in_topics_without_news_are_read_all_the_same",
+)
+def looks_only_where_something_happened(patch: Any) -> None:
+    original = reader_run.ReaderRun.plan
+
+    def plan(self: Any, begun: Any) -> Any:
+        planned = original(self, begun)
+        self.waiting = {*planned.changed_since(begun)} if planned else set()
+        return planned
+
+    patch.setattr(reader_run.ReaderRun, "plan", plan)
+
+
+@breaks(
+    "RepeatsTheSame",
+    "connector/source/test_many_topics.py"
+    "::test_a_restart_goes_on_from_any_offset_and_repeats_any_batch",
+)
+def takes_an_offset_for_its_file(patch: Any) -> None:
+    original = offset_store.OffsetStore._read_spilled
+    patch.setattr(
+        offset_store.OffsetStore,
+        "_read_spilled",
+        lambda self, value: original(self, {"spilled": value["spilled"], "version": 1}),
+    )
 
 
 @breaks(

@@ -32,6 +32,13 @@ def test_asking_again_gives_the_session_that_runs(spark: SparkSession) -> None:
     assert pulsar_spark.session(app_name="another") is spark
 
 
+def test_a_remote_session_is_told_what_a_session_can_still_choose() -> None:
+    told = configuration({"spark.sql.ansi.enabled": False}, master="sc://host:15002")
+    assert told == {
+        name: value for name, value in DEFAULTS.items() if name.startswith("spark.sql.")
+    } | {"spark.sql.ansi.enabled": "false"}
+
+
 def test_registering_again_is_harmless(spark: SparkSession) -> None:
     pulsar_spark.register(spark)
     pulsar_spark.register(spark)

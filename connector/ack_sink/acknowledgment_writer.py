@@ -15,7 +15,7 @@ from itertools import chain
 
 from pulsar_spark.connector.ack_sink.acknowledgment_rows import Acknowledgments, Folded
 from pulsar_spark.connector.spark.polling import pause_s
-from pulsar_spark.connector.system.subscription_admin import Receipts, ask, subscriptions
+from pulsar_spark.connector.system.subscription_admin import Receipts, subscriptions
 from pulsar_spark.connector.system.system_topics import COMMANDS, Record, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import BrokerRefusedError, ServerError
@@ -49,8 +49,7 @@ def tell(
     told = SystemTopic(root, COMMANDS).append(records, application=application)
     if receipts is not None and receipt_within_ms is not None:
         if isinstance(told, AlreadyCommitted):  # what was said then has no answer for us
-            behind = Report(subscription, epoch=None)
-            ask(root, {each.about: behind for each in records}, receipt_within_ms / 1000)
+            await_receipts(root, records, receipt_within_ms)
         else:
             receipts.wait(receipt_within_ms / 1000)
     if application is not None and isinstance(told, AlreadyCommitted):
@@ -59,6 +58,21 @@ def tell(
             "number %s or a later one before. After a crash that is as it should be; a new "
             "checkpoint needs a new application.", subscription, *application,
         )  # fmt: skip
+
+
+def await_receipts(root: Root, told: Iterable[Record], within_ms: int) -> None:
+    """Return when the brokers have all that was told them so far. Errors as from `tell`.
+
+    They answer in the order in which they are told: so they are told something more, of no
+    consequence.
+    """
+    receipts = Receipts(root)
+    places = sorted({(each.about, each.subscription) for each in told})
+    if not places:
+        return
+    behind = [receipts.asked(about, Report(name, epoch=None)) for about, name in places]
+    SystemTopic(root, COMMANDS).append(behind)
+    receipts.wait(within_ms / 1000)
 
 
 def records_of(

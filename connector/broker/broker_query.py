@@ -52,6 +52,7 @@ from pulsar_spark.connector.spark.worker_process import (
     spare_the_garbage_collector,
 )
 from pulsar_spark.connector.system.broker_offset import BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import FollowedTopics
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root, options_of
 from pulsar_spark.errors import (
@@ -65,9 +66,9 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.hosting.broker_rows import OUTPUT_DDL, OutputRow
 from pulsar_spark.options.options import Options
-from pulsar_spark.records.stored_data import parse_json
 from pulsar_spark.shown import Shown
 from pulsar_spark.state.broker_processor import BrokerProcessor
+from pulsar_spark.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +92,8 @@ LASTING: Final = (
     InvalidOptionError,
 )  # fmt: skip
 """Errors that end a broker: they can't pass by themselves."""
+NOT_INSTALLED: Final = "No module named 'pulsar_spark'"
+"""What Python says where Spark plans a stream, a place that nothing is shipped to."""
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -226,6 +229,8 @@ class Broker(AbstractContextManager["Broker"], Shown):
         """... and the error of the last that failed."""
         self._error: Exception | None = None
         self._progress: Mapping[str, Any] | None = None
+        self._hosted = FollowedTopics(root)
+        self._looking = threading.Lock()
         self._stopped, self._ended = threading.Event(), threading.Event()
         self._beginning = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="broker", daemon=True)
@@ -267,10 +272,10 @@ class Broker(AbstractContextManager["Broker"], Shown):
         gives the reason for each topic partition that it can't serve for now.
         """
         progress = self._progress = self.query.lastProgress or self._progress
-        sources = progress["sources"] if progress else []
-        held = sources[0]["endOffset"] if sources else None
-        value = parse_json(held) if isinstance(held, str) else held
-        offset = BrokerOffset.from_json_value(value) if value else BrokerOffset()
+        with self._looking:
+            self._hosted.follow()
+            now_ms, topics = self._hosted.batch.now_ms, sorted(self._hosted.topics)
+            aside = sorted(self._hosted.aside.items())
         batch_id = progress["batchId"] if progress else -1
         if progress and not progress["numInputRows"]:
             batch_id -= 1  # of an idle query Spark reports under the next one's number
@@ -279,9 +284,9 @@ class Broker(AbstractContextManager["Broker"], Shown):
             "service_url": self.root.service_url,
             "term": self.term,
             "batch_id": batch_id,
-            "now_ms": offset.now_ms,
-            "topics": sorted({about.topic for about in offset.hosted}),
-            "set_aside": {str(about): each.error for about, each in sorted(offset.aside.items())},
+            "now_ms": now_ms,
+            "topics": topics,
+            "set_aside": {str(about): each.error for about, each in aside},
             "restarts": self.restarts,
             "restart_error": self.restart_error,
             "error": None if self._error is None else str(self._error),
@@ -324,6 +329,8 @@ class Broker(AbstractContextManager["Broker"], Shown):
                     self._discard = None
                     error = self._begin_again()
                     continue
+                if NOT_INSTALLED in str(error):
+                    return _lacks_the_package()
                 if not self._may_pass(error):
                     return error
                 wait_s = min(self._first_restart_s * 2 ** min(failures, 10), LONGEST_RESTART_S)
@@ -360,6 +367,15 @@ class Broker(AbstractContextManager["Broker"], Shown):
 def _names(error: Exception, kind: type[PulsarliteError]) -> bool:
     """Whether it is such an error, perhaps told by Spark."""
     return f"[{kind.condition}]" in str(error)
+
+
+def _lacks_the_package() -> SparkNotReadyError:
+    return SparkNotReadyError(
+        "The Python in which Spark's driver plans streams has no Pulsarlite. Call "
+        "pulsar_spark.ship(spark) first. Spark Connect ships nothing there: install it where its "
+        "server runs, in the Python that PYSPARK_PYTHON names there, of this version: "
+        f"{__version__}."
+    )
 
 
 def standalone(
@@ -409,8 +425,8 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
             "Spark's transformWithState needs the package protobuf, and it is not installed: "
             "pip install protobuf"
         )
-    context = getattr(spark, "_sc", None)
-    if context is not None and runs_here(spark):
+    if runs_here(spark):
+        context = spark.sparkContext
         workers = shutil.which(context.pythonExec) or context.pythonExec
         mine = {sys.executable, os.path.realpath(sys.executable)}
         if mine.isdisjoint({workers, os.path.realpath(workers)}):
@@ -419,7 +435,7 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
                 f"set PYSPARK_PYTHON={sys.executable} before the session is made, or make it with "
                 "pulsar_spark.session()."
             )
-    if "://" not in checkpoint:
+    if "://" not in checkpoint and getattr(spark, "_sc", None) is not None:
         try:
             Path(checkpoint).mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=checkpoint):
@@ -432,7 +448,9 @@ def check_spark(spark: SparkSession, checkpoint: str) -> None:
 
 
 def runs_here(spark: SparkSession) -> bool:
-    """Whether its workers are processes of the machine on which its driver is."""
+    """Whether driver and workers are processes of this machine; a remote session's may be not."""
+    if getattr(spark, "_sc", None) is None:
+        return False
     return str(spark.conf.get("spark.master", "local")).startswith("local")
 
 

@@ -25,7 +25,8 @@ from pulsar_spark.connector.broker.broker_sink import (
 )
 from pulsar_spark.connector.broker.broker_source import BrokerSource
 from pulsar_spark.connector.broker.sign_of_life import SignOfLife
-from pulsar_spark.connector.system.broker_offset import BrokerOffset, last_shards, stale_checkpoint
+from pulsar_spark.connector.system.broker_offset import BrokerOffset, stale_checkpoint
+from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import DISPATCH, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import looked_ahead
 from pulsar_spark.connector.topic_log.topics import Root
@@ -103,6 +104,11 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         return sum(1 for _ in iter(self.turn, False))
 
     @property
+    def hosted(self) -> HostedTopics:
+        """What it hosts, after the last batch."""
+        return self._source.hosted(self.offset)
+
+    @property
     def log_folders(self) -> list[str]:
         """Where news appears."""
         return self._source.log_folders
@@ -177,8 +183,8 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
     def _resume(self, name: str, held: bytes) -> None:
         """Go on behind the batch that the checkpoint names, and repeat that batch first.
 
-        A snapshot's batch that took effect is not repeated: the states before it may be gone, and a
-        later trim does its trims.
+        A batch of version 3 or before that wrote all states anew and took effect is not repeated:
+        the states before it may be gone, and a later trim does its trims.
         """
         value = CHECKPOINT_FORMAT.decode(held, name)
         try:
@@ -189,7 +195,7 @@ class EmbeddedBroker(AbstractContextManager["EmbeddedBroker"]):
         dispatch = SystemTopic(self.root, DISPATCH)
         stop = dispatch.refresh()
         done = dispatch.open().state.applications.get(self._id, -1) >= number
-        if not (done and end.snapshot):
+        if not (done and end.is_whole and end.renewed):
             self.brokers = _stored(dispatch, stop if end.dispatched is None else end.dispatched)
             self._run(number, start, end)
         self.brokers = _stored(dispatch, dispatch.refresh())

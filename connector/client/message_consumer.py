@@ -115,6 +115,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         self._epochs: dict[TopicPartition, int] = {}
         self._redelivers = 0
         self._requested: dict[TopicPartition, int] = {}
+        self._unconfirmed: set[TopicPartition] = set()
+        """The partitions of which something was said since a receipt was asked for."""
         self._unsubscribing: dict[TopicPartition, int] = {}
         self._stats: ConsumerStatsRecorder | None = None
         stats_interval_s = self.options["statsIntervalSeconds"]
@@ -168,7 +170,7 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         """A partition of which it has received something."""
         return self._run.topics.view(about)
 
-    def partitions(self) -> dict[TopicPartition, PartitionView]:
+    def partitions(self) -> Mapping[TopicPartition, PartitionView]:
         """Its topics' partitions as of now."""
         with self._lock:
             self._run.topics.refresh()
@@ -286,10 +288,10 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
         with self._lock:
             self._check_open()
             self._fold()
-            self._requested |= dict(
-                zip(self._client.consumers, self._client.requests, strict=False)
-            )
-            self._run.report(self._offset, self._offset, self._requested)
+            asked = dict(zip(sorted(self._unconfirmed), self._client.requests, strict=False))
+            self._run.report(self._offset, self._offset, asked)
+            self._requested |= asked
+            self._unconfirmed.clear()
             self._sent()
 
     def committed(self, messages: Iterable[ReceivedMessage]) -> None:
@@ -315,6 +317,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
                 if consumer.connected
             })  # fmt: skip
             self._queue.clear()
+            for about in self._unacknowledged:
+                self._run.to_report(about)
             self._unacknowledged.clear()
 
     def seek(self, to: MessageId | Position | datetime) -> None:
@@ -380,7 +384,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
     def _hear(self) -> None:
         """Take in news. A seek empties the queue of earlier messages."""
         self._run.hear()
-        for about, consumer in self._client.consumers.items():
+        for about in sorted(self._run.heard & self._client.consumers.keys()):
+            consumer = self._client.consumers[about]
             if consumer.connected and self._epochs.get(about) != consumer.epoch:
                 if about in self._epochs:
                     self._unsay(about)
@@ -406,11 +411,11 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def _take(self, planned: StreamOffset) -> None:
         taken = list(read_between(self._run.topics, self._offset, planned))
-        for about, ledgers in self._run.ledgers(planned).items():
-            new, held = planned.get(about), self._unacknowledged.get(about, PositionSet())
-            if new is not None and new != self._offset.get(about):
-                held = held.union(new.batch_since(self._offset.get(about), ledgers))
-                self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
+        changes = planned.changed_since(self._offset)
+        for about, ledgers in self._run.ledgers(changes).items():
+            new = changes[about].batch_since(self._offset.get(about), ledgers)
+            held = self._unacknowledged.get(about, PositionSet()).union(new)
+            self._unacknowledged[about] = held.after(self._client.consumers[about].floor)
         self._run.report_planned(self._offset, planned)
         self._sent()
         self._offset = planned
@@ -472,6 +477,8 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
             raise wrong
 
     def _take_in(self, about: TopicPartition, found: Acknowledgments) -> None:
+        self._run.to_report(about)
+        self._unconfirmed.add(about)
         self._said.setdefault(about, Acknowledgments()).join(found)
         held = self._unacknowledged.get(about, PositionSet())
         for messages in (*found.rejected.values(), *found.later.values()):
@@ -496,9 +503,9 @@ class MessageConsumer(AbstractContextManager["MessageConsumer"]):
 
     def _sent(self) -> None:
         """Rejections are said once; they wait where a report failed, or nobody is connected."""
-        for about, consumer in self._client.consumers.items():
-            if consumer.connected:
-                self._said.pop(about, None)
+        for about in list(self._said):
+            if self._client.consumers[about].connected:
+                del self._said[about]
 
     def _completed(self, about: TopicPartition, report: Report, ledgers: LedgerList) -> Report:
         """The report with the acknowledgements and rejections, and permits for a full queue."""

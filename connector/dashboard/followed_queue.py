@@ -14,10 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from pulsar_spark.connector.system.broker_offset import OFFSET_RECORD, SHARD_PREFIX, BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import HostedTopics
 from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.managed_ledger import ManagedLedger
 from pulsar_spark.connector.topic_log.topics import Root
-from pulsar_spark.connector.views.dispatch_history import Step, steps_of
+from pulsar_spark.connector.views.dispatch_history import (
+    Step,
+    is_whole_from,
+    steps_of,
+    whole_steps,
+)
 from pulsar_spark.connector.views.message_sets import unread
 from pulsar_spark.hosting.broker_format import from_shards
 from pulsar_spark.subscriptions.broker_state import BrokerState
@@ -47,11 +53,13 @@ class FollowedQueue:
     def _begin(self) -> None:
         self._dispatch = SystemTopic(self.root, DISPATCH)
         self._place = 0
-        self._offset = BrokerOffset()
+        self._hosted = HostedTopics()
         self._shards: dict[TopicPartition, dict[str, bytes]] = {}
         self._states: dict[TopicPartition, BrokerState] = {}
         self._past: deque[Step] = deque()
         self._past_bytes = 0
+        self._whole_from: int | None = None
+        """The ledger from which on all states are known."""
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -94,7 +102,7 @@ class FollowedQueue:
 
     def set_aside(self, topic: str) -> dict[TopicPartition, str]:
         """The partitions whose broker could not step, and why."""
-        aside = self._offset.aside
+        aside = self._hosted.aside
         return {about: each.error for about, each in aside.items() if about.topic == topic}
 
     def dead_letter_topics(self) -> set[str]:
@@ -118,6 +126,7 @@ class FollowedQueue:
             for each in self._past:
                 if each.about.topic == topic:
                     steps.setdefault(each.about, []).append(each)
+        steps = {about: whole_steps(held, self._whole_from or 0) for about, held in steps.items()}
         times = sorted({each.written_ms for held in steps.values() for each in held})
         most = max(10, min(MOST_POINTS, DECODED // max(len(steps), 1)))
         return [
@@ -134,9 +143,13 @@ class FollowedQueue:
         self._place = stop
 
     def _shards_up_to(self, stop: int) -> Iterator[StoredRecord]:
+        first = self._dispatch.first_ledger()
         for stored in self._dispatch.read(self._place, stop, keep=_is_state):
             if stored.record.subscription == OFFSET_RECORD:
-                self._offset = BrokerOffset.from_json(stored.record.data)
+                offset = BrokerOffset.from_json(stored.record.data)
+                self._hosted.apply(offset, stored.ledger_id)
+                if self._whole_from is None and (not first or is_whole_from(offset, first)):
+                    self._whole_from = stored.ledger_id
             else:
                 yield stored
 

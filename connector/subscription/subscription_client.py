@@ -76,6 +76,10 @@ class SubscriptionClient:
         self.subscription: str = self._options["subscriptionName"]
         self.consumers: dict[TopicPartition, PartitionConsumer] = {}
         self.stepped: dict[TopicPartition, Stepped] = {}
+        self._told: set[TopicPartition] = set()
+        """The partitions that are not as they were when `take_heard` was asked last."""
+        self._known: Mapping[TopicPartition, Any] = {}
+        """The partitions of the topics to which it has subscribed."""
         self._commands = SystemTopic(self._root, COMMANDS)
         self._dispatch = SystemTopic(self._root, DISPATCH)
         self._heard = self._dispatch.refresh()
@@ -92,13 +96,16 @@ class SubscriptionClient:
 
     def subscribe(self) -> None:
         """Subscribe to all partitions of its topics, unless that was done before."""
+        there = self._topics.partitions()
+        if there is self._known:
+            return
         for gone in [each for each in self.consumers if not self._topics.is_open(each)]:
             del self.consumers[gone]
             self._resumes.discard(gone)
-        new = [each for each in self._topics.partitions() if each not in self.consumers]
+        new = [each for each in there if each not in self.consumers]
         if new:
             self._subscribe(new)
-        self._is_new = False
+        self._is_new, self._known = False, there
 
     def say(self, commands: Mapping[TopicPartition, Any]) -> None:
         """Append these commands to `__commands`, as one commit."""
@@ -150,7 +157,7 @@ class SubscriptionClient:
             self._resumes |= {about for about, each in self.consumers.items() if each.connected}
             self._subscribe(list(self.consumers))
             return False
-        news = False
+        told: set[TopicPartition] = set()
         mine = ("", self.subscription)
         for stored in self._dispatch.read(
             self._heard, stop, keep=lambda about, name: about in self.consumers and name in mine
@@ -160,10 +167,16 @@ class SubscriptionClient:
                 self.stepped[about] = item
             else:
                 self.consumers[about].hear(item)
-            news = True
+            told.add(about)
         self._heard = stop
-        self._look_at_refusals()
-        return news
+        self._told |= told
+        self._look_at_refusals(told)
+        return bool(told)
+
+    def take_heard(self) -> set[TopicPartition]:
+        """The partitions of which something was heard or asked since the last call."""
+        told, self._told = self._told, set()
+        return told
 
     def ask(self) -> None:
         """Look for the broker's news, for the `hear` that follows."""
@@ -230,6 +243,7 @@ class SubscriptionClient:
                 command = replace(command, begins_behind=done)
             consumer.subscribe_again(command)
             commands[about] = command
+        self._told |= commands.keys()
         self.say(commands)
 
     def _permits(self, partitions: int) -> int:
@@ -268,8 +282,8 @@ class SubscriptionClient:
         late = {each for each in new if each.topic not in there}
         return late if late != new else set()
 
-    def _look_at_refusals(self) -> None:
-        refused = {a: each.refusal for a, each in self.consumers.items() if each.refusal}
+    def _look_at_refusals(self, told: Iterable[TopicPartition]) -> None:
+        refused = {a: reply for a in told if (reply := self.consumers[a].refusal)}
         if self._options["topicsPattern"]:  # a topic that is deleted is left out at the next look
             there = ((a, reply) for a, reply in refused.items() if reply.error is not NO_TOPIC)
             refused = dict(there)

@@ -11,8 +11,9 @@ over all topics finds. Followers of one log need none of this.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator
 from hashlib import sha256
+from itertools import islice
 from math import inf
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -31,13 +32,15 @@ REMOTE_BUSY_S: Final = 3 * REMOTE_ANNOUNCED_S
 FEW: Final = 8
 """So many topics are asked one by one on a local disk."""
 ROUND_S: Final = 60.0
-"""How long a round over all topics takes, on a local disk, ..."""
+"""How long a round over all topics takes, on a local disk, unless they are more than MOST_A_SECOND
+has time for, ..."""
+MOST_A_SECOND: Final = 20.0
 REMOTE_ROUND_S: Final = 24 * 3600.0
 """... and over a network, where it is a request a topic, ..."""
-LIST_EVERY_S: Final = 20.0
-"""How often at most announcements are listed over a network; the newest names its topic."""
 TURN_S: Final = 600.0
 """... but of few topics one has its turn each so often, as have the broker's own."""
+LIST_EVERY_S: Final = 20.0
+"""How often at most announcements are listed over a network; the newest names its topic."""
 LONGEST_NAME: Final = 150
 """Characters of a file's name; what is longer is cut, and has its hash behind CUT."""
 CUT: Final = "+"
@@ -117,8 +120,9 @@ class NewsWatch:
         self._seen: dict[str, tuple[int | None, float]] = {}
         """The same, None once it was deleted, and when that was seen."""
         self._topics: dict[str, str] = {}
-        self._round: list[str] = []
-        """Who is still to come in the slow round, ..."""
+        self._round: Iterator[str] = iter(())
+        """Who is still to come in the slow round, how many they are, ..."""
+        self._left = 0
         self._share = 0.0
         """... and how many of them come in a second."""
         self._round_s = self._clock.monotonic_s()
@@ -130,21 +134,17 @@ class NewsWatch:
         """
         return bool(self.folders) and not self._store.remote and self._listing() != self._listed
 
-    def busy(self, topics: Collection[str]) -> set[str]:
-        """Those of the topics to look at now: in which something happens, or whose turn it is."""
+    def busy(self, topics: Collection[str], unfinished: Collection[str] = ()) -> set[str]:
+        """Those of the topics to look at now: in which something happens, or whose turn it is.
+
+        What was announced of the `unfinished` stays: who begins anew is to look at them too.
+        """
         is_remote = self._store.remote
         self.folders = [] if is_remote or len(topics) <= FEW else [NEWS]
         if not self.folders and not is_remote:
             return set(topics)
         now_s = self._clock.monotonic_s()
-        if not is_remote:
-            self._listed = self._listing()
-        elif not self._is_asked:
-            self.ask()
-        self._is_asked = False
-        for path, written_ms in self._listed.items():
-            if path not in self._seen or self._seen[path][0] != written_ms:
-                self._seen[path] = written_ms, now_s
+        self._take_in(now_s)
         warm = set()
         for path, (known_ms, since_s) in list(self._seen.items()):
             if now_s - since_s < self._busy_s:
@@ -152,12 +152,25 @@ class NewsWatch:
             elif path not in self._listed:
                 del self._seen[path]
                 self._topics.pop(path, None)
+            elif self._topic(path) in unfinished:
+                continue
             elif self._deletes and known_ms is not None:
                 self._store.delete(path)  # with an announcement of just now, perhaps
                 self._listed = {each: at for each, at in self._listed.items() if each != path}
                 self._seen[path] = None, now_s
                 warm.add(self._topic(path))
-        return {each for each in warm if each in topics} | self._turn(topics, now_s)
+        return {each for each in warm | self._turn(topics, now_s) if each in topics}
+
+    def _take_in(self, now_s: float) -> None:
+        """Take in what was announced."""
+        if not self._store.remote:
+            self._listed = self._listing()
+        elif not self._is_asked:
+            self.ask()
+        self._is_asked = False
+        for path, written_ms in self._listed.items():
+            if path not in self._seen or self._seen[path][0] != written_ms:
+                self._seen[path] = written_ms, now_s
 
     def ask(self) -> None:
         """Look at NEWEST, for the `busy` that follows: beside other requests."""
@@ -208,15 +221,17 @@ class NewsWatch:
         self._topics[path] = topic
         return topic
 
-    def _turn(self, topics: Iterable[str], now_s: float) -> set[str]:
+    def _turn(self, topics: Collection[str], now_s: float) -> set[str]:
         """The next ones of the slow round, as many as the time since the last turn makes."""
-        if not self._round:
-            self._round = sorted(topics)
-            few_s = min(REMOTE_ROUND_S, TURN_S * len(self._round))
-            self._share = len(self._round) / ((few_s or inf) if self._store.remote else ROUND_S)
-        count = int((now_s - self._round_s) * self._share)
+        if not self._left:
+            self._round, self._left = iter(sorted(topics)), len(topics)
+            round_s = ROUND_S
+            if self._store.remote:
+                round_s = min(REMOTE_ROUND_S, TURN_S * max(self._left, 1))
+            self._share = min(self._left / round_s, MOST_A_SECOND)
+        count = min(int((now_s - self._round_s) * self._share), self._left)
         if not count:
             return set()
         self._round_s = now_s
-        turn, self._round = self._round[:count], self._round[count:]
-        return set(turn)
+        self._left -= count
+        return {*islice(self._round, count)}

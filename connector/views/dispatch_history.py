@@ -2,23 +2,20 @@
 
 Invariants: a state is the fold of all shards up to the end of one batch, so it is the one that
 every topic partition had when that batch was done; a batch can be had only if all that the fold
-needs is still there: from the topic's first ledger on, or from a batch that wrote all shards anew.
+needs is still there: from the topic's first ledger on, or from the one that its offset names.
 A batch's number is the ledger of `__dispatch` that has its offset.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 
-from pulsar_spark.connector.system.broker_offset import (
-    OFFSET_RECORD,
-    SHARD_PREFIX,
-    BrokerOffset,
-    last_shards,
-)
+from pulsar_spark.connector.system.broker_offset import SHARD_PREFIX, BrokerOffset
+from pulsar_spark.connector.system.hosted_topics import HostedTopics, last_shards, read_offsets
 from pulsar_spark.connector.system.system_topics import DISPATCH, StoredRecord, SystemTopic
 from pulsar_spark.connector.topic_log.topics import Root
 from pulsar_spark.errors import InvalidOptionError
@@ -40,6 +37,8 @@ class Batch:
     stop: int
     written_ms: int
     offset: BrokerOffset
+    topic_partitions: int = 0
+    set_aside: int = 0
 
 
 @dataclass(slots=True)
@@ -47,6 +46,7 @@ class Step:
     """A topic partition's shards after one ledger of `__dispatch`."""
 
     about: TopicPartition
+    ledger_id: int
     written_ms: int
     shards: Mapping[str, bytes]
     new_bytes: int
@@ -59,7 +59,9 @@ def steps_of(
     records: Iterable[StoredRecord], brokers: dict[TopicPartition, dict[str, bytes]]
 ) -> Iterator[Step]:
     """What the records make of the brokers' shards, step by step; `brokers` has all of it then."""
-    for (_, about), written in groupby(records, lambda each: (each.ledger_id, each.record.about)):
+    for (ledger_id, about), written in groupby(
+        records, lambda each: (each.ledger_id, each.record.about)
+    ):
         shards, new_bytes, written_ms = brokers.setdefault(about, {}), 0, 0
         for stored in written:
             written_ms, data = stored.publish_time_ms, stored.record.data
@@ -69,7 +71,18 @@ def steps_of(
                 shards[key] = data
             else:
                 shards.pop(key, None)
-        yield Step(about, written_ms, dict(shards), new_bytes)
+        yield Step(about, ledger_id, written_ms, dict(shards), new_bytes)
+
+
+def is_whole_from(offset: BrokerOffset, first_ledger: int) -> bool:
+    """Whether `__dispatch` has all states after that batch, if it begins with that ledger."""
+    return offset.since is not None and offset.since[0] >= first_ledger
+
+
+def whole_steps(steps: list[Step], whole_from: int) -> list[Step]:
+    """Those, of one topic partition, of which all shards are known, if all states are then."""
+    before = bisect_right([each.ledger_id for each in steps], whole_from)
+    return steps[max(before - 1, 0) :]
 
 
 class DispatchHistory:
@@ -90,8 +103,9 @@ class DispatchHistory:
         found = [*self._read_batches()]
         if self._is_whole:
             return found
-        snapshots = (place for place, each in enumerate(found) if each.offset.snapshot)
-        return found[next(snapshots, len(found)) :]
+        first = self._dispatch.first_ledger()
+        whole = (place for place, each in enumerate(found) if is_whole_from(each.offset, first))
+        return found[next(whole, len(found)) :]
 
     def batch(self, as_of: AsOf | None) -> Batch | None:
         """The batch that is asked for; the newest, or None if there never was one.
@@ -140,14 +154,19 @@ class DispatchHistory:
         )
         for step in steps_of(records, {}):
             found.setdefault(step.about, []).append(step)
-        return {about: steps for about, steps in found.items() if steps[-1].shards}
+        whole_from = 0 if self._is_whole or not self.batches else self.batches[0].number
+        return {
+            about: whole_steps(steps, whole_from)
+            for about, steps in found.items()
+            if steps[-1].shards
+        }
 
     def base(self, wanted: Wanted) -> States:
         """The states with which `steps` begins."""
         return {} if self._is_whole else self.states(self.batches[0], wanted)
 
-    def steps(self, up_to: Batch, wanted: Wanted) -> Iterator[tuple[Batch, Batch, States]]:
-        """(the batch before, a batch, the states that it changed) as far back as they are known."""
+    def steps(self, up_to: Batch, wanted: Wanted) -> Iterator[tuple[Batch, States]]:
+        """(a batch, the states that it changed) as far back as they are known."""
         batches = [each for each in self.batches if each.number <= up_to.number]
         if self._is_whole:
             batches.insert(0, Batch(-1, 0, 0, BrokerOffset()))
@@ -170,24 +189,25 @@ class DispatchHistory:
                 for about in sorted(changed)
                 if brokers[about]
             }
-            yield before, batch, states
+            yield batch, states
 
     def _newest(self) -> Batch | None:
         first = self._dispatch.first_ledger() if self._stop else 0
         for ledger_id in range(self._stop - 1, first - 1, -1):
-            for number, written_ms, offset in self._offsets(ledger_id):
-                return Batch(number, self._stop, written_ms, offset)
+            for each in read_offsets(self._dispatch, ledger_id, ledger_id + 1):
+                offset = BrokerOffset.from_json(each.record.data)
+                return Batch(ledger_id, self._stop, each.publish_time_ms, offset)
         return None
 
-    def _offsets(self, first: int) -> Iterator[tuple[int, int, BrokerOffset]]:
-        """(ledger, when it was written, the offset) of each batch that ends there or later."""
-        for each in self._dispatch.read(first, self._stop, keep=lambda _, to: to == OFFSET_RECORD):
-            yield each.ledger_id, each.publish_time_ms, BrokerOffset.from_json(each.record.data)
-
     def _read_batches(self) -> Iterator[Batch]:
-        offsets = [*self._offsets(0)]
-        for place, (number, written_ms, offset) in enumerate(offsets):
-            stop: int | None = self._stop
-            if place + 1 < len(offsets):  # what the next one was planned behind
-                stop = offsets[place + 1][2].dispatched
-            yield Batch(number, number + 1 if stop is None else stop, written_ms, offset)
+        topics, last = HostedTopics(), None
+        for each in read_offsets(self._dispatch, 0, self._stop):
+            offset = BrokerOffset.from_json(each.record.data)
+            if last is not None:  # it ends where the next one was planned
+                yield last if offset.dispatched is None else replace(last, stop=offset.dispatched)
+            topics.apply(offset, each.ledger_id)
+            counts = len(topics.commits), len(topics.aside)
+            number = each.ledger_id
+            last = Batch(number, number + 1, each.publish_time_ms, topics.batch, *counts)
+        if last is not None:
+            yield replace(last, stop=self._stop)

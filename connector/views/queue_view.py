@@ -47,7 +47,7 @@ from pulsar_spark.positions.position_set import PositionSet
 from pulsar_spark.subscriptions.broker_state import BrokerState
 from pulsar_spark.topic_name import TopicPartition
 
-Partitions = dict[TopicPartition, PartitionView]
+Partitions = Mapping[TopicPartition, PartitionView]
 GROUPED: Final = frozenset({*SETS, "acknowledgements"})
 """Views of messages whose own columns are those of groups."""
 ALL: Final = "persistent://.*"

@@ -137,6 +137,7 @@ class Records:
         self.stored: list[list[StoredRecord]] = []
         self.term, self.number = 0, 0
         self.applications: dict[str, int] = {}
+        self.settings: dict[str, Any] = {}
 
     @property
     def state(self) -> Records:
@@ -171,6 +172,9 @@ class Records:
 
     def first_ledger(self) -> int:
         return 0
+
+    def ledgers(self, _partition: int) -> list[LedgerInfo]:
+        return []
 
     def read(
         self, first: int, stop: int, keep: Callable[[TopicPartition, str], bool] | None = None
