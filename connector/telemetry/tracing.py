@@ -174,13 +174,10 @@ class _Span(AbstractContextManager[Any]):
         self._topic, self._kind, self._parent = topic, kind, parent
         self._name = operation if topic is None else f"{operation} {topic}"
         self._about = {
-            "messaging.system": instruments.SYSTEM,
-            "messaging.operation.name": operation,
+            **instruments.about_of(topic, operation),
             "messaging.operation.type": operation,
             **(about or {}),
         }
-        if topic is not None:
-            self._about["messaging.destination.name"] = topic
         self._error: str | None = None
         self.messages, self.message_id = 1, ""
 

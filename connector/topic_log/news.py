@@ -29,6 +29,8 @@ REMOTE_ANNOUNCED_S: Final = 40.0
 """... and over a network, where it is two requests."""
 BUSY_S: Final = 3 * ANNOUNCED_S
 REMOTE_BUSY_S: Final = 3 * REMOTE_ANNOUNCED_S
+KEPT_S: Final = 2 * BUSY_S
+"""How long an announcement stays at least: who looks once a minute sees it too."""
 FEW: Final = 8
 """So many topics are asked one by one on a local disk."""
 ROUND_S: Final = 60.0
@@ -100,10 +102,13 @@ class Announcer:
 class NewsWatch:
     """Who is busy, as one watcher sees it."""
 
-    def __init__(self, store: ObjectStore, *, deletes: bool = False) -> None:
+    def __init__(
+        self, store: ObjectStore, *, deletes: bool = False, round_s: float | None = None
+    ) -> None:
         """One of the watchers of a root `deletes` what has been quiet for long."""
         self._store, self._clock, self._deletes = store, store.clock, deletes
         self._busy_s = REMOTE_BUSY_S if store.remote else BUSY_S
+        self._kept_s = 2 * REMOTE_BUSY_S if store.remote else KEPT_S
         self._newest: bytes | None = b"never seen"
         """The content of NEWEST."""
         self.newest_s = -inf if not store.remote else self._clock.monotonic_s()
@@ -123,6 +128,7 @@ class NewsWatch:
         self._round: Iterator[str] = iter(())
         """Who is still to come in the slow round, how many they are, ..."""
         self._left = 0
+        self._least_round_s = round_s or ROUND_S
         self._share = 0.0
         """... and how many of them come in a second."""
         self._round_s = self._clock.monotonic_s()
@@ -152,7 +158,7 @@ class NewsWatch:
             elif path not in self._listed:
                 del self._seen[path]
                 self._topics.pop(path, None)
-            elif self._topic(path) in unfinished:
+            elif now_s - since_s < self._kept_s or self._topic(path) in unfinished:
                 continue
             elif self._deletes and known_ms is not None:
                 self._store.delete(path)  # with an announcement of just now, perhaps
@@ -225,13 +231,13 @@ class NewsWatch:
         """The next ones of the slow round, as many as the time since the last turn makes."""
         if not self._left:
             self._round, self._left = iter(sorted(topics)), len(topics)
-            round_s = ROUND_S
+            round_s = self._least_round_s
             if self._store.remote:
                 round_s = min(REMOTE_ROUND_S, TURN_S * max(self._left, 1))
             self._share = min(self._left / round_s, MOST_A_SECOND)
         count = min(int((now_s - self._round_s) * self._share), self._left)
         if not count:
             return set()
-        self._round_s = now_s
         self._left -= count
+        self._round_s = self._round_s + count / self._share if self._left else now_s
         return {*islice(self._round, count)}

@@ -149,10 +149,7 @@ class DispatchHistory:
         found: dict[TopicPartition, list[Step]] = {}
         if batch is None:
             return found
-        records = self._dispatch.read(
-            0, batch.stop, keep=lambda about, name: name.startswith(SHARD_PREFIX) and wanted(about)
-        )
-        for step in steps_of(records, {}):
+        for step in steps_of(self._shards(0, batch.stop, wanted), {}):
             found.setdefault(step.about, []).append(step)
         whole_from = 0 if self._is_whole or not self.batches else self.batches[0].number
         return {
@@ -172,24 +169,19 @@ class DispatchHistory:
             batches.insert(0, Batch(-1, 0, 0, BrokerOffset()))
         brokers = last_shards(self._dispatch, batches[0].stop)[1]
         for before, batch in pairwise(batches):
-            changed = set()
-            for stored in self._dispatch.read(
-                before.stop,
-                batch.stop,
-                keep=lambda about, name: name.startswith(SHARD_PREFIX) and wanted(about),
-            ):
-                about, data = stored.record.about, stored.record.data
-                key = stored.record.subscription.removeprefix(SHARD_PREFIX)
-                changed.add(about)
-                brokers.setdefault(about, {})[key] = data
-                if not data:
-                    del brokers[about][key]
+            written = self._shards(before.stop, batch.stop, wanted)
+            changed = {step.about for step in steps_of(written, brokers)}
             states = {
                 about: from_shards(brokers[about], columns=False)
                 for about in sorted(changed)
                 if brokers[about]
             }
             yield batch, states
+
+    def _shards(self, first: int, stop: int, wanted: Wanted) -> Iterator[StoredRecord]:
+        return self._dispatch.read(
+            first, stop, keep=lambda about, name: name.startswith(SHARD_PREFIX) and wanted(about)
+        )
 
     def _newest(self) -> Batch | None:
         first = self._dispatch.first_ledger() if self._stop else 0

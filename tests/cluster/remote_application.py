@@ -70,6 +70,9 @@ class Application:
                 batch, "batches", batch_id=batch_id, application="done", service_url=root
             )
 
+        # Both are there first: what all subscriptions have had is trimmed.
+        for subscription in ("handled", "batches"):
+            self.admin.subscriptions.create("orders", subscription, "earliest")
         handled = pulsar_spark.process(self.consumed("handled", maxRedeliverCount="1"), handle)
         by_sink = self.sink(handled, "handled", subscriptionName="handled")
         self.runs_until(by_sink, lambda: self.backlog("handled") == 0)

@@ -17,6 +17,7 @@ import pytest
 from pulsar_spark.connector.admin.admin import Admin
 from pulsar_spark.connector.broker import broker_sink, broker_source
 from pulsar_spark.connector.broker.embedded_broker import EmbeddedBroker
+from pulsar_spark.connector.housekeeping.housekeeper import EVERY_S, ROUND_S, Housekeeper
 from pulsar_spark.connector.storage.memory_store import MemoryStore
 from pulsar_spark.connector.system.hosted_topics import FollowedTopics, last_shards
 from pulsar_spark.connector.system.system_topics import COMMANDS, DISPATCH, Record, SystemTopic
@@ -146,6 +147,30 @@ def test_a_broker_that_begins_touches_nobody_who_has_nothing_to_do(
     state = from_shards(broker.brokers[about(BUSY[0])].shards)
     assert state.subscriptions["s"].cursor.backlog(state.ledgers) == 2
     assert broker.hosted.commits.keys() == {about(each) for each in [*idle, *BUSY]}
+
+
+def test_of_many_topics_the_housekeeper_looks_at_those_with_news_and_those_whose_time_has_come(
+    place: Root, clock: ManualClock
+) -> None:
+    idle = IDLE[:150]
+    for name in idle:
+        place.open_or_create(TopicName.parse(name), 1)
+    keeper = Housekeeper(place)
+    clock.advance(int(2 * BUSY_S * 1000))
+    keeper.turn()
+    clock.advance(int(EVERY_S * 1000))
+    send(place.service_url, idle[7], ["x"])
+    with counted() as calls:
+        keeper.turn()
+    looked_at = {name for name in idle if touched(calls, [name])}
+    assert idle[7] in looked_at
+    assert len(looked_at) <= 1 + len(idle) * EVERY_S / ROUND_S + 1
+    policies = Policies("public/default", service_url=place.service_url)
+    policies.set(delete_inactive_topics=True, max_inactive_duration="10m")
+    for _ in range(int((ROUND_S + 900) / EVERY_S)):
+        clock.advance(int(EVERY_S * 1000))
+        keeper.turn()
+    assert not [name for name in idle if place.open_found(TopicName.parse(name))]
 
 
 def same(root: Root, broker: EmbeddedBroker) -> None:
